@@ -1,5 +1,4 @@
-"""Runs the migrations, online only: `app.storage.database.migrate` in the service, `alembic` for authors of
-migrations."""
+"""Runs the migrations, online only: for `app.storage.database.migrate`, and for `alembic` in development."""
 
 import warnings
 

@@ -1,4 +1,4 @@
-"""Rows for tests: a run as a worker would have left it, naming only what the test is about.
+"""Rows for tests: a run as a worker would have stored it. Tests state only the values that they are about.
 
 The numbers are those of the overlap case of the founding documents: Qwen3-30B-A3B on 16 H100, 31.31 s a step.
 """
@@ -116,7 +116,7 @@ def make_run(
 
 
 class _Run:
-    """Columns of a run that is to be inserted, and its step times."""
+    """Return the columns of a run to insert, and its step times."""
 
     def __init__(
         self, project: str, step_time_ms: float, iterations: int, status: str, columns: Mapping[str, Any]
@@ -148,7 +148,7 @@ def _insert(session: Session, project_id: int, runs: Sequence[_Run], log_files: 
 
 @cache
 def _defaults() -> dict[str, Any]:
-    """Return the columns of a run that states nothing, without what differs between runs."""
+    """Return the columns of a run without stated values, except those that differ between runs."""
     row = run_row()
     run = row.model_dump(exclude={"id", "project_id", "content_key", "created_at", "ordered_at"})
     return run | row.result.model_dump(exclude={"run_id"})
@@ -187,10 +187,9 @@ def make_stack(
 ) -> list[int]:
     """CI runs of one configuration on the baseline branch, one a day, and their verdicts by the real judge.
 
-    `fields`: contract fields that are other than in CONTRACT, `...` for one that is unknown, a Stated for another
-    source than metadata; call it again with other
-    fields for another configuration, or another stack. `commits`: one a run, else all differ. `started`: place of the
-    first. `columns` are for all of them; the ids, in order.
+    `fields`: contract fields that differ from CONTRACT, `...` for an unknown one, a Stated for a source other than
+    metadata. Call it again with other fields for another configuration or stack. `commits`: one per run; by default all
+    differ. `started`: position of the first. `columns` apply to all of them; the ids, in order.
     """
     stated = _contract(fields or {})
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
@@ -250,7 +249,7 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
     """Stacks for every reading of a board, ranked by the real judge: name -> stack key.
 
     `tie`: deepep and hybridep lead, with a quarantined run and a short one. `leader`: hybridep leads in fp8 at EP 64
-    with more memory; deepep was asked for and did not run. `only`: two dispatchers could not be imported.
+    with more memory; deepep was requested and did not run. `only`: two dispatchers could not be imported.
     `directional`: short runs with forced balance. `other`: the leader of another machine and model.
     """
     natural: dict[str, Value | EllipsisType] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
@@ -299,7 +298,7 @@ def make_leaderboard(session: Session, project: str = "moe-lab") -> dict[str, st
 
 
 def settle_standings(session: Session) -> None:
-    """Rank again what the sweep of the service would, until nothing is left."""
+    """Rank what the service's sweep would rank, until nothing is left."""
     while work_ids := request_next_rankings(session):
         for work_id in work_ids:
             judge_and_rank(session, work_id)
@@ -307,7 +306,7 @@ def settle_standings(session: Session) -> None:
 
 
 def stated_activity(requested: str, active: str | None = "as requested") -> dict[str, Any]:
-    """The activity of a run that asked for a dispatcher; `active` None: its log does not show that it ran."""
+    """Return the activity of a run that requested a dispatcher; `active` None: its log does not show that it ran."""
     ran = requested if active == "as requested" else active
     sides = {"requested": requested, "active": ran}
     stated = {side: None if name is None else asdict(Stated(name, "arguments", "")) for side, name in sides.items()}
@@ -355,7 +354,7 @@ def _listed(stated: Mapping[str, Stated]) -> dict[str, Any]:
 
 
 def step_times(median_ms: float, n: int) -> FloatArray:
-    """A slow start, one per cent of noise, a spike in every fifteen."""
+    """A slow start, 1 % noise, and a spike every fifteen iterations."""
     rng = np.random.default_rng(7)
     times = median_ms * (1 + rng.normal(0, 0.01, n))
     times[:WARM_UP] = median_ms * np.array([19.0, 2.1, 1.4, 1.1])[: min(n, WARM_UP)]
@@ -364,7 +363,7 @@ def step_times(median_ms: float, n: int) -> FloatArray:
 
 
 def megatron_log(times: FloatArray, *, tail: str = "") -> str:
-    """A log in the shape of Megatron-LM's; iteration k stands on line FIRST_LINE + k."""
+    """A log in Megatron-LM's format; iteration k is on line FIRST_LINE + k."""
     head = ["using world size: 16, data-parallel size: 16", "-" * 24 + " arguments " + "-" * 24]
     head += [f"  {argument + ' ':.<48} {value}" for argument, value in _arguments()]
     head += ["-" * 20 + " end of arguments " + "-" * 21]
@@ -386,7 +385,7 @@ def _arguments() -> list[tuple[str, object]]:
 
 
 def _detail(value: object, source: str, detail: str) -> str:
-    """Where a value comes from, as the parser says it: the arguments begin on line 3 of the log."""
+    """Return the source of a value as the parser states it: the arguments begin on line 3 of the log."""
     return f"line {_arguments().index((detail, value)) + 3}: {detail} = {value}" if source == "arguments" else detail
 
 

@@ -1,4 +1,4 @@
-"""Many cases in one test, which names every case that fails; and how many cases a run of the tests takes."""
+"""Many cases in one test that reports every failing case, and the number of cases in a test run."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -11,9 +11,9 @@ Case = Callable[[object], AbstractContextManager[None]]
 
 @contextmanager
 def every_case() -> Iterator[Case]:
-    """Give `case(name)`, which notes what fails inside it and goes on. Fails at the end with all of it.
+    """Yield `case(name)`, which records failures inside it and continues. Fail at the end with all of them.
 
-    A parametrised test costs 3 ms of the processor for each case, most of it for reports between processes.
+    A parametrised test costs 3 ms of processor time per case, mostly for reports between processes.
     """
     failures: list[str] = []
 
@@ -21,7 +21,7 @@ def every_case() -> Iterator[Case]:
     def case(name: object) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever it is, the other cases are checked too
+        except Exception as error:  # for any error: the other cases must still run
             failures.append(f"{name}: {type(error).__name__}: {error}")
 
     yield case

@@ -1,4 +1,4 @@
-"""The service on a database that the migrations built, for every test that goes through its door."""
+"""The service on a migrated database, for every test that uses its public interface."""
 
 import gc
 import hashlib
@@ -15,7 +15,7 @@ import pytest
 
 from tests.services import run
 
-if TYPE_CHECKING:  # a test of the domain does not wait for the application to be imported
+if TYPE_CHECKING:  # domain tests do not wait for the import of the application
     from fastapi import FastAPI
     from sqlalchemy import Engine
     from starlette.testclient import TestClient
@@ -36,7 +36,7 @@ OPEN_TO = ("testserver",)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Importing makes a million objects that stay: to look through them again and again takes a third of the collection.
+    # Imports create a million permanent objects; scanning them repeatedly would take a third of the garbage collection.
     gc.disable()
     run.begin(config)
 
@@ -49,9 +49,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection(session: pytest.Session) -> None:
-    """In a clean checkout, let each process of xdist rewrite the asserts of its share of the files, not of all.
+    """In a clean checkout, let each xdist process rewrite the asserts of its share of the files.
 
-    It takes eight processor seconds. Each begins at another file, and finds what the others wrote.
+    Rewriting all would take eight processor seconds. Each starts at a different file and finds the others' results.
     """
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
@@ -92,10 +92,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
-    gc.set_threshold(50_000)  # a twentieth of the whole run would look for garbage
+    gc.set_threshold(50_000)  # garbage collection would take a twentieth of the test run
     gc.enable()
     if visible := sys.modules.get("app.storage.visible"):  # a test imported it
-        visible.see_every_project()  # what tests read and make themselves; each request begins with no project visible
+        visible.see_every_project()  # for data that tests read directly; each request begins with no project
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -104,7 +104,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def migrated_file() -> Path:
-    """An empty migrated SQLite database, made once for all processes, to be copied."""
+    """An empty migrated SQLite database, created once for all processes and then copied."""
 
     from app.settings import Settings
     from app.storage.database import migrate
@@ -127,7 +127,7 @@ def migrated_data(tmp_path: Path, migrated_file: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def event_loop() -> Iterator[None]:
-    """One event loop for all clients of this process, without a thread of its own: tests/in_process.py."""
+    """One event loop for all clients of this process, without its own thread: tests/in_process.py."""
     from tests.in_process import answering_in_process
 
     with answering_in_process():
@@ -138,8 +138,8 @@ def event_loop() -> Iterator[None]:
 def compiled_once() -> None:
     """Compile SQL once for all SQLite engines of this process; templates and the API's document once in the whole run.
 
-    SQLAlchemy keeps compiled statements by dialect object, and each engine has one of its own: to compile them again
-    takes a quarter of the processor time of tests of pages and tasks. The document takes a second for each application.
+    SQLAlchemy caches compiled statements per dialect object, and each engine has its own: compiling them again takes a
+    quarter of the processor time of page and task tests. The document takes a second per application.
     """
     from fastapi import applications
     from fastapi.openapi.utils import get_openapi
@@ -158,7 +158,7 @@ def compiled_once() -> None:
         json_deserializer=json_text.column_value,
         query_cache_size=5000,
     )
-    first.connect().close()  # the dialect asks the library for its version
+    first.connect().close()  # the dialect reads the version of the library
 
     def share(*arguments: Any, **options: Any) -> Engine:
         engine = create_engine(*arguments, **options)
@@ -202,7 +202,7 @@ def settings(
 def module_settings(
     tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop: None, compiled_once: None
 ) -> "Iterator[Settings]":
-    """The same for a whole module, whose tests share what is costly to make."""
+    """The same for a whole module, whose tests share expensive data."""
     from app.settings import get_settings
     from app.storage.visible import see_every_project
 
@@ -227,7 +227,7 @@ def app(settings: "Settings") -> "Iterator[FastAPI]":
 
 @pytest.fixture
 def client(app: "FastAPI") -> "TestClient":
-    """Speaks HTTP to the application; a defect is an answer, as it is to a real client."""
+    """Send HTTP requests to the application; an internal error is an answer, as for a real client."""
     from tests.pages import PageClient
 
     return PageClient(app, raise_server_exceptions=False)
@@ -247,7 +247,7 @@ def log_files(app: "FastAPI") -> "LogFiles":
 
 @pytest.fixture(scope="session")
 def server(migrated_file: Path) -> "Running":
-    """`threewalls serve` with its worker, shared by all processes of the run: let each test make its own project."""
+    """`threewalls serve` with its worker, shared by all processes of the run: each test must create its own project."""
     return served("server", migrated_file)
 
 
@@ -275,7 +275,7 @@ def served(name: str, migrated_file: Path, prepare: Callable[[Path], None] = lam
 
 
 def forget_settings() -> None:
-    """What a process makes once from its settings."""
+    """Objects that a process creates once from its settings."""
     from app import queue
     from app.settings import get_settings
     from workers import tasks

@@ -1,4 +1,4 @@
-"""Columns of a run of which everything is known that a page can show: for `make_run(**explained())`."""
+"""Columns of a run with every value that a page can show: for `make_run(**explained())`."""
 
 from dataclasses import asdict
 from typing import Any

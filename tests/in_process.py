@@ -20,10 +20,10 @@ PORTS = {"http": 80, "https": 443}
 
 
 class InProcess(_Transport):
-    """Answers a request on the event loop of its own thread, between two lines of the test.
+    """Answers a request on the event loop of the test's own thread.
 
-    The transport of Starlette passes eight messages to the thread of a loop and waits for each. It still carries what
-    comes from other threads, from within a loop (Playwright's), and from clients with a life span of their own.
+    Starlette's transport passes eight messages to the thread of a loop and waits for each. It is still used for
+    requests from other threads, from within a loop (Playwright's), and from clients with their own lifespan.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -86,7 +86,7 @@ def answering_in_process() -> Iterator[None]:
     loop = asyncio.new_event_loop()
 
     async def keep_threads() -> None:
-        await anyio.to_thread.run_sync(int)  # threads of handlers end with the task that asked for the first
+        await anyio.to_thread.run_sync(int)  # threads of handlers end with the task that requested the first one
         await asyncio.Event().wait()
 
     keeper = loop.create_task(keep_threads())

@@ -35,7 +35,7 @@ def make_stack_run(
     project: str = "judged",
     **columns: Any,
 ) -> int:
-    """The run of day `place`, `slower` (in ln) than 20 s, with a whole contract in which `fields` are changed."""
+    """The run of day `place`, `slower` (in ln) than 20 s, with a complete contract in which `fields` are changed."""
     values: dict[str, Any] = {name: SAMPLES[FIELDS[name].kind] for name in (*STACK_FIELDS, *CONFIG_FIELDS)}
     values |= {name: value for name, (value, _, _) in CONTRACT.items()} | {"cluster": "eos", "routing_mode": "dropless"}
     values |= {"force_balance": False, "data_mode": "real"} | dict(fields or {})

@@ -18,14 +18,14 @@ BESIDE_BLOCK = re.compile(rf"(?:{SPACE})?(</?(?:{BLOCKS})\b(?:\"[^\"]*\"|'[^']*'
 
 
 def laid_out(page: str) -> str:
-    """Return the HTML with the white space that a browser shows: none beside a block, else one space."""
+    """Return the HTML with the white space that a browser shows: none next to a block, else one space."""
     parts = VERBATIM.split(page)  # text, element, its name, text, ...
     text = [re.sub('" (/?>)', r'"\1', re.sub(SPACE, " ", BESIDE_BLOCK.sub(r"\1", part))) for part in parts[::3]]
     return "".join(part for pair in zip(text, [*parts[1::3], ""], strict=True) for part in pair)
 
 
 class Page(httpx2.Response):
-    """An answer whose `text` is the page as it is laid out; `content` is what the service sent."""
+    """An answer whose `text` is the page as laid out; `content` is what the service sent."""
 
     @cached_property
     def text(self) -> str:
@@ -33,7 +33,7 @@ class Page(httpx2.Response):
 
 
 class PageClient(TestClient):
-    """A client whose pages read as they are laid out, once a test asks for their text: it takes 5 ms."""
+    """A client that lays out a page when a test reads its text, which takes 5 ms."""
 
     def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         response = super().send(request, **options)

@@ -1,4 +1,4 @@
-"""What many tests of a file begin with, made once by each process and then copied as a whole database."""
+"""The initial state of many tests of a file, created once per process and then copied as a whole database."""
 
 import pickle
 import sqlite3
@@ -16,9 +16,9 @@ _prepared: dict[str, tuple[sqlite3.Connection, bytes]] = {}
 
 
 def prepared(engine: Engine, make: Callable[[], T]) -> T:
-    """Return what `make` returned when it filled an empty database; `engine` then holds what it wrote.
+    """Return what `make` returned when it filled an empty database; `engine` then contains what it wrote.
 
-    Each `make` is known by its qualified name. It may write to the database of `engine` only. In PostgreSQL it is
+    Each `make` is identified by its qualified name and may write only to the database of `engine`. On PostgreSQL it is
     called each time.
     """
     if engine.dialect.name != "sqlite":

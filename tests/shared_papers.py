@@ -1,4 +1,4 @@
-"""Finds the shared papers (corpus, labelled cases) that stand beside the checkout, in `../shared`."""
+"""Finds the shared papers (corpus, labelled cases) next to the checkout, in `../shared`."""
 
 import os
 from pathlib import Path
@@ -10,13 +10,13 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
 def shared_folder(name: str) -> Path:
-    """`../shared/NAME`. Missing, it fails a test in CI; elsewhere, as in a public clone, the test is left out."""
+    """`../shared/NAME`. If it is missing, a test fails in CI and is skipped elsewhere, as in a public clone."""
     folder = SHARED / name
     return folder if folder.is_dir() else _missing(folder)
 
 
 def shared_file(name: str) -> Path:
-    """`../shared/NAME`, one paper. Missing, it is as with a folder."""
+    """`../shared/NAME`, one paper. If it is missing, the same applies as for a folder."""
     file = SHARED / name
     return file if file.is_file() else _missing(file)
 

@@ -69,7 +69,7 @@ def import_statements(path: Path) -> tuple[tuple[ast.Import | ast.ImportFrom, bo
 
 @cache
 def imports_of(path: Path) -> frozenset[str]:
-    """Modules that the file imports, wherever in it; `from app import queue` counts as `app.queue`."""
+    """Return the modules that the file imports anywhere; `from app import queue` counts as `app.queue`."""
     imports: set[str] = set()
     for node, _ in import_statements(path):
         if isinstance(node, ast.Import):
@@ -91,7 +91,7 @@ def modules_of(path: Path) -> set[str]:
 
 
 def why_not_below(here: str, there: str) -> str:
-    """Why the part `here` may not import the part `there`; empty when it may."""
+    """Return why the part `here` may not import the part `there`; empty if it may."""
     if here == there or (here in COMPOSITION and there != "workers") or there in LEAVES:
         return ""
     if there in COMPOSITION:
@@ -104,7 +104,7 @@ def why_not_below(here: str, there: str) -> str:
 
 
 def imports_outside(folder: str, *, third_party: Collection[str]) -> list[str]:
-    """Imports of the modules under `app/<folder>` that are neither its own, nor Python's, nor named."""
+    """Return imports under `app/<folder>` that are neither its own, nor Python's, nor allowed."""
     outside = []
     for path in sorted((ROOT / "app" / folder).rglob("*.py")):
         for imported in imports_of(path):
@@ -130,7 +130,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph = {name_of(path): modules_of(path) & names - {name_of(path)} for path in MODULES}
     while leaves := {name for name, imports in graph.items() if not imports & graph.keys()}:
         graph = {name: imports for name, imports in graph.items() if name not in leaves}
-    # What a circle imports only from outside is left, too: it is printed with it.
+    # Modules that only the cycle imports remain as well, and are printed with it.
     assert not graph, "\n".join(
         f"{name} imports {', '.join(sorted(imports & graph.keys()))}" for name, imports in graph.items()
     )

@@ -65,7 +65,7 @@ def texts() -> dict[str, str]:
 
 
 def findings(patterns: dict[str, str]) -> Iterator[str]:
-    """Yield each match with its place and what to write instead. Line breaks and comment signs count as spaces."""
+    """Yield each match with its location and what to write instead. Line breaks and comment signs count as spaces."""
     phrases = {re.compile(pattern): instead for pattern, instead in patterns.items()}
     anything = re.compile("|".join(f"(?:{pattern})" for pattern in patterns))
     for name, text in texts().items():
@@ -89,7 +89,7 @@ TAG = re.compile(r"<[^>]*>|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
 
 
 def test_the_lead_of_a_page_is_short() -> None:
-    """Of each branch of a lead; values that a page prints count as nothing."""
+    """Check each branch of a lead; printed values do not count."""
     wrong = [
         f"{name}: {' '.join(part.split())}"
         for name, text in texts().items()

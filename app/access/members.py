@@ -99,8 +99,7 @@ def change_role(
 
 
 def _require_maintainer(session: Session, project: ProjectRow, user_id: int, new_role: Role | None) -> None:
-    """Raise InvalidChange if the project would lose its last maintainer. The lock covers two maintainers who leave at
-    the same time."""
+    """Raise InvalidChange if the project would lose its last maintainer. Locked, because two may leave at once."""
     session.refresh(project, with_for_update=True)
     maintainers = [
         member

@@ -136,8 +136,7 @@ def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry
 
 
 def _missing(session: Session, lines: Sequence[ImportLine]) -> list[ImportLine]:
-    """Return the first line of each user that does not exist. Raises InvalidChange for a line that has no valid
-    meaning."""
+    """Return the first line of each user that does not exist. Raises InvalidChange for a contradictory line."""
     problems, new = [], dict[str, ImportLine]()
     for line in lines:
         user = users.find_user(session, line.name)

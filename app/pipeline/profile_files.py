@@ -210,8 +210,7 @@ class _FileReader:
 
 
 def is_profile(name: str, file: BinaryIO) -> bool:
-    """Return whether a file is a profile rather than a training log, by its beginning. Archives are profiles: no log
-    comes in one."""
+    """Return whether a file is a profile, not a training log, by its beginning. Archives count as profiles."""
     file.seek(0)
     head = file.read(512)
     if head.startswith((SQLITE, _ZIP, _EMPTY_ZIP)) or _is_tar(head) or name.lower().endswith(_REPORTS):

@@ -171,8 +171,7 @@ class RunSuggestions:
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
     def sizing(self, suggestion: Suggestion) -> Sizing | None:
-        """Return the cost of an A/B of a suggestion; None if it changes nothing measurable or the run is no
-        baseline."""
+        """Return the cost of a suggestion's A/B; None without a measurable change or usable baseline."""
         measurable = suggestion.rule.changes_something or suggestion.set
         if self.job is None or suggestion.kind != "candidate" or not measurable:
             return None

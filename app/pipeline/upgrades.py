@@ -21,7 +21,7 @@ _MOST_VALUE = 500
 
 
 def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
-    """Record the effect of the upgrade that a stack began with, as each judged candidate shows it; later ones replace
+    """Record the effect of the upgrade that a stack began with, from each judged candidate; later ones replace
     earlier."""
     may_have_changes = stack.concerns.moved
     for candidate, document in judged:

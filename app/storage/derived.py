@@ -1,5 +1,4 @@
-"""Tables and columns that database triggers derive from `run`: the choices of filters, the stacks, and the index of the
-search.
+"""Data that database triggers derive from `run`: the choices of filters, the stacks, and the search index.
 
 Pages over a million runs read these small tables instead of all runs. Triggers write them, so that no code that
 changes a run can forget them. `install` runs after every upgrade, because a migration that copies the table `run` on

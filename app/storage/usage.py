@@ -102,8 +102,7 @@ class ProjectUsage:
     waiting_bytes: int
 
     def in_days(self, days: int) -> float | None:
-        """Return the bytes in that many days if uploads continue at the recent rate and nothing is deleted; None if
-        unknown."""
+        """Return the bytes in that many days at the recent rate without deletions; None if unknown."""
         return None if self.a_day is None else self.bytes + self.a_day * days
 
 

@@ -240,8 +240,7 @@ def _refused(field: str, message: str) -> InvalidChange:
 
 @dataclass(frozen=True, slots=True)
 class ProjectMember:
-    """A member. `disabled`: the user cannot log in. `administrator`: the user may do everything, regardless of the
-    role."""
+    """A member. `disabled`: the user cannot log in. `administrator`: full access, regardless of the role."""
 
     user_id: int
     name: str

@@ -52,8 +52,7 @@ remembered: ContextVar[str] = ContextVar("remembered", default="")
 
 
 def own_name() -> str:
-    """Return the name that forms send: of the user who is logged in, or the remembered one; empty if the form must ask
-    for it."""
+    """Return the name that forms send: of the logged-in user, or the remembered one; empty if unknown."""
     return request_author.get() or remembered.get()
 
 

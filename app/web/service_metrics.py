@@ -69,8 +69,7 @@ class StageCounters(Collector):
 
 
 class ServiceMetrics:
-    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, regardless of the number of
-    scrapers."""
+    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, for all scrapers."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:

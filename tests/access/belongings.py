@@ -1,4 +1,4 @@
-"""What two teams own: one of each thing that an address can name, in either project, known by the project's name."""
+"""Data of two teams: one object of each kind that a URL can name, recognisable by the project's name."""
 
 from dataclasses import dataclass, replace
 
@@ -111,7 +111,7 @@ def make_belongings(session: Session, slug: str, *, whole: bool = False) -> Belo
 
 
 def measure_sweep(engine: Engine, sweep_id: int, run_id: int, slug: str) -> None:
-    """Add a run of every value of a sweep of `mbs`, so that it may go on to its next round."""
+    """Add a run for every value of a sweep of `mbs`, so that the sweep can go to its next round."""
     with transaction(engine) as session:
         commit = session.get_one(RunRow, run_id).commit
         for experiment in sweep_of(session, sweep_id):

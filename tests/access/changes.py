@@ -1,4 +1,4 @@
-"""For every route that writes: how it is driven once, and the record that this must leave; or why it leaves none."""
+"""For every route that writes: a request to it, and the audit record that it must leave, or why it leaves none."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ PASSWORD, ANOTHER = "a horse, a battery", "another horse, a staple"
 
 @dataclass(frozen=True)
 class There:
-    """What there is when a change is made, for what names it."""
+    """The existing objects at the time of a change, for its parameters."""
 
     teams: Teams
     client: TestClient
@@ -65,9 +65,9 @@ Sent = Callable[[There], Any]
 
 @dataclass(frozen=True)
 class Change:
-    """`of`: what the address names, besides what our team owns. `before` and `after`: part of the record.
+    """`of`: the object in the URL, in addition to those of our team.
 
-    `project` None: it is about none.
+    `before` and `after`: part of the record. `project` None: the record concerns no project.
     """
 
     subject: str
@@ -146,7 +146,7 @@ _SWEEP: Mapping[str, Named] = {"experiment_id": _newest_sweep}
 
 
 def _measured_sweep(there: There) -> dict[str, Any]:
-    """Nothing is sent; every value of the newest sweep has a run, so that the sweep may go on."""
+    """Send nothing; every value of the newest sweep has a run, so that the sweep can continue."""
     measure_sweep(there.teams.engine, int(_newest_sweep(there)), there.owned.run, OURS)
     return {}
 

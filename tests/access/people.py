@@ -1,4 +1,4 @@
-"""A service that asks for log-ins, with two teams in it, and a client for everybody who may knock."""
+"""A service with log-ins and two teams, and a client for every kind of caller."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ EVERYBODY = ("anonymous", "outsider", *ROLES, "administrator", *SCOPES)
 
 @dataclass(frozen=True)
 class Teams:
-    """Two projects with their people, and one that everybody may read."""
+    """Two projects with their users, and a public one."""
 
     app: Any
     ours: int
@@ -39,7 +39,7 @@ class Teams:
     engine: Engine
 
     def client(self, who: str) -> TestClient:
-        """Speaks as one of EVERYBODY, a browser or a job."""
+        """Sends requests as one of EVERYBODY, a browser or a job."""
         client = PageClient(self.app, raise_server_exceptions=False, follow_redirects=False)
         if who in self.tokens:
             client.headers["Authorization"] = f"Bearer {self.tokens[who]}"
@@ -49,7 +49,7 @@ class Teams:
         return client
 
     def session(self, who: str) -> str:
-        """What the cookie of a new browser of that person holds."""
+        """Return the cookie of a new browser session of that user."""
         with transaction(self.engine) as session:
             return sessions.start_session(session, self.users[who], IDLE)
 

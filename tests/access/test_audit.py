@@ -58,7 +58,7 @@ def test_a_maintainer_reads_the_own_project_and_an_administrator_all(teams: Team
 
 
 @pytest.mark.parametrize("who", ["viewer", "contributor", "token:all"])
-def test_nobody_else_reads_it(who: str, teams: Teams) -> None:
+def test_others_cannot_read_it(who: str, teams: Teams) -> None:
     assert [teams.client(who).get(address).status_code for address in (ADDRESS, PAGE, f"{PAGE}.csv")] == [403] * 3
 
 
@@ -140,13 +140,13 @@ def test_settings_and_projects_that_begin_with_an_upload_are_in_it(teams: Teams)
 WRITING = ("POST", "PUT", "PATCH", "DELETE")
 
 
-def test_every_writing_route_is_here_with_its_record_or_why_it_has_none(teams: Teams) -> None:
+def test_every_writing_route_has_an_audit_record_or_a_reason_for_none(teams: Teams) -> None:
     writing = {route.key for route in route_table(teams.app).routes if route.method in WRITING}
     assert writing == CHANGES.keys() | NO_RECORD.keys()
     assert not CHANGES.keys() & NO_RECORD.keys()
 
 
-def test_what_is_changed_by_any_route_is_in_the_audit(teams: Teams) -> None:
+def test_every_change_by_a_route_is_in_the_audit(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         owned = make_belongings(session, OURS)
         dora = users.create_user(session, "dora", by="test", password=PASSWORD).id
@@ -159,7 +159,7 @@ def test_what_is_changed_by_any_route_is_in_the_audit(teams: Teams) -> None:
 
 
 def _made(teams: Teams, owned: Belongings, key: str, change: Change) -> str:
-    """Makes the change. What is wrong with its record; empty when nothing is."""
+    """Make the change, and return what is wrong with its record; empty if nothing is."""
     client = teams.client(change.who)
     there = There(teams, client, owned)
     last, began = _events(teams)[0], utc_now()

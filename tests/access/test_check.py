@@ -1,4 +1,4 @@
-"""The check of a request: what it answers, for whom a caller acts, and what a refusal says."""
+"""The access check: its answers, the identity of a caller, and the texts of refusals."""
 
 import html
 import json
@@ -26,12 +26,12 @@ from tests.training_logs import training_log
 PAGE = {"Accept": "text/html"}
 
 
-def test_nobody_is_asked_to_log_in_and_comes_back_to_the_page(teams: Teams) -> None:
+def test_anonymous_users_log_in_and_return_to_the_page(teams: Teams) -> None:
     answer = teams.client("anonymous").get("/runs/7?x=1", headers=PAGE)
     assert (answer.status_code, answer.headers["Location"]) == (303, "/login?next=%2Fruns%2F7%3Fx%3D1")
 
 
-def test_a_machine_hears_401_and_how_to_say_who_it_is(teams: Teams) -> None:
+def test_a_program_gets_401_with_instructions_to_authenticate(teams: Teams) -> None:
     answer = teams.client("anonymous").get("/api/v1/projects/alpha/defaults")
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"].startswith("Bearer")
@@ -45,7 +45,7 @@ def test_a_part_of_a_page_sends_the_browser_to_the_log_in(teams: Teams) -> None:
 
 
 @pytest.mark.parametrize("who", ["anonymous", "outsider"])
-def test_what_one_may_not_see_looks_like_what_there_is_not(teams: Teams, who: str) -> None:
+def test_invisible_objects_look_like_missing_ones(teams: Teams, who: str) -> None:
     with transaction(teams.engine) as session:
         run = make_run(session, project="alpha")
     client = teams.client(who)
@@ -54,25 +54,25 @@ def test_what_one_may_not_see_looks_like_what_there_is_not(teams: Teams, who: st
     assert seen.text.replace(f"run {run}", "run N") == missing.text.replace("run 99", "run N")
 
 
-def test_who_may_read_but_not_write_hears_which_role_is_missing(teams: Teams) -> None:
+def test_users_who_may_only_read_learn_the_missing_role(teams: Teams) -> None:
     answer = teams.client("viewer").put("/api/v1/projects/alpha/defaults", json={"fields": {}, "author": "me"})
     assert answer.status_code == 403
     assert "maintainer" in answer.json()["detail"]
 
 
-def test_a_token_hears_which_scope_is_missing(teams: Teams) -> None:
+def test_a_refusal_names_the_missing_scope_of_a_token(teams: Teams) -> None:
     answer = teams.client("token:upload").get("/api/v1/projects/alpha/defaults")
     assert answer.status_code == 403
     assert "needs read" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize("token", ["tw_" + "a" * 43, "nonsense", ""])
-def test_a_wrong_token_is_refused_also_where_nobody_needs_one(teams: Teams, token: str) -> None:
+def test_an_invalid_token_is_refused_even_where_none_is_needed(teams: Teams, token: str) -> None:
     client = teams.client("anonymous")
     assert client.get("/docs", headers={"Authorization": f"Bearer {token}"}).status_code == 401
 
 
-def test_a_revoked_token_opens_nothing_at_once(teams: Teams) -> None:
+def test_a_revoked_token_is_refused_immediately(teams: Teams) -> None:
     client = teams.client("token:read")
     assert client.get("/api/v1/projects/alpha/defaults").status_code == 200
     with transaction(teams.engine) as session:
@@ -81,7 +81,7 @@ def test_a_revoked_token_opens_nothing_at_once(teams: Teams) -> None:
     assert client.get("/api/v1/projects/alpha/defaults").status_code == 401
 
 
-def test_an_expired_token_opens_nothing(teams: Teams) -> None:
+def test_an_expired_token_is_refused(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         row, token = tokens.make_token(session, project_id=teams.ours, name="old", scopes=[Scope.READ], by="test")
         row.expires_at = utc_now()
@@ -91,7 +91,7 @@ def test_an_expired_token_opens_nothing(teams: Teams) -> None:
     assert answer.status_code == 401
 
 
-def test_who_is_disabled_or_no_member_any_more_is_out_at_once(teams: Teams) -> None:
+def test_disabled_users_and_removed_members_lose_access_immediately(teams: Teams) -> None:
     maintainer, viewer = teams.client("maintainer"), teams.client("viewer")
     assert (
         maintainer.get("/settings/projects/alpha").status_code
@@ -105,7 +105,7 @@ def test_who_is_disabled_or_no_member_any_more_is_out_at_once(teams: Teams) -> N
     assert viewer.get("/settings/projects/alpha", headers=PAGE).status_code == 404
 
 
-def test_a_new_role_counts_at_once(teams: Teams) -> None:
+def test_a_new_role_takes_effect_immediately(teams: Teams) -> None:
     outsider = teams.client("outsider")
     assert outsider.get("/settings/projects/alpha").status_code == 404
     with transaction(teams.engine) as session:
@@ -113,14 +113,14 @@ def test_a_new_role_counts_at_once(teams: Teams) -> None:
     assert outsider.get("/settings/projects/alpha").status_code == 200
 
 
-def test_a_public_project_is_read_by_anybody_and_written_by_nobody_else(teams: Teams) -> None:
+def test_a_public_project_is_readable_by_all_and_writable_only_by_members(teams: Teams) -> None:
     nobody = teams.client("anonymous")
     assert nobody.get("/api/v1/projects/window/defaults").status_code == 200
     assert nobody.put("/api/v1/projects/window/defaults", json={}).status_code == 401
     assert teams.client("outsider").put("/api/v1/projects/window/defaults", json={}).status_code == 403
 
 
-def test_a_browser_that_is_logged_in_must_say_whose_page_writes(teams: Teams) -> None:
+def test_a_logged_in_browser_must_identify_the_page_that_writes(teams: Teams) -> None:
     client = teams.client("maintainer")
     assert client.post("/logout").status_code == 303
     client = teams.client("maintainer")
@@ -130,7 +130,7 @@ def test_a_browser_that_is_logged_in_must_say_whose_page_writes(teams: Teams) ->
     assert client.post("/settings/projects/alpha", data={}, headers={"Origin": "http://testserver"}).status_code == 422
 
 
-def test_whoever_must_change_the_password_does_so_first(teams: Teams) -> None:
+def test_a_required_password_change_comes_first(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         users.get_user(session, teams.users["viewer"]).must_change_password = True
     client = teams.client("viewer")
@@ -152,7 +152,7 @@ def test_answers_to_somebody_are_kept_by_no_shared_cache(teams: Teams) -> None:
     assert "Cookie, Authorization" in headers["Vary"]
 
 
-def test_without_log_ins_only_this_machine_is_answered(client: TestClient) -> None:
+def test_without_log_ins_only_this_machine_gets_answers(client: TestClient) -> None:
     assert client.get("/runs").status_code == 200
     for host in ("localhost:8000", "127.0.0.1", "[::1]:8000"):
         assert client.get("/runs", headers={"Host": host}).status_code == 200
@@ -162,7 +162,7 @@ def test_without_log_ins_only_this_machine_is_answered(client: TestClient) -> No
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Forwarded-Host", "Forwarded", "Via", "X-Real-IP"])
-def test_without_log_ins_nobody_is_answered_through_a_proxy(client: TestClient, header: str) -> None:
+def test_without_log_ins_proxied_requests_are_refused(client: TestClient, header: str) -> None:
     answer = client.get("/api/v1/projects", headers={header: "203.0.113.66"})
     assert answer.status_code == 403
     assert "threewalls admin create" in answer.json()["detail"]
@@ -177,7 +177,7 @@ def test_the_first_administrator_ends_the_time_without_log_ins(client: TestClien
 
 @pytest.mark.parametrize("spelled", ["{}", "%2B{}", "{}.0", "%20{}", "0{}"])
 @pytest.mark.parametrize("address", ["/api/v1/runs/{}/facts", "/api/v1/regressions/{}", "/api/v1/references/{}"])
-def test_a_number_spelled_otherwise_is_the_same_thing(teams: Teams, address: str, spelled: str) -> None:
+def test_another_spelling_of_an_id_is_the_same_object(teams: Teams, address: str, spelled: str) -> None:
     with transaction(teams.engine) as session:
         theirs = make_belongings(session, THEIRS)
     number = {"runs": theirs.run, "regressions": theirs.regression}.get(address.split("/")[3], theirs.reference)
@@ -210,7 +210,7 @@ def _figure(teams: Teams, project: int | None) -> int:
         return row.id or 0
 
 
-def test_every_call_says_how_to_say_who_one_is_and_what_one_hears(teams: Teams) -> None:
+def test_every_call_documents_authentication_and_refusals(teams: Teams) -> None:
     document = teams.client("anonymous").get("/openapi.json").json()
     paths = document["paths"]
     assert set(document["components"]["securitySchemes"]) == {"token", "session"}
@@ -225,7 +225,7 @@ def test_every_call_says_how_to_say_who_one_is_and_what_one_hears(teams: Teams) 
 
 
 def upload(client: TestClient, **meta: str) -> tuple[int, str]:
-    """The status, and the project or what was wrong."""
+    """Return the status, and the project or the error."""
     answer = client.post("/api/v1/runs", files={"log": training_log()}, data={"meta": json.dumps(meta)})
     body = answer.json()
     return answer.status_code, body.get("detail", "")
@@ -272,13 +272,13 @@ def test_an_administrator_begins_a_project_with_its_first_run(teams: Teams) -> N
     assert project_of(teams) == "begun"
 
 
-def test_who_may_not_upload_is_told_before_the_log_is_read(teams: Teams) -> None:
+def test_missing_upload_permission_is_reported_before_the_log_is_read(teams: Teams) -> None:
     assert teams.client("anonymous").post("/api/v1/runs", content=b"whatever").status_code == 401
     assert teams.client("viewer").post("/api/v1/runs", content=b"whatever").status_code == 403
 
 
 @pytest.mark.parametrize(("who", "name"), [("contributor", "contributor"), ("token:all", "token token:all")])
-def test_a_change_is_made_in_the_own_name_whatever_is_stated(teams: Teams, who: str, name: str) -> None:
+def test_a_change_is_recorded_under_the_user_s_own_name(teams: Teams, who: str, name: str) -> None:
     with transaction(teams.engine) as session:
         run = make_run(session, project="alpha")
     client, reader = teams.client(who), teams.client("viewer")
@@ -290,7 +290,7 @@ def test_a_change_is_made_in_the_own_name_whatever_is_stated(teams: Teams, who: 
         assert client.post(f"/api/v1/runs/{run}/release", json=body_author).status_code == 200
 
 
-def test_a_form_asks_nobody_who_is_logged_in_for_a_name(teams: Teams) -> None:
+def test_a_form_does_not_ask_logged_in_users_for_a_name(teams: Teams) -> None:
     client = teams.client("maintainer")
     page = client.get("/settings/projects/alpha").text
     assert "Your name" not in page
@@ -299,7 +299,7 @@ def test_a_form_asks_nobody_who_is_logged_in_for_a_name(teams: Teams) -> None:
     assert client.get("/api/v1/projects/alpha/rules").json()["changes"][0]["who"] == "maintainer"
 
 
-def test_what_is_for_all_projects_is_an_administrators(teams: Teams) -> None:
+def test_only_administrators_change_figures_for_all_projects(teams: Teams) -> None:
     body = {"contract": {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "precision": "bf16"}, "step_time_ms": 1.0}
     body |= {"measured_by": "a lab", "source": "a paper", "date": "2026-08"}
     assert teams.client("contributor").post("/api/v1/references", json=body).status_code == 403

@@ -1,4 +1,4 @@
-"""Invitations: one person joins by a link, as a new user or as the one they have, until it expires or is revoked."""
+"""Invitations: one person joins by a link, as a new or existing user, until the link expires or is revoked."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +91,7 @@ def test_invitations_end(teams: Teams) -> None:
     assert teams.client("outsider").delete("/api/v1/projects/omega/invitations/1").status_code == 404
 
 
-def test_of_two_who_accept_at_once_one_joins(teams: Teams) -> None:
+def test_of_two_concurrent_acceptances_one_succeeds(teams: Teams) -> None:
     link = invite(teams)
     clients = {name: stranger(teams) for name in ("ada", "eve", "max")}
     with ThreadPoolExecutor(3) as pool:

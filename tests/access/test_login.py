@@ -54,13 +54,13 @@ def test_a_password_opens_the_pages_and_leads_back(teams: Teams, browser: TestCl
     assert recorded(teams, teams.users["viewer"])[0] == "logged in"
 
 
-def test_over_https_the_cookie_goes_nowhere_else(teams: Teams, browser: TestClient) -> None:
+def test_over_https_the_cookie_is_sent_to_this_host_only(teams: Teams, browser: TestClient) -> None:
     log_in(browser)
     former = browser.cookies[NAME]
     browser.base_url = "https://threewalls.example"
     browser.cookies.clear()
     browser.cookies.set(NAME, former)
-    # The name that any page of a host beside this one could have planted: whoever holds it logs in anew.
+    # A page of a neighbouring host could have planted a cookie of this name, so its holder must log in again.
     assert browser.get("/account/password").status_code == 303
     answer = browser.post("/login", data={"name": "viewer", "password": PASSWORD})
     assert re.fullmatch(
@@ -69,7 +69,7 @@ def test_over_https_the_cookie_goes_nowhere_else(teams: Teams, browser: TestClie
     assert browser.get("/runs").status_code == 200
 
 
-def test_what_was_wrong_is_told_to_nobody(teams: Teams, browser: TestClient) -> None:
+def test_errors_are_not_revealed(teams: Teams, browser: TestClient) -> None:
     def answer_text(name: str) -> str:
         answer = browser.post("/login", data={"name": name, "password": "not the password"})
         assert (answer.status_code, "Set-Cookie" in answer.headers) == (422, False)
@@ -111,7 +111,7 @@ def test_who_is_disabled_or_has_no_password_does_not_come_in(teams: Teams, brows
     assert log_in(browser) == 422
 
 
-def test_a_log_in_never_takes_the_id_that_the_browser_brought(teams: Teams, browser: TestClient) -> None:
+def test_a_log_in_never_reuses_the_session_id_of_the_browser(teams: Teams, browser: TestClient) -> None:
     def given(brought: str) -> str:
         answer = browser.post("/login", data={"name": "viewer", "password": PASSWORD}, headers={"Cookie": brought})
         return str(answer.headers["Set-Cookie"].partition(";")[0])
@@ -121,7 +121,7 @@ def test_a_log_in_never_takes_the_id_that_the_browser_brought(teams: Teams, brow
     assert len({brought, first, given(first)}) == 3
 
 
-def test_a_log_out_ends_the_session_and_not_only_the_cookie(teams: Teams, browser: TestClient) -> None:
+def test_a_log_out_ends_the_session_on_the_server(teams: Teams, browser: TestClient) -> None:
     log_in(browser)
     secret = browser.cookies[NAME]
     assert browser.post("/logout").headers["Location"] == "/login"
@@ -176,7 +176,7 @@ def test_another_password_ends_every_other_session(teams: Teams, browser: TestCl
         "/\n/x",
     ],
 )
-def test_nobody_is_led_away_after_the_log_in(wanted: str) -> None:
+def test_a_log_in_redirects_only_within_the_service(wanted: str) -> None:
     assert local_path(wanted) == "/"
 
 
@@ -203,7 +203,7 @@ def test_common_ones_and_those_that_hold_a_name_are_refused() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_nobody_chooses_a_common_one(teams: Teams) -> None:
+def test_common_passwords_are_refused(teams: Teams) -> None:
     admin = teams.client("administrator")
     body = admin.post("/api/v1/users", json={"name": "mara"}).json()
     browser = TestClient(teams.app, headers=SAME_ORIGIN | PAGE, follow_redirects=False)
@@ -214,7 +214,7 @@ def test_nobody_chooses_a_common_one(teams: Teams) -> None:
     assert browser.post("/account/password", data=form | {"new": chosen, "again": chosen}).status_code == 303
 
 
-def test_a_first_password_ends_after_72_hours_and_a_chosen_one_does_not(teams: Teams) -> None:
+def test_an_initial_password_expires_after_72_hours_and_a_chosen_one_does_not(teams: Teams) -> None:
     admin = teams.client("administrator")
     body = admin.post("/api/v1/users", json={"name": "mara"}).json()
 
@@ -256,7 +256,7 @@ ALIKE = (
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_a_name_that_passes_for_another_is_none(teams: Teams, name: str) -> None:
+def test_a_name_that_looks_like_another_is_refused(teams: Teams, name: str) -> None:
     with pytest.raises((InvalidChange, users.NameTaken)), transaction(teams.engine) as session:
         users.create_user(session, name, by="test")
 
@@ -265,7 +265,7 @@ def test_a_name_that_passes_for_another_is_none(teams: Teams, name: str) -> None
     ("claimed", "name"),
     [("Zoë Müller", "Zoe Muller"), ("r\u043e\u043et", "rt"), ("token ci", "user token ci"), ("\u200b", "user")],
 )
-def test_what_a_provider_says_becomes_such_a_name(claimed: str, name: str) -> None:
+def test_names_from_a_provider_are_converted(claimed: str, name: str) -> None:
     assert users.plain_name(claimed) == name
     assert users.checked_name(name) == name
 
@@ -310,7 +310,7 @@ def test_a_browser_that_was_forgotten_somewhere_is_ended_from_elsewhere(teams: T
     assert here.get(SESSIONS).status_code == 401
 
 
-def test_nobody_ends_the_session_of_another(teams: Teams) -> None:
+def test_users_cannot_end_the_sessions_of_others(teams: Teams) -> None:
     viewer, maintainer = teams.client("viewer"), teams.client("maintainer")
     key = viewer.get(SESSIONS).json()["items"][0]["key"]
     assert maintainer.delete(f"{SESSIONS}/{key}").status_code == 404

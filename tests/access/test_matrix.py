@@ -1,6 +1,6 @@
-"""Who x what x whose, over the application's own table of routes: the real check, in front of a stub.
+"""Callers x routes x owners, over the application's own table of routes: the real check, in front of a stub handler.
 
-What is right is written here once more, from docs/security.md and not from the code. `make soak` asks every route.
+The expected results are written from docs/security.md, independently of the code. `make soak` checks every route.
 """
 
 import random
@@ -56,7 +56,7 @@ def actions(who: str, project: str) -> set[Action]:
 
 
 def knows(who: str, project: str) -> bool:
-    """Whether it is no secret that the project has the thing. A job knows its own project, whatever its scopes."""
+    """Whether the caller may know that the object exists. A job knows its own project, regardless of its scopes."""
     return R in actions(who, project) or (who.startswith("token") and project == OURS)
 
 
@@ -66,7 +66,7 @@ def is_page(key: str) -> bool:
 
 
 def about_one(who: str, key: str, action: Action, project: str) -> int:
-    """The status for what belongs to a project, of which the address names a thing."""
+    """The expected status for an object of a project that the URL names."""
     if who.startswith("token") and is_page(key):
         return 403
     if action in actions(who, project):
@@ -82,7 +82,7 @@ def about_own(who: str, key: str, action: Action) -> int:
 
 
 def about_all(who: str, key: str, action: Action) -> int:
-    """For what may concern any project."""
+    """The expected status for a route that may concern any project."""
     if who.startswith("token") and is_page(key):
         return 403
     if any(action in actions(who, project) for project in (OURS, THEIRS, PUBLIC)):
@@ -117,7 +117,7 @@ def knock(teams: Teams, settings: Settings) -> tuple[RouteTable, Teams]:
     stubbed = AccessMiddleware(stub, engine=teams.engine, settings=settings, table=table, open_to=None)
 
     async def fronted(scope: Scope, receive: Receive, send: Send) -> None:
-        scope["app"] = teams.app  # whose settings say what the cookie is called
+        scope["app"] = teams.app  # whose settings determine the name of the cookie
         await stubbed(scope, receive, send)
 
     return table, Teams(fronted, teams.ours, teams.theirs, teams.public, teams.users, teams.tokens, teams.engine)
@@ -132,7 +132,7 @@ def ask(client: TestClient, route: RuledRoute, belongings: Belongings) -> tuple[
     return answer.status_code, answer.json() if answer.status_code == 200 else None
 
 
-def test_everybody_may_exactly_what_the_table_says(
+def test_every_caller_may_do_exactly_what_the_table_states(
     knock: tuple[RouteTable, Teams], owned: Mapping[str, Belongings]
 ) -> None:
     wrong = [f"{who}: {fault}" for who in EVERYBODY for fault in faults(who, *knock, owned)]
@@ -140,7 +140,7 @@ def test_everybody_may_exactly_what_the_table_says(
 
 
 def asked_routes(table: RouteTable) -> list[RuledRoute]:
-    """Return two routes, or all, of those that look the same to the check: in rule, kind and parameters."""
+    """Return two routes (or all) of each group with the same rule, kind and parameters."""
     alike: defaultdict[object, list[RuledRoute]] = defaultdict(list)
     for route in table.routes:
         if route.method not in ("MOUNT", "HEAD"):
@@ -151,7 +151,7 @@ def asked_routes(table: RouteTable) -> list[RuledRoute]:
 
 
 def faults(who: str, table: RouteTable, teams: Teams, owned: Mapping[str, Belongings]) -> Iterator[str]:
-    """Yield what a caller may, but should not, or the reverse, and projects that wrongly exist for the handler."""
+    """Yield permissions that are wrongly granted or refused, and projects that the handler wrongly sees."""
     client = teams.client(who)
     ids = {OURS: teams.ours, THEIRS: teams.theirs, PUBLIC: teams.public}
     for route in asked_routes(table):
@@ -173,7 +173,7 @@ def faults(who: str, table: RouteTable, teams: Teams, owned: Mapping[str, Belong
                 yield f"{route.key} sees {seen}, not {may}"
 
 
-def test_a_token_goes_on_with_its_own_runs_and_hears_what_came_of_them(
+def test_a_token_continues_its_own_runs_and_reads_their_results(
     knock: tuple[RouteTable, Teams], owned: Mapping[str, Belongings]
 ) -> None:
     table, teams = knock
@@ -192,7 +192,7 @@ def test_a_token_goes_on_with_its_own_runs_and_hears_what_came_of_them(
                 seen |= set(projects or ())
                 with case(f"{route.key} for {who}"):
                     assert status == about_own(who, route.key, Action(route.rule.needs))
-            with case(who):  # of other projects still nothing exists but what everybody may read
+            with case(who):  # of other projects, only public data is visible
                 assert seen <= {teams.ours, teams.public}
 
 

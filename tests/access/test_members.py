@@ -52,7 +52,7 @@ def test_the_page_adds_changes_and_removes(teams: Teams) -> None:
     assert (page.status_code, "user &lt;nobody&gt;" in page.text) == (422, True)
 
 
-def test_whoever_gives_up_the_own_role_is_led_to_what_is_left(teams: Teams) -> None:
+def test_users_who_give_up_their_role_are_redirected(teams: Teams) -> None:
     client, own = teams.client("maintainer"), f"{MEMBERS_PAGE}/{teams.users['maintainer']}"
     for sent in ({"role": "maintainer", "remove": "yes"}, {"role": "viewer"}):
         page = client.post(own, data=sent)
@@ -179,7 +179,7 @@ def test_the_first_password_opens_nothing_but_its_change(teams: Teams) -> None:
     assert admin.post(USERS, json={"name": "Ada"}).status_code == 409
 
 
-def test_who_is_disabled_is_out_at_once_and_can_come_back(teams: Teams) -> None:
+def test_a_disabled_user_is_logged_out_immediately_and_can_be_enabled_again(teams: Teams) -> None:
     admin, viewer = teams.client("administrator"), teams.client("viewer")
     assert viewer.get("/api/v1/whoami").json()["kind"] == "person"
     address = f"{USERS}/{teams.users['viewer']}"
@@ -205,7 +205,7 @@ def test_the_last_administrator_stays_one(teams: Teams) -> None:
         admin.post(f"{USERS_PAGE}/{teams.users['administrator']}", data={"do": "no administrator"}).status_code == 303
     )
     assert admin.get(USERS_PAGE).status_code == 403
-    # The other one is disabled by nobody: the first is no administrator any longer.
+    # The other one stays enabled: the first is not an administrator any more.
     second = teams.client("viewer")
     assert second.patch(f"{USERS}/{teams.users['viewer']}", json={"disabled": True}).status_code == 409
 
@@ -239,7 +239,7 @@ def test_the_page_makes_and_shows_people(teams: Teams) -> None:
 
 
 @pytest.mark.parametrize("who", ["viewer", "maintainer", "token:all"])
-def test_nobody_else_sees_people(who: str, teams: Teams) -> None:
+def test_only_administrators_see_users(who: str, teams: Teams) -> None:
     assert teams.client(who).get(USERS).status_code == 403
     assert teams.client(who).get(USERS_PAGE).status_code == 403
 

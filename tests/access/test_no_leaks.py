@@ -1,7 +1,7 @@
-"""Nothing of another team's is read by whatever address, not even in a number: the whole application, with two teams.
+"""No URL reveals data of another team, not even in a count: the whole application, with two teams.
 
-Every address is asked twice, before and after the other team's work: the answers are the same, byte for byte. Names of
-theirs all hold the project's, so that one word finds a leak in what was there before, too.
+Every URL is requested twice, before and after the other team's work, and both answers must be identical byte for byte.
+All names of the other team contain its project's name, so one search finds a leak in earlier data as well.
 """
 
 import re
@@ -41,7 +41,7 @@ RULE = "profile-comm"
 PAGE, CSV = {"Accept": "text/html"}, {"Accept": "text/csv"}
 FOREIGN = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
 RUN_LINK = re.compile(r"/runs/(\d+)")
-READERS = ("token:read", "maintainer")  # the token first: when it was last used is told to the other
+READERS = ("token:read", "maintainer")  # the token first, because its last use is visible to the other
 """A maintainer reads all that a viewer does, and members, tokens, deliveries and the audit besides."""
 
 COUNTING = (
@@ -69,7 +69,7 @@ Answers = dict[tuple[str, str], str]
 
 @dataclass(frozen=True)
 class World:
-    """The two teams' things, what was answered of ours before theirs were there and after, and unbounded statements."""
+    """Objects of both teams, the answers for ours before and after theirs existed, and unbounded statements."""
 
     teams: Teams
     ours: Belongings
@@ -82,7 +82,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def world(module_settings: Settings) -> Iterator[World]:
-    # However slow the machine is: no page says meanwhile that no worker takes work.
+    # On a slow machine, too, no page must report that no worker is active.
     app = create_app(module_settings.model_copy(update={"sweep_seconds": 3600}))
     teams = make_teams(app)
     ours = add_work(teams, module_settings, OURS)
@@ -90,7 +90,7 @@ def world(module_settings: Settings) -> Iterator[World]:
     before = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
     few = counting_pages(teams.client("administrator"))
     theirs = add_work(teams, module_settings, THEIRS)
-    work_again(teams)  # what workers made of ours is made in their presence
+    work_again(teams)  # our data is processed while theirs exists
     unbounded: set[str] = set()
     with noted_statements(teams, unbounded):
         after = {who: answers(teams, who, for_reader(who, addresses(teams, ours))) for who in READERS}
@@ -99,7 +99,7 @@ def world(module_settings: Settings) -> Iterator[World]:
 
 
 def add_work(teams: Teams, settings: Settings, slug: str) -> Belongings:
-    """One of everything: judged and ranked stacks, a log that was read, an experiment, rules that fired."""
+    """One object of each kind: judged and ranked stacks, a log that was read, an experiment, rules that fired."""
     with transaction(teams.engine) as session:
         owned = make_belongings(session, slug, whole=True)
     knobs = Wish(owned.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
@@ -126,7 +126,7 @@ def of_project(session: Any, table: Any, slug: str) -> Any:
 
 
 def work_again(teams: Teams) -> None:
-    """What the workers found out of our runs."""
+    """The results of the workers for our runs."""
     with transaction(teams.engine) as session:
         stacks = {run.stack_key: None for run in of_project(session, RunRow, OURS) if run.stack_key}
         for stack in stacks:
@@ -135,7 +135,7 @@ def work_again(teams: Teams) -> None:
 
 
 def addresses(teams: Teams, ours: Belongings) -> list[str]:
-    """Every address that answers to GET, about what is ours, and some of them with what they are asked by."""
+    """Return every GET URL for our data, some of them with their query parameters."""
     params = ours.params()
     routes = [
         route
@@ -161,12 +161,12 @@ def addresses(teams: Teams, ours: Belongings) -> list[str]:
 
 
 def for_reader(who: str, addresses: list[str]) -> list[str]:
-    """A job reads documents; what pages are made of is the same."""
+    """A job reads JSON; pages are built from the same data."""
     return addresses if who == "maintainer" else [address for address in addresses if address.startswith("/api/")]
 
 
 def answers(teams: Teams, who: str, addresses: list[str]) -> Answers:
-    """What each address tells, as a page or as documents, without what is drawn or counted anew for each answer."""
+    """Return the answer of each URL, as a page or as JSON, without parts that differ in every answer."""
     client, table, tables, texts = teams.client(who), route_table(teams.app), csv_routes(teams.app), {}
     for address in dict.fromkeys(addresses):
         matched = table.find("GET", address.partition("?")[0])
@@ -174,13 +174,13 @@ def answers(teams: Teams, who: str, addresses: list[str]) -> Answers:
         for headers in ({}, CSV) if has_csv else ({},) if address.startswith("/api/") else (PAGE,):
             answer = client.get(address, headers=headers)
             text = answer.content.decode(errors="replace")
-            assert answer.status_code < 500, f"{address}: {text[:300]}"  # a defect hides what it would tell
+            assert answer.status_code < 500, f"{address}: {text[:300]}"  # an error would hide a leak
             texts[address, headers.get("Accept", "")] = f"{answer.status_code} {masked(text)}"
     return texts
 
 
 def csv_routes(app: FastAPI) -> set[str]:
-    """Return the calls of the API that answer with CSV, too, as its document says."""
+    """Return the API calls that also answer with CSV, according to the OpenAPI document."""
     calls = {path: methods.get("get", {}) for path, methods in app.openapi()["paths"].items()}
     return {
         path
@@ -201,7 +201,7 @@ def counting_pages(client: TestClient) -> dict[str, str]:
 
 @contextmanager
 def every_statement(teams: Teams, statements: list[str]) -> Iterator[None]:
-    """What the database of the application is asked."""
+    """The statements that the application sends to its database."""
 
     def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
         statements.append(statement)
@@ -234,8 +234,8 @@ class noted_statements:  # noqa: N801  a context manager
 
 @cache  # requests run the same few statements thousands of times
 def unbounded(statement: str) -> list[str]:
-    """The tables of somebody's rows that a compiled statement reads or changes without their criterion, by the name
-    under which it knows them. A name that stands in two selects needs it in both."""
+    """Return the owned tables that a compiled statement reads or changes without the visibility condition, by their
+    alias. An alias in two selects needs the condition in both."""
     places = Counter(
         (table, name or table) for table, name in NAMED_TABLE.findall(statement) if table in TABLES_OF_SOMEBODY
     )
@@ -243,14 +243,14 @@ def unbounded(statement: str) -> list[str]:
 
 
 def criterion(table: str, name: str) -> re.Pattern[str]:
-    """As it is compiled: `app/storage/visible.py` makes it."""
+    """In compiled form, as `app/storage/visible.py` creates it."""
     if through := OWNED_THROUGH.get(table):
         return re.compile(rf"EXISTS \(SELECT 1\s+FROM \w+ AS (\w+)\s+WHERE \1\.\w+ = {name}\.{through} AND ")
     column = "id" if table == "project" else "project_id"
     return re.compile(rf"\b{name}\.{column} IN \(__\[POSTCOMPILE_visible")
 
 
-def test_another_team_s_work_changes_no_answer(world: World) -> None:
+def test_the_work_of_another_team_changes_no_answer(world: World) -> None:
     changed = []
     for who in READERS:
         assert world.before[who].keys() == world.after[who].keys()
@@ -266,7 +266,7 @@ def test_another_team_s_work_changes_no_answer(world: World) -> None:
     assert not changed, "\n".join(changed)
 
 
-def test_the_numbers_are_there_to_be_told(world: World) -> None:
+def test_the_numbers_of_the_message_are_available(world: World) -> None:
     before, after = world.told_all
     assert [item for item in COUNTING if before[item] == after[item]] == []
     read = [item for item, text in world.after["maintainer"].items() if text.startswith("200")]
@@ -280,7 +280,7 @@ def test_every_statement_of_a_request_is_bounded(world: World) -> None:
     past_the_filter = (
         select(past.c.id),
         select(past.c.verdict).where(past.c.project_id.in_([1])),
-        # One name of two is bounded, as in a subquery of a statement that is.
+        # One of two aliases is bounded, as in a subquery of a bounded statement.
         select(
             col(RunRow.id), select(past.c.id).where(past.c.stack_key == RunRow.stack_key).limit(1).scalar_subquery()
         ),
@@ -292,7 +292,7 @@ def test_every_statement_of_a_request_is_bounded(world: World) -> None:
     assert len(result) == len(past_the_filter)
 
 
-def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
+def test_no_url_reveals_data_of_another_team(world: World) -> None:
     strangers = runs_of(world.teams, "administrator") - runs_of(world.teams, "viewer")
     assert len(strangers) > 10
     result = [
@@ -301,7 +301,7 @@ def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
         for item, text in world.after[who].items()
         for leak in leaks(f"{who} at {item}", text, THEIRS, strangers)
     ]
-    # What was asked for stands in the answer, so only what belongs to it tells something.
+    # The answer repeats the request, so only related data counts as a leak.
     other_runs = strangers - {world.theirs.run}
     client = world.teams.client("viewer")
     for probe in probes(world.ours, world.theirs):
@@ -313,12 +313,12 @@ def test_nothing_of_another_team_is_read_by_any_address(world: World) -> None:
     assert not result, "\n".join(result)
 
 
-def test_a_page_of_an_error_tells_nothing_and_asks_the_database_nothing(
+def test_an_error_page_reveals_nothing_and_does_not_query_the_database(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that is made before the check knows who asks, and one of an unexpected error, after it.
+    """This includes error pages before the caller is identified, and after an unexpected error.
 
-    Nothing is remembered of who asks, so an error page that needed it would ask again.
+    Nothing is cached about the caller, so an error page that needed the caller would query again.
     """
 
     def broken(*_: object, **__: object) -> None:
@@ -356,7 +356,7 @@ def test_the_search_for_leaks_would_find_them(world: World) -> None:
 
 
 def probes(ours: Belongings, theirs: Belongings) -> list[str]:
-    """Addresses that ask for what is theirs: by its number, key, name or project."""
+    """URLs that request data of the other team: by number, key, name or project."""
     params = theirs.params()
     filters = (
         "/runs",
@@ -402,7 +402,7 @@ def runs_of(teams: Teams, who: str) -> set[int]:
 
 
 def leaks(where: str, text: str, word: str, strangers: set[int]) -> list[str]:
-    """What an answer tells of theirs."""
+    """Return what an answer reveals about the other team."""
     leaked = []
     if word in text:
         leaked.append(f"{where}: …{text[max(0, text.index(word) - 80) : text.index(word) + 80]}…")
@@ -410,7 +410,7 @@ def leaks(where: str, text: str, word: str, strangers: set[int]) -> list[str]:
 
 
 def test_a_figure_that_moves_takes_nothing_along(world: World) -> None:
-    """An administrator offers a private project's figure to all: its past stays with those who could read it."""
+    """An administrator offers a private project's figure to all: its history stays private."""
     administrator, address = world.teams.client("administrator"), f"/api/v1/references/{world.theirs.reference}"
     assert administrator.patch(address, json={"project": ""}).status_code == 200
     for place in (address, "/api/v1/audit", f"/references/{world.theirs.reference}"):

@@ -1,8 +1,8 @@
-"""Pages offer only what one may do: every form, call and link of every page, held against the check itself. And the
-lines to copy say by which token.
+"""Pages offer only permitted actions: every form, call and link of every page is compared with the access check.
 
-The pages are those of the application's own table, read as a browser reads them; the check is the real one, in front of
-a stub. And the reverse, so that a page that hides everything does not pass: whoever may is offered every form.
+Commands to copy must name the right token. The pages come from the application's own table of routes and are read as a
+browser reads them; the check is the real one, in front of a stub. The reverse is tested as well, so that a page that
+hides everything fails: users with permission are offered every form.
 """
 
 import random
@@ -58,7 +58,7 @@ class Offer(NamedTuple):
 
 
 class Reader(HTMLParser):
-    """What a page offers to do, which regressions one can select, which lines to copy would be refused."""
+    """The actions that a page offers, its selectable regressions, and the commands that would be refused."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Town:
         return path.format(**params)
 
     def read(self, who: str) -> dict[str, Reader]:
-        """Every page that the caller may read, by its address.
+        """Return every page that the caller may read, by its URL.
 
         Maintainers of ours are offered the most, so they read all pages of the other project; viewers, contributors
         and administrators a third of them, in `make soak` all.
@@ -156,7 +156,7 @@ class Town:
         return read
 
     def regressions(self, project: int | None) -> set[int]:
-        """Of a project, or all, that are to be triaged: those that the list shows."""
+        """Return the regressions of a project, or all, that the list offers for triage."""
         of_it = select(col(RegressionRow.id)).where(col(RegressionRow.state).in_(("open", "acknowledged")))
         with read_session(self.teams.engine) as session:
             wanted = of_it if project is None else of_it.where(col(RegressionRow.project_id) == project)
@@ -169,9 +169,7 @@ class Town:
 
 
 def _states(session: Session, owned: Belongings) -> tuple[list[int], int]:
-    """Runs and a receiver in such states that their pages offer what undoes or decides these: release, unpin, approve,
-    go on, try again.
-    """
+    """Create runs and a receiver in states that pages offer to undo or decide: release, unpin, approve, retry."""
     project = session.get_one(RunRow, owned.run).project_id
     of_stack = select(RunRow).where(col(RunRow.project_id) == project, col(RunRow.stack_key) == owned.stack)
     runs = session.execute(of_stack.order_by(col(RunRow.id))).scalars().all()
@@ -204,7 +202,7 @@ IN_ANSWERS = {
 of the script of the upload page."""
 
 
-def test_what_a_page_offers_is_allowed_and_whoever_may_is_offered_it(town: Town) -> None:
+def test_pages_offer_exactly_the_permitted_actions(town: Town) -> None:
     wrong: list[str] = []
     for who in CALLERS:
         pages, gate = town.read(who), town.knock(who)

@@ -1,4 +1,4 @@
-"""Log-in by an identity provider that runs as a process and speaks the protocol: who gets in, and who must not."""
+"""Log-in by an identity provider that runs as a process and speaks the protocol: who may log in, and who may not."""
 
 import subprocess
 import sys
@@ -27,7 +27,7 @@ ATTEMPT = "threewalls_oidc"
 
 @pytest.fixture(scope="session")
 def provider() -> Iterator[str]:
-    """The address of an identity provider that runs beside the tests."""
+    """The URL of an identity provider that runs during the tests."""
     command = [sys.executable, "-m", "tests.services.provider_server"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -61,7 +61,7 @@ def fresh(teams: Teams) -> TestClient:
 
 
 def say(provider: str, person: dict[str, Any], *, rotate: bool = False, **lie: Any) -> None:
-    """Who logs in at the provider from now on, and how it lies."""
+    """Set who logs in at the provider from now on, and which false statements it makes."""
     httpx2.post(f"{provider}/test", json={"person": person, "lie": lie, "rotate": rotate})
 
 
@@ -149,16 +149,14 @@ def test_the_person_is_the_subject_and_not_the_name_or_the_address(
     ],
     ids=str,
 )
-def test_an_id_token_that_proves_nothing_opens_nothing(
-    lie: dict[str, Any], teams: Teams, browser: TestClient, provider: str
-) -> None:
+def test_an_invalid_id_token_is_refused(lie: dict[str, Any], teams: Teams, browser: TestClient, provider: str) -> None:
     say(provider, ADA, **lie)
     refused(browser, "does not prove who you are")
     with read_session(teams.engine) as session:
         assert all(not user.comes_by for user in list_users(session))
 
 
-def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser: TestClient) -> None:
+def test_a_code_is_valid_once_and_only_for_the_browser_that_requested_it(teams: Teams, browser: TestClient) -> None:
     callback = leave(browser)
     cookie = browser.cookies[ATTEMPT]
     assert browser.get(callback).status_code == 303
@@ -176,7 +174,7 @@ def test_a_code_counts_once_and_only_for_who_asked_for_it(teams: Teams, browser:
     refused(thief, "does not prove who you are", f"/login/oidc/callback?state={own}&code={code}")  # PKCE
 
 
-def test_what_the_provider_refuses_is_told(browser: TestClient, provider: str) -> None:
+def test_refusals_of_the_provider_are_shown(browser: TestClient, provider: str) -> None:
     say(provider, ADA, error="access_denied")
     refused(browser, "did not log you in")
     refused(browser, "Try again", "/login/oidc/callback?code=x&state=")
@@ -208,7 +206,7 @@ def test_new_keys_of_the_provider_are_read(
     assert client.get(leave(client)).status_code == 303
 
 
-def test_a_provider_by_another_name_or_none_is_told(teams: Teams, provider: str, client: TestClient) -> None:
+def test_a_provider_with_another_or_no_issuer_is_reported(teams: Teams, provider: str, client: TestClient) -> None:
     say(provider, ADA, issuer="https://another.example")
     answer = fresh(teams).get("/login/oidc")
     assert (answer.status_code, "calls itself" in answer.text) == (503, True)

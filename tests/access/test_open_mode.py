@@ -1,4 +1,4 @@
-"""A service without log-ins: what it refuses all the same, and to whom."""
+"""A service without log-ins: what it still refuses, and to whom."""
 
 import re
 
@@ -47,7 +47,7 @@ def test_every_page_says_once_that_no_log_in_is_needed(app: FastAPI, client: Tes
     assert {path: text.count("data-local-mode") for path, text in texts.items()} == dict.fromkeys(texts, 1)
 
 
-def test_accounts_tokens_receivers_and_the_public_switch_need_log_ins(
+def test_users_tokens_receivers_and_public_projects_need_log_ins(
     app: FastAPI, client: TestClient, engine: Engine
 ) -> None:
     with transaction(engine) as session:
@@ -95,8 +95,8 @@ def test_the_pages_say_so_and_offer_no_form_for_it(client: TestClient, engine: E
         assert "on this machine" in page.text, address
 
 
-def test_what_comes_by_http_1_0_may_come_through_a_proxy(app: FastAPI) -> None:
-    """As nginx asks with `proxy_pass` and no other line: no header says that it is a proxy, and Host is 127.0.0.1."""
+def test_http_1_0_requests_may_come_through_a_proxy(app: FastAPI) -> None:
+    """A request from nginx with only `proxy_pass`: no header identifies a proxy, and Host is 127.0.0.1."""
 
     async def by_http_1_0(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "http_version": "1.0"}, receive, send)

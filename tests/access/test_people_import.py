@@ -1,4 +1,4 @@
-"""Users, roles and groups from CSV: whole or not at all, with every problem of the file at once."""
+"""Users, roles and groups from CSV: all or nothing, and all problems of the file are reported together."""
 
 from typing import Any
 

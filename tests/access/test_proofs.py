@@ -49,7 +49,7 @@ def logged_in(teams: Teams, name: str, **more: str) -> TestClient:
     return browser
 
 
-def test_with_a_second_factor_a_password_alone_opens_nothing_and_a_code_counts_once(teams: Teams) -> None:
+def test_with_a_second_factor_a_password_alone_is_refused_and_a_code_is_valid_once(teams: Teams) -> None:
     browser, elsewhere = logged_in(teams, "viewer"), logged_in(teams, "viewer")
     form = {"secret": SECRET, "code": code(), "password": PASSWORD}
     for wrong in ({"code": "000000"}, {"password": "not the password"}, {"secret": "short"}):
@@ -58,7 +58,7 @@ def test_with_a_second_factor_a_password_alone_opens_nothing_and_a_code_counts_o
     assert browser.post(ADD, data=form).status_code == 303
     assert elsewhere.get("/settings/account").status_code == 303  # logged out
     assert log_in(teams, "viewer") is None
-    assert log_in(teams, "viewer", code=form["code"]) is None  # the one that proved the app
+    assert log_in(teams, "viewer", code=form["code"]) is None  # the code that confirmed the app
     later = code(1)
     assert log_in(teams, "viewer", code=later) is not None
     assert log_in(teams, "viewer", code=later) is None
@@ -89,7 +89,7 @@ def strict(teams: Teams, settings: Settings) -> Iterator[Teams]:
     app.state.engine.dispose()
 
 
-def test_where_it_is_required_an_administrator_sees_nothing_else_before_it_is_added(strict: Teams) -> None:
+def test_a_required_second_factor_blocks_everything_else_until_it_is_added(strict: Teams) -> None:
     browser = logged_in(strict, "administrator")
     for address in ("/runs", "/settings/users"):
         answer = browser.get(address)
@@ -101,7 +101,7 @@ def test_where_it_is_required_an_administrator_sees_nothing_else_before_it_is_ad
     with transaction(strict.engine) as session:
         row = users.get_user(session, strict.users["administrator"])
         row.totp_secret, row.issuer = "", "https://provider.example"
-    assert browser.get("/settings/users").status_code == 200  # whose provider asks for it
+    assert browser.get("/settings/users").status_code == 200  # whose provider requires it
 
 
 GIVING = (
@@ -119,7 +119,7 @@ GIVING = (
 """Requests that give access: by whom, what, and what is sent."""
 
 
-def test_a_session_gives_access_only_after_the_password_was_shown_lately(teams: Teams) -> None:
+def test_a_session_grants_access_only_after_a_recent_password_check(teams: Teams) -> None:
     browsers = {who: logged_in(teams, who) for who in ("maintainer", "administrator")}
     viewer = teams.users["viewer"]
     wrong = []

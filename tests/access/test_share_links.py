@@ -1,4 +1,4 @@
-"""Share links: one page without a log-in, nothing beside it, until the link expires or is revoked."""
+"""Share links: one page without a log-in and nothing else, until the link expires or is revoked."""
 
 import re
 from datetime import datetime, timedelta

@@ -52,7 +52,7 @@ def test_a_token_is_shown_once_and_uploads_until_it_is_revoked(teams: Teams) -> 
     assert done == [("maintainer", "revoked"), ("maintainer", "created")]
 
 
-def test_what_is_wrong_is_told_by_field_and_nothing_is_made(teams: Teams) -> None:
+def test_invalid_fields_are_reported_and_nothing_is_created(teams: Teams) -> None:
     client = teams.client("maintainer")
     before = client.get(ADDRESS).json()
     for body in (
@@ -188,7 +188,7 @@ def test_receivers_and_their_deliveries_need_triage(teams: Teams, ours: Belongin
         assert teams.client("token:triage").get(address).status_code == 200
 
 
-def test_a_token_without_triage_guesses_no_log_by_adding_to_it(teams: Teams) -> None:
+def test_a_token_without_triage_cannot_probe_a_log_by_appending(teams: Teams) -> None:
     for meta in ({}, {"complete": False}):
         run = upload(teams.client("contributor"), LOG, meta=meta | {"name": str(meta)}).json()["id"]
         for who in ("token:upload", "token:read"):
@@ -231,7 +231,7 @@ def test_one_that_is_not_in_force_is_refused(teams: Teams) -> None:
     assert answer.status_code == 401
 
 
-def test_people_and_nobody(teams: Teams) -> None:
+def test_users_and_anonymous_callers(teams: Teams) -> None:
     assert teams.client("viewer").get(CALL).json()["name"] == "viewer"
     assert teams.client("anonymous").get(CALL).json()["kind"] == "nobody"
 
@@ -246,7 +246,7 @@ ANSWERS = ("report", "report.md", "verdict")
 
 @pytest.fixture
 def fork(teams: Teams) -> TestClient:
-    """Another pipeline of the project, with a token of its own that only uploads, too."""
+    """Another pipeline of the project, with its own upload-only token."""
     with transaction(teams.engine) as session:
         _, token = tokens.make_token(session, project_id=teams.ours, name="fork", scopes=[Scope.UPLOAD], by="test")
     client = teams.client("anonymous")
@@ -260,13 +260,13 @@ def append(client: TestClient, run: int, piece: bytes, **params: str | int) -> t
 
 
 def later(teams: Teams, run: int, hours: float) -> None:
-    """So long after the last news of it."""
+    """This long after its last update."""
     with transaction(teams.engine) as session:
         heard_at = utc_now() - timedelta(hours=hours)
         session.execute(update(RunRow).where(col(RunRow.id) == run).values(heard_at=heard_at))
 
 
-def test_a_token_that_only_uploads_changes_no_finished_run(teams: Teams) -> None:
+def test_an_upload_token_cannot_change_a_finished_run(teams: Teams) -> None:
     job, reader = teams.client("token:upload"), teams.client("viewer")
     run = upload(job, LOG).json()["id"]
     before = reader.get(f"/api/v1/runs/{run}").json()
@@ -279,11 +279,11 @@ def test_a_token_that_only_uploads_changes_no_finished_run(teams: Teams) -> None
         answer = job.post(f"/api/v1/runs/{run}/logs", params=params, content=piece)
         assert_problem(answer, 403, "finished run", "needs triage", "Nothing was saved")
     assert reader.get(f"/api/v1/runs/{run}").json() == before
-    assert append(job, run, LOG)[0] == 200  # what is there already may be sent again: its answer was lost
+    assert append(job, run, LOG)[0] == 200  # stored bytes may be sent again, because the answer may have been lost
     assert reader.get(f"/api/v1/runs/{run}").json() == before
 
 
-def test_it_brings_all_of_a_run_that_it_began_and_goes_on_after_it_closed_it_too_early(teams: Teams) -> None:
+def test_a_token_completes_a_run_that_it_started_and_continues_after_closing_it_too_early(teams: Teams) -> None:
     job = teams.client("token:upload")
     begun = upload(job, LOG, meta={"complete": False}).json()["id"]
     assert append(job, begun, MORE, offset=len(LOG))[0] == 200
@@ -293,13 +293,13 @@ def test_it_brings_all_of_a_run_that_it_began_and_goes_on_after_it_closed_it_too
     assert append(job, begun, b"", complete="true")[0] == 200
     later(teams, begun, hours=2)
     assert append(job, begun, b"", complete="true")[0] == 200
-    assert append(job, begun, LOG)[0] == 200  # no news, so it does not win time
+    assert append(job, begun, LOG)[0] == 200  # nothing new, so it does not extend the time
     assert append(job, begun, b"", complete="false")[0] == 403
     assert append(job, begun, MORE, offset=len(LOG) + 2 * len(MORE))[0] == 403
     assert append(job, begun, MORE, name="evil.log")[0] == 403
 
 
-def test_tokens_of_a_project_keep_to_their_own_runs(teams: Teams, fork: TestClient) -> None:
+def test_tokens_of_a_project_are_limited_to_their_own_runs(teams: Teams, fork: TestClient) -> None:
     job, reader = teams.client("token:upload"), teams.client("viewer")
     others = [
         upload(job, LOG, meta={"complete": False}).json()["id"],
@@ -312,7 +312,7 @@ def test_tokens_of_a_project_keep_to_their_own_runs(teams: Teams, fork: TestClie
             ({"offset": len(LOG)}, MORE),
             ({"complete": "true"}, b""),
             ({"name": "evil.log"}, MORE),
-            ({}, LOG),  # nor does it hear whether it guessed the log
+            ({}, LOG),  # nor does it learn whether its guess of the log was right
             ({"offset": 2**53}, b""),
         ):
             answer = fork.post(f"/api/v1/runs/{run}/logs", params=params, content=piece)
@@ -323,7 +323,7 @@ def test_tokens_of_a_project_keep_to_their_own_runs(teams: Teams, fork: TestClie
     assert [reader.get(f"/api/v1/runs/{run}").json() for run in others] == before
 
 
-def test_a_job_hears_what_came_of_its_own_run_and_nothing_else(teams: Teams, fork: TestClient) -> None:
+def test_a_job_can_read_the_result_of_its_own_run_and_nothing_else(teams: Teams, fork: TestClient) -> None:
     job = teams.client("token:upload")
     run = upload(job, LOG).json()["id"]
     process_run(run)
@@ -341,7 +341,7 @@ def test_who_contributes_adds_to_finished_runs(teams: Teams) -> None:
 
 
 def uploaded_by(client: TestClient, run: int) -> tuple[str, bool]:
-    """By the API, and whether the run's page says so, too."""
+    """Return the result of the API, and whether the run's page agrees."""
     process_run(run)
     name = client.get(f"/api/v1/runs/{run}").json()["uploaded_by"]
     page = client.get(f"/runs/{run}?tab=record", headers={"Accept": "text/html"}).text
@@ -363,7 +363,7 @@ def test_a_run_sent_by_the_form_names_the_person(teams: Teams) -> None:
     assert uploaded_by(teams.client("viewer"), run) == ("contributor", True)
 
 
-def test_where_nobody_logs_in_nobody_is_named(client: TestClient) -> None:
+def test_without_log_ins_no_user_is_named(client: TestClient) -> None:
     run = upload(client, LOG).json()["id"]
     assert uploaded_by(client, run)[0] == ""
     assert "<dt>uploaded</dt>" in client.get(f"/runs/{run}?tab=record").text

@@ -81,14 +81,14 @@ def test_no_form_of_a_statement_sees_others(engine: Engine, runs: tuple[int, int
     with read_session(engine) as session:
         project = session.get_one(RunRow, ours).project_id
         assert theirs in visible_ids(session, STATEMENTS[name](theirs))
-        for _ in range(2):  # also from the compiled form that is kept
+        for _ in range(2):  # also from the cached compiled form
             with seeing(frozenset({project})):
                 assert theirs not in visible_ids(session, STATEMENTS[name](theirs))
             with seeing(frozenset()):
                 assert visible_ids(session, STATEMENTS[name](theirs)) == set()
 
 
-def test_a_statement_of_code_that_does_not_say_what_it_may_see_is_stopped(
+def test_a_statement_of_code_without_declared_visibility_fails(
     engine: Engine, runs: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(visible, "_process_sees_every_project", False)
@@ -108,9 +108,9 @@ def test_neither_a_key_nor_a_change_reaches_others(engine: Engine, runs: tuple[i
         assert session.execute(update(RunRow).values(name="mine")).rowcount == 1
 
 
-def test_every_table_is_somebody_s_or_nobody_s_on_purpose() -> None:
+def test_every_table_has_an_owner_or_a_reason_for_none() -> None:
     for module in pkgutil.walk_packages(app.__path__, "app."):
-        importlib.import_module(module.name)  # a table that only a feature knows would be forgotten
+        importlib.import_module(module.name)  # tables that only a feature imports must be included
     named = {table.name: table for table in SQLModel.metadata.tables.values()}
     assert set(visible.OWNED_THROUGH) | set(visible.OF_NOBODY) <= set(named)
     assert not [name for name in visible.OF_NOBODY if "project_id" in named[name].columns]
@@ -125,7 +125,7 @@ def test_a_table_of_which_nothing_is_known_stops_everything() -> None:
 
 
 def _forget_triggers(session: Session, database: str) -> None:
-    """One row of each table is no whole history, and triggers would derive further rows from runs."""
+    """One row of each table is not a complete history, and triggers would derive more rows from runs."""
     if database == "postgresql":
         session.execute(text("SET session_replication_role = replica"))
         return
@@ -134,8 +134,10 @@ def _forget_triggers(session: Session, database: str) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
-def test_of_no_table_a_row_of_others_is_read_changed_or_deleted(database: str, request: pytest.FixtureRequest) -> None:
-    """Rows of two projects in every table there is, made from the tables themselves."""
+def test_rows_of_other_projects_are_never_read_changed_or_deleted(
+    database: str, request: pytest.FixtureRequest
+) -> None:
+    """Rows of two projects in every existing table, generated from the table definitions."""
     engine = _database(database, request)
     with transaction(engine) as session:
         _forget_triggers(session, database)
@@ -180,7 +182,7 @@ def _database(name: str, request: pytest.FixtureRequest) -> Engine:
 
 
 def _row(table: Table, project: int) -> dict[str, Any]:
-    """What a row cannot be without; it refers to the rows of the same project."""
+    """The required values of a row; it refers to rows of the same project."""
     return {
         column.name: _value(table, column, project)
         for column in table.columns
@@ -220,7 +222,7 @@ def statements(engine: Engine) -> Iterator[list[str]]:
 
 
 @pytest.mark.parametrize("who", ["viewer", "token:all", "anonymous"])
-def test_the_database_is_asked_as_much_for_what_is_not_there(teams: Teams, who: str) -> None:
+def test_missing_and_invisible_objects_take_the_same_queries(teams: Teams, who: str) -> None:
     with transaction(teams.engine) as session:
         theirs = make_belongings(session, THEIRS)
     addresses = {
@@ -235,7 +237,7 @@ def test_the_database_is_asked_as_much_for_what_is_not_there(teams: Teams, who: 
         method = "POST" if what == "stack" else "GET"
         if method == "POST" and who.startswith("token"):
             continue
-        team.request(method, address.format(name), data={} if method == "POST" else None)  # they know, and so may we
+        team.request(method, address.format(name), data={} if method == "POST" else None)  # the caller may know of it
         stranger.request(method, address.format("0"))
         queries = []
         for named in (name, MISSING[what]):
@@ -311,7 +313,7 @@ def test_a_project_is_changed_by_its_name_in_any_case(teams: Teams) -> None:
 
 @pytest.mark.parametrize("who", ["anonymous", "viewer", "token:read"])
 def test_a_project_that_the_caller_may_not_see_keeps_the_spelling_of_the_address(teams: Teams, who: str) -> None:
-    """Else the answer would tell that there is one, and how its name is written."""
+    """Otherwise the answer would reveal that it exists, and how its name is spelled."""
     client = teams.client(who)
     for path in FILTERED:
         answer = client.get(f"{path}?project={THEIRS.upper()}", headers=PAGE)

@@ -1,4 +1,4 @@
-"""`threewalls mcp`, asked by the official client: over standard input and HTTP, with the scopes of a token."""
+"""`threewalls mcp`, used by the official client: over standard input and HTTP, with the scopes of a token."""
 
 import asyncio
 import os

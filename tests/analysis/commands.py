@@ -37,7 +37,7 @@ class Answer:
 
 
 def threewalls(*arguments: object) -> Answer:
-    """What it answers, in this process: to start one takes fifty times as long as to read a log of a test."""
+    """Run the command in this process: starting a process takes fifty times as long as reading a test log."""
     output, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in "oe")
     with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
         try:

@@ -27,7 +27,7 @@ def baseline(tmp_path: Path) -> list[Path]:
 
 def test_two_real_runs_of_one_test_case_are_judged(rendered: Path) -> None:
     answer = threewalls("compare", *setting(PLACE), "--baseline", rendered / BASELINE, "--", rendered / CANDIDATE)
-    # One baseline run cannot carry more: 1,935.0 and 1,934.6 ms, run-to-run variation unknown.
+    # One baseline run cannot show more: 1,935.0 and 1,934.6 ms, run-to-run variation unknown.
     assert answer.code == 5
     assert answer.lines[0].startswith("inconclusive (provisional): ")
     assert "0.02 % faster" in answer.lines[0]
@@ -85,7 +85,7 @@ def test_options_may_follow_the_run_to_judge(baseline: list[Path], tmp_path: Pat
 
 
 def test_runs_that_are_alike_are_fine(tmp_path: Path) -> None:
-    """The same twenty under other names: 1.4 % between launches takes that many to show a difference within 2 %."""
+    """The same twenty under other names: with 1.4 % between launches, showing equality within 2 % takes that many."""
     many = write_logs(tmp_path, range(20), "many")
     again = write_logs(tmp_path, range(20), "again")
     answer = threewalls("compare", *setting(PLACE), "--baseline", *many, "--", *again)
@@ -94,7 +94,7 @@ def test_runs_that_are_alike_are_fine(tmp_path: Path) -> None:
     assert "No figure changed." in answer.output
 
 
-def test_more_memory_is_a_regression_however_fast(baseline: list[Path], tmp_path: Path) -> None:
+def test_more_memory_is_a_regression_of_even_a_faster_run(baseline: list[Path], tmp_path: Path) -> None:
     hungry = write_logs(tmp_path, [100], "hungry", memory=1.05)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, "--", *hungry)
     assert answer.code == 1
@@ -105,7 +105,7 @@ def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_p
     workload = replace(CI_WORKLOAD, dispatcher="alltoall")
     slow = write_logs(tmp_path, [100, 101], "slow", slower=1.1, workload=workload)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, "--", *slow)
-    assert answer.code == 0, answer.output  # an A/B, no regression of one job
+    assert answer.code == 0, answer.output  # an A/B, not a regression of one job
     assert "dispatcher (hybridep -> alltoall) (matched A/B" in answer.lines[1]
     document = threewalls("compare", "--json", *setting(PLACE), "--baseline", *baseline, "--", *slow).document
     assert (document["suspects"][0]["field"], document["comparability"]["attributed_to"]) == (
@@ -176,7 +176,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_a_wrong_call_is_told_and_is_2(arguments: list[str], message: str) -> None:
+def test_a_usage_error_is_reported_and_exits_with_2(arguments: list[str], message: str) -> None:
     answer = threewalls(*arguments)
     assert (answer.code, answer.output) == (2, "")
     assert message in answer.errors

@@ -83,7 +83,7 @@ def test_a_bad_file_exits_with_2_and_names_itself(name: str) -> None:
     assert name in answer.errors
 
 
-def test_a_team_names_classes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_team_adds_its_own_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def classes() -> Any:
         answer = threewalls("profile", traced("megatron-tp2-rank0"), "--json")
         return next(iter(answer.document["devices"].values()))["class_union_ms"]
@@ -168,7 +168,7 @@ def test_a_broken_table_names_itself(tmp_path: Path) -> None:
     assert "CUPTI_ACTIVITY_KIND_KERNEL.parquet" in answer.errors
 
 
-def test_tables_of_sums_say_what_they_cannot_show(tmp_path: Path) -> None:
+def test_tables_of_sums_state_their_limits(tmp_path: Path) -> None:
     table = tmp_path / "cuda_gpu_kern_sum.csv"
     table.write_text("Time (%),Total Time (ns),Instances,Name\n100.0,1000,1,ncclDevKernel_AllGather_RING_LL(int)\n")
     answer = threewalls("profile", table)

@@ -1,7 +1,7 @@
-"""What a page may hold: words, the place of the main picture and of the primary action, layout shifts, and bytes.
+"""The budget of a page: words, positions of the main picture and the primary action, layout shifts, and bytes.
 
-A word has a letter or a digit; a figure with its unit is one. The lines of an opened log, the entries of a reference
-that readers look up by name, and the documents of the help are not counted.
+A word has a letter or a digit; a figure with its unit counts as one. Lines of an opened log, reference entries that
+readers look up by name and the documents of the help do not count.
 """
 
 import re
@@ -72,7 +72,7 @@ WEIGH = """() => performance.getEntries()
 
 
 def name_of(address: str) -> str:
-    """Return the address without what differs from test to test: numbers, keys, values of the query."""
+    """Return the URL without parts that differ between tests: numbers, keys, values of the query."""
     parts = urlsplit(address)
     path = re.sub(r"/(\d+|[0-9a-f]{64})(?=/|$)", "/N", parts.path)
     names = "&".join(sorted({name for name, _ in parse_qsl(parts.query, keep_blank_values=True)}))
@@ -80,7 +80,7 @@ def name_of(address: str) -> str:
 
 
 def over_budget(page: Page) -> list[str]:
-    """Return what the page exceeds at its width."""
+    """Return the limits that the page exceeds at its width."""
     measured = page.evaluate(MEASURE)
     place = f"{name_of(page.url)} at {page.viewport_size['width'] if page.viewport_size else 0}"
     limits = {"first": FIRST_SCREEN_WORDS, "all": PAGE_WORDS, "lead": LEAD_WORDS}
@@ -93,7 +93,7 @@ def over_budget(page: Page) -> list[str]:
 
 
 def shifted(page: Page) -> list[str]:
-    """Return by how much the page moved until its parts had come. Its width was not changed: then charts move, too."""
+    """Return the layout shift until all parts had loaded, at a constant width."""
     shift = page.evaluate(SHIFT)
     return [f"{name_of(page.url)}: layout shift {shift:.3f}"] if shift > LAYOUT_SHIFT else []
 

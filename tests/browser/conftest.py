@@ -1,4 +1,4 @@
-"""One Chromium for the pages of a process, and the application beside it. No page may complain in its console."""
+"""One Chromium for the pages of a process, and the application. No page may log an error in its console."""
 
 import shutil
 import socket
@@ -33,10 +33,10 @@ ARGUMENTS = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-extensions",
-    # Pages share one renderer, which compiles a script once: without it each opening of a page is a new process.
+    # Pages share one renderer, which compiles each script once. Without this, every page would open in a new process.
     "--renderer-process-limit=1",
     "--disable-site-isolation-trials",
-    # RenderDocument: a new frame in browser and renderer for every navigation, a fifth of what one costs.
+    # RenderDocument creates a new frame in browser and renderer for every navigation, a fifth of its cost.
     "--disable-features=IsolateOrigins,site-per-process,SpareRendererForSitePerProcess,RenderDocument,Translate,OptimizationHints",
 ]
 
@@ -44,8 +44,8 @@ PATIENCE_MS = 90_000
 
 _EXPECTED = (
     "the server responded with a status of",  # of a page that shows an error
-    "htmx:sendAbort",  # of a page left while parts of it were loading
-    "htmx:afterRequest",  # repeats each failed request, which has a message of its own
+    "htmx:sendAbort",  # from a page that was left while parts of it were loading
+    "htmx:afterRequest",  # repeats each failed request, which has its own message
 )
 """How long a page may take to show what is expected: a machine that others use, too, fails no test."""
 
@@ -54,7 +54,7 @@ OpenPage = Callable[..., Page]
 
 @dataclass(frozen=True)
 class House:
-    """The server's address, and a back door to its database: pages can show what no quick run would produce."""
+    """The server's URL, and direct access to its database, for data that no quick run would produce."""
 
     address: str
     settings: Settings
@@ -67,7 +67,7 @@ class House:
 
 
 class Door:
-    """An address of which each file of tests changes the service behind it: the browser keeps its scripts."""
+    """One URL whose service each test file replaces, so that the browser keeps its cached scripts."""
 
     app: ASGIApp
 
@@ -84,7 +84,7 @@ def door() -> Iterator[tuple[Door, str]]:
 
 @pytest.fixture(scope="module")
 def house(module_settings: Settings, door: tuple[Door, str]) -> Iterator[House]:
-    """A service without a worker, whose data no other file of tests changes: what its pages show is always the same."""
+    """A service without a worker, whose data no other test file changes, so that its pages are deterministic."""
     settings = module_settings.model_copy(update={"requests_per_minute": 0, "uploads_per_minute": 0})
     app = create_app(settings, open_to=())
     behind, address = door
@@ -95,7 +95,7 @@ def house(module_settings: Settings, door: tuple[Door, str]) -> Iterator[House]:
 
 @pytest.fixture(scope="session")
 def working_house(server: Running) -> Iterator[House]:
-    """A service with a worker. Other files of tests use it, too: let each make its own project."""
+    """A service with a worker. Other test files share it, so each must create its own project."""
     settings = Settings(data_dir=server.data)
     engine = make_engine(settings)
     yield House(server.address, settings, engine, LogFiles.from_settings(settings))
@@ -104,7 +104,7 @@ def working_house(server: Running) -> Iterator[House]:
 
 @contextmanager
 def running_chromium() -> Iterator[Browser]:
-    """Until the block ends, nothing else in this thread may run an event loop of its own."""
+    """Until the block ends, no other code in this thread may run its own event loop."""
     path = next(filter(None, map(shutil.which, PROGRAMS)), None)
     assert path, "Chromium is needed for these tests: apt-get install chromium-headless-shell"
     expect.set_options(timeout=PATIENCE_MS)
@@ -116,7 +116,7 @@ def running_chromium() -> Iterator[Browser]:
 
 @contextmanager
 def served(app: ASGIApp) -> Iterator[str]:
-    """Give an application an address, without a worker, from a thread of this process."""
+    """Serve an application without a worker, from a thread of this process."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -136,13 +136,13 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture(scope="package")
 def contexts(chromium: Browser) -> Callable[[str, bool], BrowserContext]:
-    """One person's browsers, with and without scripts, for the pages of all tests: what it has loaded once it keeps."""
+    """One user's browsers, with and without scripts, for all tests; they keep their cache."""
 
     @cache
     def context(address: str, script: bool) -> BrowserContext:
         context = chromium.new_context(base_url=address, reduced_motion="reduce", java_script_enabled=script)
         context.set_default_timeout(PATIENCE_MS)
-        context.new_page()  # the first page of every test: to open and close one takes a third of a second
+        context.new_page()  # the first page of every test, because opening and closing one takes a third of a second
         return context
 
     return context
@@ -150,7 +150,7 @@ def contexts(chromium: Browser) -> Callable[[str, bool], BrowserContext]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _nothing_goes_on(chromium: Browser) -> Iterator[None]:
-    """Leave the last pages of a file: they would ask the service of the next one for what it does not have."""
+    """Leave the last pages of a file, because they would send requests to the service of the next file."""
     yield
     for context in chromium.contexts:
         for page in context.pages:
@@ -159,7 +159,7 @@ def _nothing_goes_on(chromium: Browser) -> Iterator[None]:
 
 @pytest.fixture
 def open_page(contexts: Callable[[str, bool], BrowserContext], house: House) -> Iterator[OpenPage]:
-    """Opens an address of the house in a page that knows nothing of the tests before; its console must stay silent."""
+    """Open a URL of the service in a page without state of earlier tests; its console must stay silent."""
     complaints: list[str] = []
     used: dict[bool, BrowserContext] = {}
 
@@ -194,16 +194,16 @@ def open_page(contexts: Callable[[str, bool], BrowserContext], house: House) -> 
 
 
 def sign(page: Page, name: str) -> None:
-    """Answer who makes the first change of this browser."""
+    """Enter a name for the first change of this browser."""
     dialog = page.get_by_role("dialog", name="Sign your changes")
     dialog.get_by_label("Name").fill(name)
     dialog.get_by_role("button", name="Continue").click()
 
 
 def forget(context: BrowserContext) -> None:
-    """Clear what a test left behind: its pages, cookies, permissions, and what pages remember (the theme, a name).
+    """Clear the state of a test: its pages, cookies, permissions, and stored settings (the theme, a name).
 
-    The first page stays where it is until the next test opens another address: an empty page between them takes longer.
+    The first page stays until the next test opens another URL, because an empty page in between takes longer.
     """
     first, *others = context.pages
     for page in others:

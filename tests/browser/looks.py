@@ -1,4 +1,4 @@
-"""How a page looks, from one opening of it: three widths, axe in the light theme, and the colours of the dark one."""
+"""The layout of a page, opened once: three widths, axe in the light theme, and the colours of the dark one."""
 
 from axe_playwright_python.base import AXE_SCRIPT, AxeResults
 from playwright.sync_api import Page, expect
@@ -72,11 +72,11 @@ LATE_PARTS = "main [hx-trigger=load], main [data-chart]:not([data-ready])"
 
 
 def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
-    """Of a page opened at the width of a phone. It is wide and dark afterwards, and holds a few of its rows."""
+    """Check a page that was opened at phone width. Afterwards it is wide and dark, with few rows."""
     expect(page.locator(LATE_PARTS)).to_have_count(0)
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE
     over = [*over_budget(page), *shifted(page), *overweight(page)]
-    for width in (TABLET, DESKTOP):  # charts follow when they get to it
+    for width in (TABLET, DESKTOP):  # charts redraw later
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
     over += over_budget(page)
@@ -87,7 +87,7 @@ def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
 
 
 def assert_accessible(page: Page) -> None:
-    """Axe finds nothing in the light theme, and no colours of the dark one. The page holds a few of its rows then."""
+    """Require no axe findings in the light theme and none on colours in the dark one. Few rows stay on the page."""
     page.evaluate(THIN_OUT, ROWS)
     page.evaluate(AXE_SCRIPT)
     for scheme, options in (("light", EVERY_RULE), ("dark", OF_COLOURS)):

@@ -1,4 +1,4 @@
-"""What holds on every page: no accessibility violation, no sideways scrolling, themes, the keyboard."""
+"""Requirements for every page: no accessibility violation, no horizontal scrolling, themes, the keyboard."""
 
 import re
 
@@ -121,7 +121,7 @@ def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) ->
     switch = page.get_by_role("button", name="Theme: system")
     switch.click()
     assert page.evaluate(background) == "rgb(255, 255, 255)"
-    # Remembered, and there before the first paint: the attribute is set while the head is read.
+    # Remembered, and applied before the first paint: the attribute is set while the head is parsed.
     page = open_page("/runs", dark=True)
     page.add_init_script(
         "new MutationObserver(() => { if (document.body && !window.first) window.first = "

@@ -62,7 +62,7 @@ def log_of(step_time_ms: float, *, overlap: bool) -> str:
 
 
 def metadata_to_send(page: Page, side: str) -> dict[str, Any]:
-    """As somebody would who pastes the command of a side."""
+    """Upload like a user who pastes the command of a side."""
     command = page.get_by_label(f"Upload of {side}", exact=True).inner_text()
     part = next(word for word in shlex.split(command) if word.startswith("meta="))
     result: dict[str, Any] = json.loads(part.removeprefix("meta="))
@@ -116,7 +116,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
 
 @pytest.fixture(scope="module")
 def ids(house: House) -> dict[str, int]:
-    """A run with one experiment in each state that a page tells apart, one name and one knob that are long."""
+    """A run with one experiment in each state that pages distinguish, including a long name and a long knob."""
     long = "a-name-that-is-much-longer-than-any-screen-of-a-phone-could-ever-show-in-one-line-without-help" * 2
     project = "experiments-shown"
 

@@ -81,7 +81,7 @@ def test_a_zoom_is_a_link_that_shows_another_person_the_same(
     assert other.evaluate(f"{points}.length") == 45
 
 
-def test_a_point_tells_of_its_run_and_leads_to_it_and_nowhere_else(open_page: OpenPage, address: str) -> None:
+def test_a_point_shows_its_run_and_links_only_to_it(open_page: OpenPage, address: str) -> None:
     page = open_page(address)
     drawn(page)
     own = """async (hrefs) => {
@@ -147,7 +147,7 @@ def test_a_golden_run_is_pinned_with_its_drift(open_page: OpenPage, runs: list[i
         expect(page.locator("#golden")).to_contain_text(f"Unpin #{run}")
     expect(page.locator("#golden tbody tr").first).to_contain_text(re.compile(r"slower\s+than #\d+"))
     drawn(page)
-    page.get_by_role("button", name="Unpin").click()  # the browser remembers who one is
+    page.get_by_role("button", name="Unpin").click()  # the browser remembers the user's name
     expect(page.locator("#golden")).not_to_contain_text("in force")
     page.get_by_label("Run number").fill("no number")
     page.get_by_role("button", name="Pin", exact=True).click()

@@ -77,9 +77,7 @@ def test_filters_change_the_board_and_the_address(open_page: OpenPage, stacks: d
     expect(page.locator(".stack-card")).to_have_count(1)
 
 
-def test_a_board_says_why_places_are_shared_what_its_badges_mean_and_what_ran_alone(
-    open_page: OpenPage, stacks: dict[str, str]
-) -> None:
+def test_a_board_explains_shared_places_badges_and_single_results(open_page: OpenPage, stacks: dict[str, str]) -> None:
     page = drawn(open_page(ADDRESS))  # a chart that comes later would move the page under the link
     page.locator(".ranking-cards > summary").click()
     tied = card(page, stacks["tie"])

@@ -73,7 +73,7 @@ def test_the_command_of_a_profile_is_copied_from_the_list(open_page: OpenPage, i
     expect(button).to_have_text("Copy command")
 
 
-def test_what_is_missing_is_filled_in_on_the_page_of_the_run(open_page: OpenPage, ids: dict[str, int]) -> None:
+def test_missing_fields_are_filled_in_on_the_run_page(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/next", script=False)
     page.locator("#missing > summary").click()
     page.locator("#more-missing summary").click()
@@ -81,9 +81,7 @@ def test_what_is_missing_is_filled_in_on_the_page_of_the_run(open_page: OpenPage
     expect(page.locator("#supply")).to_be_visible()
 
 
-def test_a_fact_is_stated_where_it_is_missing_and_stands_with_who_said_it(
-    open_page: OpenPage, ids: dict[str, int]
-) -> None:
+def test_a_missing_fact_can_be_stated_and_is_shown_with_its_author(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['blocked']}/next", script=False)
     page.locator("#missing > summary").click()
     field = page.get_by_label("exposed_comm_frac", exact=True)

@@ -55,7 +55,7 @@ def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page:
     expect(page.locator("#facts")).to_contain_text(re.compile(r"measured by profile \d+"))
 
 
-def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPage, house: House) -> None:
+def test_a_run_without_a_profile_gets_one_and_plans_what_it_shows(open_page: OpenPage, house: House) -> None:
     with transaction(house.engine) as session:
         run = make_advised(session, fields={"gpu": "H100", "gpus": 1}, name="to profile", project="to-profile")
     page = open_page(f"/runs/{run}/next/profile-required")
@@ -73,7 +73,7 @@ def test_a_run_at_its_profile_gets_one_and_plans_what_it_shows(open_page: OpenPa
 
 
 def exposed_trace() -> bytes:
-    """Steps of which expert communication that nothing hides is a third."""
+    """Steps in which a third is exposed expert communication."""
     events = []
     for step in range(4):
         at, ids = 1000 * step, 10 * step
@@ -95,7 +95,7 @@ def test_a_regression_leads_to_the_profiles_that_explain_it(open_page: OpenPage,
         profile = attach(house, run, f"synthetic/seed-12/pair-{side}.json.gz")
         settle(house, run, profile)
     page = open_page(f"/regressions/{number}", width=PHONE)
-    # It may be in sight already, and then the answer has replaced it.
+    # It may already be visible, in which case the answer has replaced it.
     page.evaluate("document.querySelector(\"[hx-get^='/compare/profiled']\")?.scrollIntoView()")
     expect(page.locator("[data-profiles]")).to_contain_text("expert dispatch and combine")
     page.locator("[data-profiles]").get_by_role("link", name="Compare the profiles").click()

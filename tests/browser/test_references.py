@@ -114,7 +114,7 @@ def test_a_withdrawn_figure_keeps_its_address_and_says_why(open_page: OpenPage) 
 
 
 @pytest.mark.parametrize("width", [1440, 390])
-def test_what_a_table_says_stands_inside_of_it(open_page: OpenPage, ids: dict[str, str], width: int) -> None:
+def test_the_caption_of_a_table_is_inside_it(open_page: OpenPage, ids: dict[str, str], width: int) -> None:
     page = open_page("/references", width=width)
     dates = page.locator(".reference-table tbody td:last-child")
     edge = page.locator(".reference-table").bounding_box()

@@ -124,7 +124,7 @@ def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: H
     expect(card).to_be_in_viewport()
 
 
-def test_timers_are_drawn_beside_their_table(open_page: OpenPage, house: House) -> None:
+def test_timers_are_drawn_next_to_their_table(open_page: OpenPage, house: House) -> None:
     page = open_page(f"/runs/{house.make_run(project='charts', name='timed', **explained())}?tab=iterations")
     expect(page.locator(".bars-area[data-ready] canvas")).to_be_visible()
     expect(page.get_by_role("region", name="Timers as a table")).to_contain_text("forward backward")

@@ -105,7 +105,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
     page.get_by_role("link", name="Upload", exact=True).first.click()
     page.wait_for_url("**/upload")
     log = megatron_log(step_times(412.0, 60))
-    page.locator("h1").evaluate(DROP, [["dropped.log", log], ["second.log", log]])  # beside the zone
+    page.locator("h1").evaluate(DROP, [["dropped.log", log], ["second.log", log]])  # outside the zone
     files = page.get_by_label("Chosen files")
     expect(files.locator("li")).to_have_count(2)
     files.get_by_role("button", name="Remove second.log").click()
@@ -124,7 +124,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
 
 
 def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
-    # Leased to nobody, so that no worker takes it before the page was seen.
+    # Leased to a nonexistent worker, so that none takes it before the page was checked.
     lease_until = utc_now() + timedelta(hours=1)
     stated = {"name": "live"}
     run = house.make_run(
@@ -144,7 +144,7 @@ def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, hous
     expect(page.locator("#run-poll[hx-trigger]")).to_have_count(0)
 
 
-def test_an_error_stands_at_its_field_and_the_file_stays_chosen(open_page: OpenPage, house: House) -> None:
+def test_an_error_is_shown_at_its_field_and_the_file_stays_chosen(open_page: OpenPage, house: House) -> None:
     page = open_page("/upload")
     page.get_by_label("Drop files here").set_input_files(
         {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}

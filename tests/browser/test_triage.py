@@ -1,4 +1,4 @@
-"""Triage in a browser: from the list to fixed, by keyboard alone, on a phone, several at once, two people at once."""
+"""Triage in a browser: from the list to fixed, by keyboard only, on a phone, in bulk, and by two users concurrently."""
 
 import re
 
@@ -25,7 +25,7 @@ def regression(house: House, stacks: SlowStack | list[SlowStack], **columns: obj
 
 
 def settled(page: Page) -> Page:
-    """The chart is asked for after the page, and drawn."""
+    """The chart is requested after the page, and drawn."""
     expect(page.locator(".member-chart[hx-trigger]")).to_have_count(0)
     expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
     return page
@@ -121,7 +121,7 @@ def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
     expect(page.get_by_role("row", name=re.compile("acknowledged"))).to_contain_text("Grace")
 
 
-def test_several_are_selected_and_changed_at_once(open_page: OpenPage, house: House) -> None:
+def test_several_are_selected_and_changed_together(open_page: OpenPage, house: House) -> None:
     stack = slow_stack(house, "many-at-once")
     for _ in range(3):
         regression(house, stack)
@@ -167,7 +167,7 @@ def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
     expect(page).to_have_url(re.compile(r"sort=cost"))
 
 
-def test_two_people_at_once_are_told_of_each_other(open_page: OpenPage, house: House) -> None:
+def test_two_concurrent_users_learn_of_each_other(open_page: OpenPage, house: House) -> None:
     number = regression(house, slow_stack(house, "two-people"))
     first, second = open_page(f"/regressions/{number}"), open_page(f"/regressions/{number}")
     decisions = (

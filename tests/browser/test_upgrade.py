@@ -17,7 +17,7 @@ ADDRESS = f"/upgrade?project={PROJECT}&field=container&from={OLD}&to={NEW}"
 
 @pytest.fixture(scope="module", autouse=True)
 def moved(house: House) -> None:
-    """Two stacks that moved, one of them slower; one that stayed."""
+    """Two stacks that were upgraded, one of them slower; one that was not."""
     with transaction(house.engine) as session:
         for length, factor in ((2048, 1.0), (8192, 1.09)):
             times = [0.1 * length * (1 + change / 1000) for change in NOISE]

@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass
 class Answer:
-    """`status` 0 closes the connection without an answer; a `body` of bytes is sent as it is, all else as JSON."""
+    """`status` 0 closes the connection without an answer; a `body` of bytes is sent unchanged, others as JSON."""
 
     status: int = 200
     body: Any = None
@@ -20,7 +20,7 @@ class Answer:
 
 @dataclass
 class Answering:
-    """`asked` holds (method, path, headers, body) of every request."""
+    """`asked` contains (method, path, headers, body) of every request."""
 
     url: str
     answers: list[Answer]
@@ -29,7 +29,7 @@ class Answering:
 
 @contextmanager
 def answering(*answers: Answer) -> Iterator[Answering]:
-    """The answers in their order, the last one again and again."""
+    """Yield the answers in order, and repeat the last one."""
 
     class Handler(BaseHTTPRequestHandler):
         def _answer(self) -> None:

@@ -48,7 +48,7 @@ def play_action(folder: Path, inputs: Mapping[str, str], **env: str) -> Played:
 
 
 def play_on_comment(folder: Path, comment: str, inputs: Mapping[str, str], **env: str) -> Played:
-    """Play the workflow in a checkout, which `actions/checkout` would make. `inputs` replace those of its action."""
+    """Run the workflow in a checkout as made by `actions/checkout`. `inputs` replace those of its action."""
     (job,) = yaml.safe_load(ON_COMMENT.read_text())["jobs"].values()
     scripts = [step for step in job["steps"] if "run" in step]
     action = job["steps"][-1]
@@ -102,14 +102,14 @@ def _runs(condition: str, context: Mapping[str, str], *, failed: bool) -> bool:
 
 
 def _evaluated(text: str, context: Mapping[str, str]) -> str:
-    """An output that no step has set is empty; any other name that is not known is a mistake."""
+    """An output that no step has set is empty; any other unknown name is an error."""
     return EXPRESSION.sub(
         lambda item: context.get(item[1], "") if item[1].startswith("steps.") else context[item[1]], text
     )
 
 
 def play_template(folder: Path, **env: str) -> Played:
-    """As a GitLab runner does: the lines of the script in one shell that stops at the first failure."""
+    """Run the lines of the script as a GitLab runner does: in one shell that stops at the first failure."""
     job: dict[str, Any] = yaml.safe_load(TEMPLATE.read_text())[".threewalls"]
     script = "set -eo pipefail\n" + "\n".join(job["script"]) + "\n"
     done = _run(["bash", "-c", script], folder, environment(folder, **{**job["variables"], **env}))

@@ -23,7 +23,7 @@ class Done:
 
 
 def job_environment(url: str, folder: Path, **more: str) -> dict[str, str]:
-    """Of a job outside of any CI system, whatever these tests run in."""
+    """Return the environment of a job outside any CI system, regardless of where these tests run."""
     plain = {name: os.environ[name] for name in ("PATH", "LANG", "SYSTEMROOT", "PYTHONPATH") if name in os.environ}
     return {**plain, "HOME": str(folder), "THREEWALLS_URL": url, **more}
 

@@ -1,4 +1,4 @@
-"""Runs as the service reports them, for tests of what a forge is told."""
+"""Runs as the service reports them, for tests of messages to a forge."""
 
 from app.client.forge import PostedReport
 

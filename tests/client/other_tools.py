@@ -1,4 +1,4 @@
-"""Runs of MLflow and TensorBoard, written by their own libraries in processes of their own, and MLflow's own server.
+"""Runs of MLflow and TensorBoard, written by their own libraries in separate processes, and MLflow's own server.
 
 The libraries are not imported here: each takes seconds, and they change the warnings and loggers of a process.
 """
@@ -70,7 +70,7 @@ def _write(program: str, where: str, **env: str) -> None:
 
 @contextmanager
 def running_mlflow(database: Path) -> Iterator[str]:
-    """The REST API of `mlflow server` with a database of its own."""
+    """The REST API of `mlflow server` with its own database."""
     address = f"http://127.0.0.1:{(port := free_port())}"
     output = database.with_suffix(".txt")
     with output.open("w") as file:

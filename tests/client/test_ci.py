@@ -1,4 +1,4 @@
-"""Variables as the systems' own documentation has them, and what an upload says of the job then."""
+"""Variables as documented by each CI system, and the resulting metadata of an upload."""
 
 import json
 import os
@@ -121,7 +121,7 @@ def test_a_workflow_that_follows_another_is_about_the_other_s_commit() -> None:
 
 @pytest.mark.parametrize("name", ["issue_comment", "issues", "repository_dispatch", "check_run", ""])
 def test_an_event_that_is_about_no_ref_states_neither_main_nor_its_commit(name: str) -> None:
-    """Such jobs check out a change by themselves, while GITHUB_REF and GITHUB_SHA are those of main."""
+    """Such jobs check out a change themselves, while GITHUB_REF and GITHUB_SHA are those of main."""
     event = {"issue": {"number": 42, "pull_request": {"url": "https://api.github.com/x"}}}
     result = job(GITHUB | {"GITHUB_EVENT_NAME": name}, event)
     assert (result.branch, result.commit, result.change) == ("", "", "42")
@@ -130,7 +130,7 @@ def test_an_event_that_is_about_no_ref_states_neither_main_nor_its_commit(name: 
 
 @pytest.mark.parametrize("ref", [{"GITHUB_REF": "refs/pull/42/merge"}, {"GITHUB_REF": ""}])
 def test_a_pull_request_without_its_event_states_no_trial_merge_and_no_branch(ref: dict[str, str]) -> None:
-    """`docker run -e GITHUB_...`: nothing says whether it is of a fork."""
+    """`docker run -e GITHUB_...`: nothing shows whether it is from a fork."""
     env = GITHUB | {"GITHUB_REF_NAME": "42/merge", "GITHUB_HEAD_REF": "main", "GITHUB_EVENT_NAME": "pull_request"} | ref
     result = job(env)
     assert (result.branch, result.commit, result.change) == ("", "", "42")
@@ -183,16 +183,14 @@ def test_jenkins_on_a_branch_and_on_a_change() -> None:
         ("main", "", ""),
     ],
 )
-def test_a_fork_on_buildkite_is_none_of_ours_whatever_the_pipeline_s_settings(
-    branch: str, theirs: str, stated: str
-) -> None:
+def test_a_fork_on_buildkite_is_recognised_with_any_pipeline_settings(branch: str, theirs: str, stated: str) -> None:
     pull = {"BUILDKITE_PULL_REQUEST": "7", "BUILDKITE_PULL_REQUEST_REPO": theirs, "BUILDKITE_BRANCH": branch}
     result = job(BUILDKITE | pull | {"BUILDKITE_REPO": "git@github.com:lab/train.git"})
     assert result.branch == stated
     assert bool(result.doubt) == (not stated)
 
 
-def test_what_is_no_branch_is_not_stated_as_one() -> None:
+def test_a_detached_head_is_not_stated_as_branch() -> None:
     assert job(JENKINS | {"GIT_BRANCH": "detached"}).branch == ""
     tag = job(BUILDKITE | {"BUILDKITE_BRANCH": "v1", "BUILDKITE_TAG": "v1"})
     assert (tag.branch, tag.metadata()["tags"]) == ("", ["v1"])
@@ -336,7 +334,7 @@ def test_the_file_is_valid(file: Path, options: list[str]) -> None:
 
 
 def logs(folder: Path, *names: str) -> None:
-    """Logs of a run that nobody uploaded before."""
+    """Logs of a run that was not uploaded before."""
     (folder / "logs").mkdir()
     for number, name in enumerate(names):
         mark = f"INFO: {uuid.uuid4()}\n".encode()
@@ -366,7 +364,7 @@ def bare_path(folder: Path) -> str:
     return os.pathsep.join((str(python.parent), "/usr/bin", "/bin"))
 
 
-def test_a_first_run_on_github_is_a_comment_and_a_neutral_check_and_fails_nobody(
+def test_a_first_run_on_github_gets_a_comment_and_a_neutral_check_and_fails_no_job(
     server: Running, tmp_path: Path
 ) -> None:
     logs(tmp_path, "rank 0.log")
@@ -423,7 +421,7 @@ def test_a_comment_measures_a_pull_request_and_of_a_fork_only_the_commit_that_wa
 
 
 def test_the_outcomes_that_fail_the_job_are_the_users_choice(server: Running, tmp_path: Path) -> None:
-    """On a runner without the client, which comes from the service."""
+    """On a runner without the client, which is downloaded from the service."""
     logs(tmp_path, "a.log")
     with running_github() as forge:
         strict = inputs(server, allow="", comment="false", key="nightly", wait="60")
@@ -590,7 +588,7 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
 
 
 def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: Running, tmp_path: Path) -> None:
-    """And that of another run of the same job, still unread, is another one."""
+    """An unread run of the same job gets a different key."""
     job = {"project": f"ci-{uuid.uuid4().hex[:8]}", "job": "nightly/perf", "ci_url": f"https://ci/{uuid.uuid4()}"}
     with httpx2.Client(base_url=f"{server.address}/api/v1", timeout=300) as service, running_github() as forge:
         env = github_job(tmp_path, forge.base) | {"GITHUB_TOKEN": APP, "GITHUB_ACTIONS": "true"}

@@ -1,4 +1,4 @@
-"""What is read from the command line, and what is printed."""
+"""Parsing of the command line, and output."""
 
 import gzip
 import io
@@ -73,7 +73,7 @@ def test_a_run_is_a_number_or_an_address(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1.5", "runs/17", "http://a/regressions/17", "²", str(2**31)])
-def test_what_is_no_run_is_refused(text: str) -> None:
+def test_an_invalid_run_number_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         run_number(text)
 
@@ -109,7 +109,7 @@ def test_an_inconclusive_report_says_what_would_decide() -> None:
     assert lines == ["inconclusive: step time", "12 runs", "", advice]
 
 
-def test_a_broken_limit_is_named_whatever_the_verdict_is() -> None:
+def test_a_broken_limit_is_named_with_any_verdict() -> None:
     limit = "Step time is 439.3 ms; the limit is at most 430.0 ms."
     report = {"headline": "no baseline", "baseline": "baseline: none", "verdict": {"limits_broken": [limit]}}
     assert verdict_text(report) == ["no baseline", "baseline: none", "", limit]
@@ -160,7 +160,7 @@ REPORT = {
         ("threewalls report 9 > /dev/full", 1),
         ("threewalls report 9 >&- 2>&-", 1),
         ("threewalls upload - <&-", 3),
-        ("threewalls runs", 3),  # what answers is no list of runs
+        ("threewalls runs", 3),  # the answer is not a list of runs
     ],
 )
 def test_only_a_verdict_of_regression_is_exit_code_1(pipe: str, code: int, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_what_a_token_is_for(caller: dict[str, object], text: str) -> None:
     assert text in "\n".join(caller_text(caller))
 
 
-# --- What no job expects: a client then ends with 3 and says why in a line, never with the 1 of a regression.
+# --- Unexpected conditions: the client exits with 3 and a one-line reason, never with 1, which means a regression.
 
 
 HTML = {"Content-Type": "text/html"}
@@ -304,7 +304,7 @@ def test_proxies_and_certificates_that_cannot_be_are_named(
 
 @contextmanager
 def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A service behind a certificate of its own authority; and each connection that somebody made."""
+    """A service with a certificate from a private authority, and a list of all connections."""
     connections: list[str] = []
 
     class Server(HTTPServer):
@@ -313,7 +313,7 @@ def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
             return super().get_request()
 
         def handle_error(self, *_: object) -> None:
-            """A client that does not trust it is no error of it."""
+            """A client that does not trust the certificate is not an error of the server."""
 
     server = Server(("127.0.0.1", 0), BaseHTTPRequestHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -329,7 +329,7 @@ def self_signed(folder: Path) -> Iterator[tuple[str, list[str]]]:
         thread.join()
 
 
-def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: str, tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_not_retried(call: Called, log: str, tmp_path: Path) -> None:
     with self_signed(tmp_path) as (url, connections):
         done = call(url, "upload", log)
         assert (done.code, len(connections), waits(tmp_path)) == (3, 1, 1), done.err
@@ -347,7 +347,7 @@ def test_a_certificate_that_nobody_trusts_is_not_tried_again(call: Called, log: 
         (Answer(409, {"title": "This key is already used", "detail": "Another."}), False),
     ],
 )
-def test_what_may_be_taken_later_is_kept_and_fine_for_nobody(
+def test_uploads_that_may_be_accepted_later_are_spooled_with_exit_code_3(
     answer: Answer, spooled: bool, call: Called, log: str, tmp_path: Path
 ) -> None:
     with answering(answer) as house:
@@ -359,14 +359,14 @@ def test_what_may_be_taken_later_is_kept_and_fine_for_nobody(
         assert (without.code, answer.body["detail"] in without.err) == (3, True)
 
 
-def test_a_service_that_is_away_and_a_spool_that_is_full_are_both_told(call: Called, log: str) -> None:
+def test_an_unreachable_service_and_a_full_spool_are_both_reported(call: Called, log: str) -> None:
     done = call("http://127.0.0.1:1", "upload", log, "--retries", "0", "--spool", "/dev/null/spool", "--json")
     assert done.code == 3
     assert "could not be reached" in done.document["error"]
     assert "/dev/null/spool" in done.document["error"]
 
 
-def test_files_that_cannot_be_read_are_told_by_name(call: Called, log: str, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported_by_name(call: Called, log: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for words in (
         ("upload", str(tmp_path / "loop")), ("upload", f"{log}/inside"), ("upload", str(tmp_path / ("x" * 300))),
@@ -431,9 +431,7 @@ def test_a_log_that_holds_nothing_is_3_and_metadata_are_2(
     assert waits(tmp_path) == 0
 
 
-def test_a_field_that_nobody_knows_is_refused_unless_it_is_wanted(
-    server: Running, call: Called, log: str, tmp_path: Path
-) -> None:
+def test_an_unknown_field_is_refused_unless_lenient(server: Running, call: Called, log: str, tmp_path: Path) -> None:
     words = ("upload", log, "--project", "client-strict", "--set", "gpuu=H100", "--set", "seq_len=4096", "--json")
     done = call(server.address, *words)
     assert (done.code, [error["field"] for error in done.document["errors"]]) == (2, ["meta.gpuu"]), done.err
@@ -524,7 +522,7 @@ def test_a_run_of_another_service_is_not_taken_for_one_of_this(server: Running, 
     assert own.code == 4, own.err
 
 
-def test_the_version_is_told(tmp_path: Path) -> None:
+def test_the_version_is_shown(tmp_path: Path) -> None:
     done = threewalls("http://127.0.0.1:1", tmp_path, "--version")
     assert (done.code, done.out.startswith("threewalls ")) == (0, True)
 
@@ -543,7 +541,7 @@ def address(settings: Settings) -> Iterator[str]:
         thread.join()
 
 
-def test_who_waits_hears_since_when_nothing_is_processed(address: str, engine: Engine, tmp_path: Path) -> None:
+def test_waiting_clients_learn_since_when_nothing_is_processed(address: str, engine: Engine, tmp_path: Path) -> None:
     since = utc_now() - timedelta(minutes=17)
     with transaction(engine) as session:
         session.execute(update(HeartbeatRow).values(seen_at=since))

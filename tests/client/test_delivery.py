@@ -52,7 +52,7 @@ def run_answer(run_id: int, *, created: bool = True) -> Answer:
 
 @settings(max_examples=40, deadline=None)
 @given(files=st.dictionaries(NAMES, st.binary(max_size=200), min_size=1, max_size=3), meta=META, job=st.text())
-def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[str, object], job: str) -> None:
+def test_stored_values_are_restored_unchanged(files: dict[str, bytes], meta: dict[str, object], job: str) -> None:
     with tempfile.TemporaryDirectory() as place_of_both:
         folder, spool_folder = Path(place_of_both) / "logs", Path(place_of_both) / "spool"
         folder.mkdir()
@@ -61,7 +61,7 @@ def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[s
         upload = read_upload(logs=[folder / name for name in files], meta=meta, job_key=job)
         place = spool.put(spool_folder, upload, URL)
         for file in folder.iterdir():
-            file.unlink()  # the workspace of a job goes away
+            file.unlink()  # the workspace of the job is removed
         (result,), strange = spool.waiting(spool_folder)
         assert (result.folder, result.url, result.upload.key, strange) == (place, URL, upload.key, [])
         assert dict(result.upload.meta) == meta
@@ -71,7 +71,7 @@ def test_what_is_kept_comes_back_as_it_was(files: dict[str, bytes], meta: dict[s
         assert [item.path.read_bytes() for item in result.upload.files] == list(files.values())
 
 
-def test_the_same_upload_is_kept_once_and_another_one_beside_it(tmp_path: Path) -> None:
+def test_the_same_upload_is_stored_once_and_another_one_separately(tmp_path: Path) -> None:
     spool_folder = tmp_path / "spool"
     upload = make_upload(tmp_path / "a")
     assert spool.put(spool_folder, upload, URL) == spool.put(spool_folder, upload, URL)
@@ -79,7 +79,7 @@ def test_the_same_upload_is_kept_once_and_another_one_beside_it(tmp_path: Path) 
     assert len(spool.waiting(spool_folder)[0]) == len(list(spool_folder.iterdir())) == 2
 
 
-def test_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_others_cannot_read_it(tmp_path: Path) -> None:
     place = spool.put(tmp_path / "spool", make_upload(tmp_path / "a"), URL)
     assert stat.S_IMODE(place.stat().st_mode) == stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in place.iterdir()} == {0o600}
@@ -118,7 +118,7 @@ def test_kill_9_while_it_is_filled_leaves_nothing_half(tmp_path: Path) -> None:
     assert {item.name[0] for item in spool_folder.iterdir()}.isdisjoint({"."})
 
 
-def test_what_another_sync_has_is_left_to_it(tmp_path: Path) -> None:
+def test_uploads_claimed_by_another_sync_are_left_to_it(tmp_path: Path) -> None:
     spool_folder = tmp_path / "spool"
     spool.put(spool_folder, make_upload(tmp_path / "a"), URL)
     (waiting,), _ = spool.waiting(spool_folder)
@@ -157,7 +157,7 @@ def test_what_waits_for_another_address_is_named_and_no_success(tmp_path: Path) 
         assert threewalls(house.url, tmp_path, "sync", "--spool", str(spool_folder), "--all").code == 0
 
 
-def test_what_is_refused_stays_and_the_rest_is_sent(tmp_path: Path) -> None:
+def test_refused_uploads_stay_and_the_rest_is_sent(tmp_path: Path) -> None:
     spool_folder = tmp_path / "spool"
     for number in range(2):
         spool.put(spool_folder, make_upload(tmp_path / "a", name=str(number)), URL)
@@ -185,7 +185,7 @@ def test_the_token_is_not_in_the_spool(tmp_path: Path, monkeypatch: pytest.Monke
     assert token.encode() not in everything
 
 
-def test_a_folder_that_is_no_upload_is_told_and_left(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_an_upload_is_reported_and_kept(tmp_path: Path) -> None:
     spool_folder = tmp_path / "spool"
     (spool_folder / "mine").mkdir(parents=True)
     broken = spool.put(spool_folder, make_upload(tmp_path / "a"), URL)
@@ -211,7 +211,9 @@ def test_nothing_to_upload_is_a_wrong_command_line(tmp_path: Path) -> None:
     ("status", "title"),
     [(503, "A service did not answer"), (503, "The service is overloaded"), (507, "The disk is full")],
 )
-def test_what_the_service_cannot_take_now_waits_and_is_sent_later(tmp_path: Path, status: int, title: str) -> None:
+def test_uploads_that_the_service_cannot_accept_wait_and_are_sent_later(
+    tmp_path: Path, status: int, title: str
+) -> None:
     problem = {"title": title, "status": status, "detail": "Try again later."}
     full = Answer(status, problem, {"Retry-After": "0", "Content-Type": "application/problem+json"})
     (tmp_path / "train.log").write_bytes(b"iteration 1\n")
@@ -229,7 +231,7 @@ def test_what_the_service_cannot_take_now_waits_and_is_sent_later(tmp_path: Path
 
 @contextmanager
 def answers_withheld(service: str) -> Iterator[tuple[str, threading.Event]]:
-    """An address that carries what is sent to the service, but no answer back; set once there was one."""
+    """A relay that forwards requests to the service but drops the answers; the event is set after the first one."""
     there = urlsplit(service)
     answered = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -283,7 +285,7 @@ FINE = Answer(200, {"fine": True})
 
 
 def get_runs(house: Answering, retries: int = 3, token: str = "") -> tuple[object, list[float], list[str]]:
-    """What came of it, the pauses that were made, and what was told meanwhile."""
+    """Return the result, the pauses, and the messages."""
     slept: list[float] = []
     messages: list[str] = []
     settings = ClientSettings(house.url, token=token, retries=retries)
@@ -325,7 +327,7 @@ def test_after_all_attempts_it_is_unreachable() -> None:
     assert len(slept) == 2
 
 
-def test_a_refusal_is_told_and_not_repeated() -> None:
+def test_a_refusal_is_reported_and_not_retried() -> None:
     body = {"detail": "No \x1b[31mred.", "errors": [{"field": "meta.gpus", "message": "a number"}], "offset": 5}
     with answering(Answer(409, body)) as house:
         result, slept, _ = get_runs(house)
@@ -342,7 +344,7 @@ def test_no_redirect_is_followed_with_the_token() -> None:
         assert other.asked == []
 
 
-def test_the_token_is_sent_and_never_told() -> None:
+def test_the_token_is_sent_and_never_printed() -> None:
     with answering(Answer(401, {"detail": "The token is over."})) as house:
         result, _, messages = get_runs(house, token=TOKEN)
         assert house.asked[0][2]["Authorization"] == f"Bearer {TOKEN}"
@@ -372,7 +374,7 @@ def test_options_win_over_variables() -> None:
 @pytest.mark.parametrize(
     "url", ["ftp://a", "a.example.org", "https://", "https://a:99999", "https://u:pw@a", "http://a?b"]
 )
-def test_an_address_that_is_none_is_refused_without_its_password(url: str) -> None:
+def test_an_invalid_address_is_refused_without_its_password(url: str) -> None:
     with pytest.raises(UsageError) as refused:
         read_settings({"THREEWALLS_URL": url})
     assert "pw" not in refused.value.detail.replace("password", "")

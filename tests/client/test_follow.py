@@ -1,4 +1,4 @@
-"""A log that grows while its job runs: sent as it comes, closed at its end, whatever goes away meanwhile."""
+"""A log that grows while its job runs: sent as it grows and closed at its end, despite interruptions."""
 
 import signal
 import subprocess
@@ -96,7 +96,7 @@ def test_it_ends_with_the_process_that_writes(server: Running, tmp_path: Path) -
     assert sent(server, "follow-pid") == len(b"".join(LINES))
 
 
-def test_a_log_written_anew_is_another_log_of_the_run(server: Running, tmp_path: Path) -> None:
+def test_a_rewritten_log_is_another_log_of_the_run(server: Running, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"".join(LINES[:30]))
     process = following(server, log, "follow-anew", "--until-text", "the end")
@@ -161,7 +161,7 @@ def test_a_tail_reads_on_in_the_file_that_was_moved_away_before_the_next(tmp_pat
 
 
 @pytest.mark.parametrize("sent", [True, False], ids=["sent", "not yet sent"])
-def test_a_file_that_was_written_anew_and_is_longer_already_is_another_one(sent: bool, tmp_path: Path) -> None:
+def test_a_rewritten_file_that_is_already_longer_is_a_new_file(sent: bool, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(b"same head\n" + b"one\n" * 700)
     tail = Tail(log)

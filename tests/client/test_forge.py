@@ -1,4 +1,4 @@
-"""What is said of runs: the state, the marker by which a comment is found again, what fits into it."""
+"""Messages about runs: the state, the marker that identifies a comment, and the size limit."""
 
 import json
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_the_marker_is_of_the_stacks_in_any_order_and_of_the_key_where_one_is_gi
         (["perf", ""], ""),
     ],
 )
-def test_the_key_of_several_runs_is_that_of_their_jobs_however_many_each_makes(keys: list[str], joint: str) -> None:
+def test_the_key_of_several_runs_combines_those_of_their_jobs(keys: list[str], joint: str) -> None:
     assert message([judged(number, key=key) for number, key in enumerate(keys, 1)]).key == joint
 
 
@@ -90,7 +90,7 @@ def test_a_comment_that_quotes_ours_is_not_ours() -> None:
     assert newest_run(f"{comment.marker} run=what -->", comment.marker) == 0
 
 
-def test_a_text_that_is_too_long_loses_what_is_folded_first() -> None:
+def test_a_text_that_is_too_long_loses_folded_parts_first() -> None:
     folded = "<details><summary>1</summary>\n" + "é" * MOST_BYTES + "\n</details>\n"
     assert bounded(f"**slow**\n{folded}[run](u)\n", "https://x") == "**slow**\n[run](u)\n"
 
@@ -105,7 +105,7 @@ def test_an_honest_text_is_as_it_was() -> None:
     assert bounded(judged().markdown, "https://x") == judged().markdown
 
 
-# --- Where a report belongs, as jobs' environments say it.
+# --- Where a report is posted, according to the environment of the job.
 
 
 SHA, MERGE = "5f3a" * 10, "aaaa" * 10
@@ -227,7 +227,7 @@ def test_a_gitlab_of_ones_own_and_a_project_by_its_path() -> None:
     assert (place.change, place.pipeline) == (9, 0)
 
 
-def test_the_event_is_read_from_its_file_and_one_that_is_none_is_empty(tmp_path: Path) -> None:
+def test_the_event_is_read_from_its_file_and_an_invalid_one_is_empty(tmp_path: Path) -> None:
     file = tmp_path / "event.json"
     file.write_text(json.dumps(PULL))
     assert read_event({"GITHUB_EVENT_PATH": str(file)}) == PULL

@@ -1,4 +1,4 @@
-"""Reports on a server that speaks GitHub's documented API: one comment, one check, whatever happens in between."""
+"""Reports on a server that implements GitHub's API: one comment and one check, despite failures and races."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -70,7 +70,7 @@ def test_somebody_elses_comment_that_begins_like_ours_stays_theirs(forge: GitHub
     assert forge.comments[0]["body"] == copied
 
 
-def test_jobs_at_once_leave_one_comment_and_it_tells_of_the_newest_run(forge: GitHub) -> None:
+def test_concurrent_jobs_leave_one_comment_that_shows_the_newest_run(forge: GitHub) -> None:
     forge.listed_together = threading.Barrier(3)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda run: comment(forge, judged(run)), (41, 43, 42)))
@@ -100,7 +100,7 @@ def test_an_older_run_does_not_turn_a_red_commit_green(forge: GitHub, token: str
     assert [entry["state"] for entry in forge.statuses] == (["failure"] if token == PERSON else [])
 
 
-def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub) -> None:
+def test_concurrent_jobs_leave_checks_that_all_show_the_newest_run(forge: GitHub) -> None:
     forge.listed_together = threading.Barrier(3)
     runs = (fine(41, judged().key), judged(43), fine(42, judged().key))
     with ThreadPoolExecutor(3) as pool:
@@ -111,15 +111,15 @@ def test_jobs_at_once_leave_checks_that_all_tell_of_the_newest_run(forge: GitHub
 
 
 @pytest.mark.parametrize("order", [(41, 42), (42, 41)])
-def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitHub, order: tuple[int, int]) -> None:
+def test_concurrent_jobs_end_with_the_status_of_the_newest_run(forge: GitHub, order: tuple[int, int]) -> None:
     for run in order:
-        forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))  # as if the other had not written yet
+        forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))  # as if the other job had not written yet
         check(forge, judged(run) if run == 42 else fine(run, judged().key), token=PERSON)
     assert (forge.statuses[-1]["state"], forge.statuses[-1]["target_url"]) == ("failure", judged(42).url)
 
 
-def test_what_an_older_job_writes_over_the_newest_is_put_right(forge: GitHub) -> None:
-    """It looked before the newest was there and wrote after it: no forge can prevent that."""
+def test_an_older_job_that_overwrites_the_newest_result_is_corrected(forge: GitHub) -> None:
+    """It read before the newest existed and wrote after it, which no forge can prevent."""
     key = judged().key
     comment(forge, fine(40, key))
     check(forge, fine(40, key))
@@ -239,7 +239,7 @@ def test_a_report_too_long_for_github_is_posted_short(forge: GitHub) -> None:
     assert "The rest is at" in forge.comments[0]["body"]
 
 
-def test_the_job_of_a_fork_is_refused_and_told_so(forge: GitHub) -> None:
+def test_the_job_of_a_fork_is_refused_with_the_reason(forge: GitHub) -> None:
     for post_it in (comment, check):
         with pytest.raises(ForgeError, match="403 Resource not accessible by integration") as refused:
             post_it(forge, judged(), token=FORK)

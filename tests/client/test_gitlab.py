@@ -1,4 +1,4 @@
-"""Reports on a server that speaks GitLab's documented API: one note, one status."""
+"""Reports on a server that implements GitLab's documented API: one note, one status."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -112,8 +112,8 @@ def test_an_older_job_that_ends_later_does_not_hide_the_newer_result(forge: GitL
 
 
 @pytest.mark.parametrize("order", [(41, 42), (42, 41)])
-def test_jobs_at_once_end_with_the_status_of_the_newest_run(forge: GitLab, order: tuple[int, int]) -> None:
-    """Both look before either writes, and the one or the other writes last."""
+def test_concurrent_jobs_end_with_the_status_of_the_newest_run(forge: GitLab, order: tuple[int, int]) -> None:
+    """Both read before either writes, and either may write last."""
     first, second = (judged(run) if run == 42 else fine(run, judged().key) for run in order)
     forge.faults.append(Fault("GET", "/statuses$", Answer(200, [])))
     status(forge, first)

@@ -43,7 +43,7 @@ def tables(folder: Path) -> Path:
 
 
 def imported_once(server: Running, folder: Path, *words: str, runs: int) -> list[dict[str, Any]]:
-    """Import runs: a dry run creates none, and a repeated import none again. Return them."""
+    """Import runs and return them: a dry run creates none, and a repeated import creates no duplicates."""
 
     def run(*more: str) -> list[dict[str, Any]]:
         done = threewalls(server.address, folder, "import", *words, *more, "--json")

@@ -1,4 +1,4 @@
-"""The client in one file, as a job fetches it from the service, and the Python library in it: on the oldest Python."""
+"""The one-file client, as a job downloads it from the service, and its Python library, on the oldest Python."""
 
 import gzip
 import hashlib
@@ -25,7 +25,7 @@ OLDEST = (3, 9)
 
 
 def version_of(python: str) -> tuple[int, ...]:
-    """Return () for a program that does not start: a version manager may offer versions that it has not."""
+    """Return () for a program that does not start: a version manager may offer versions that are not installed."""
     program = "import sys; print(*sys.version_info[:2])"
     shown = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     return tuple(map(int, shown.stdout.split()))
@@ -41,7 +41,7 @@ def python() -> str:
 
 @pytest.fixture
 def folder(server: Running, tmp_path: Path) -> Path:
-    """What `curl -O $URL/client/threewalls.pyz` leaves, beside a repository with packages called like ours."""
+    """The result of `curl -O $URL/client/threewalls.pyz`, in a folder with packages that have the names of ours."""
     for name in ("threewalls.pyz", "threewalls.pyz.sha256"):
         (tmp_path / name).write_bytes(httpx2.get(f"{server.address}/client/{name}", timeout=300).content)
     for name in ("app", "workers"):
@@ -101,7 +101,7 @@ with Client() as client:
 """
 
 
-def test_the_library_works_beside_packages_of_the_job(python: str, server: Running, folder: Path) -> None:
+def test_the_library_works_next_to_packages_of_the_job(python: str, server: Running, folder: Path) -> None:
     (folder / "train.log").write_bytes(training_log(step_time_ms=413))
     env = job_environment(server.address, folder, PYTHONPATH="threewalls.pyz", THREEWALLS_PROJECT="library-old")
     done = subprocess.run(

@@ -38,7 +38,7 @@ def tokens(server: Running, folder: Path, *words: str, word: str = WORD, **env: 
 
 
 def sessions(server: Running) -> int:
-    """How many nora has, besides the one that asks."""
+    """Return the number of nora's sessions, without the one of the request."""
     origin = {"Sec-Fetch-Site": "none"}
     with httpx2.Client(base_url=server.address, headers=origin, timeout=300) as client:
         client.post("/login", data={"name": "nora", "password": WORD})
@@ -55,7 +55,7 @@ def two_hours_pass(server: Running) -> None:
     engine.dispose()
 
 
-def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guarded: Running, tmp_path: Path) -> None:
+def test_a_token_is_created_used_listed_and_revoked_and_no_session_stays_open(guarded: Running, tmp_path: Path) -> None:
     result = tokens(guarded, tmp_path, "create", "--name", "ci", "--scope", "upload", "--expires", "90d")
     assert result.code == 0, result.err
     secret = result.out.strip()
@@ -66,7 +66,7 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
 
     own = threewalls(guarded.address, tmp_path, "token", "--json", THREEWALLS_TOKEN=secret).document
     assert (own["project"], own["scopes"]) == ("switch", ["upload"])
-    # Beside it a job's token makes no other one: it is not even sent.
+    # A job's token in the environment creates no token: it is not even sent.
     listed = tokens(guarded, tmp_path, "list", "--json", THREEWALLS_TOKEN=secret)
     assert [item["name"] for item in listed.document["items"]] == ["ci"]
     assert secret not in listed.out
@@ -82,10 +82,10 @@ def test_a_token_is_made_used_listed_and_revoked_and_nobody_stays_logged_in(guar
     assert threewalls(guarded.address, tmp_path, "token", THREEWALLS_TOKEN=secret).code == 3
     assert tokens(guarded, tmp_path, "revoke", "ci").code == 2
     assert tokens(guarded, tmp_path, "revoke", "4711").code == 3
-    assert sessions(guarded) == 0  # also after what was refused
+    assert sessions(guarded) == 0  # also after a refusal
 
 
-def test_what_is_wrong_is_told_and_no_secret_printed(guarded: Running, tmp_path: Path) -> None:
+def test_errors_are_reported_without_secrets(guarded: Running, tmp_path: Path) -> None:
     wrong = tokens(guarded, tmp_path, "create", "--name", "ci", word="a guess")
     assert (wrong.code, wrong.out) == (3, "")
     assert f"{guarded.address}/settings/projects/switch/tokens" in wrong.err
@@ -102,7 +102,7 @@ def test_a_token_that_never_expires_says_so(guarded: Running, tmp_path: Path) ->
     assert "does not expire" in tokens(guarded, tmp_path, "list").out
 
 
-def test_without_log_ins_nobody_is_asked_and_no_token_is_made(server: Running, tmp_path: Path) -> None:
+def test_without_log_ins_no_password_is_requested_and_no_token_is_created(server: Running, tmp_path: Path) -> None:
     httpx2.post(f"{server.address}/api/v1/projects", json={"project": "open-tokens"}, timeout=300)
     words = ("--project", "open-tokens")
     result = threewalls(server.address, tmp_path, "token", "create", "--name", "ci", *words)
@@ -160,7 +160,7 @@ def test_when_a_token_ends(text: str, end: str | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "90", "2027-13-01", "tomorrow"])
-def test_what_is_no_end(text: str) -> None:
+def test_lines_that_do_not_end_a_run(text: str) -> None:
     with pytest.raises(UsageError, match="--expires"):
         expiry(text, NOW)
 

@@ -100,7 +100,7 @@ def test_long_compressed_logs_are_sent_by_their_text(server: Running, tmp_path: 
     ]  # fmt: skip
 
 
-def test_a_job_says_what_it_is_of(server: Running, tmp_path: Path) -> None:
+def test_a_job_states_its_change_and_code(server: Running, tmp_path: Path) -> None:
     log = write(tmp_path, "train.log", training_log(step_time_ms=401))
     gitlab = {
         "GITLAB_CI": "true", "CI_JOB_ID": "5", "CI_JOB_NAME": "perf", "CI_PIPELINE_IID": "3",
@@ -143,7 +143,7 @@ def test_without_a_service_the_upload_waits(tmp_path: Path, words: tuple[str, ..
     assert ("threewalls sync" in done.err) is bool(waits)
 
 
-def test_offline_it_goes_to_the_spool_at_once_and_sync_sends_it(server: Running, tmp_path: Path) -> None:
+def test_offline_uploads_go_to_the_spool_and_sync_sends_them(server: Running, tmp_path: Path) -> None:
     log = write(tmp_path, "train.log", training_log(step_time_ms=402))
     spooled = upload(
         server, tmp_path, log, "--project", "client-offline", "--offline", THREEWALLS_SPOOL=str(tmp_path / "s")
@@ -199,7 +199,7 @@ def metadata(*settings: str, job: CiJob | None = JOB, meta: str = "", **stated: 
     return upload_metadata(job=job, documents=[meta], settings=settings, stated=stated)
 
 
-def test_what_is_stated_wins_over_the_file_and_the_file_over_the_job() -> None:
+def test_stated_values_override_the_file_and_the_file_overrides_the_job() -> None:
     result = metadata("gpu=H200", meta='{"gpu": "H100", "branch": "release"}', name="mine")
     assert (result["gpu"], result["branch"], result["name"]) == ("H200", "release", "mine")
 
@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_refused_by_its_name(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", "missing.json"])
-def test_a_document_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_unrecognised_document_is_refused(text: str, tmp_path: Path) -> None:
     if text == "[1]":
         (tmp_path / "list.json").write_text(text)
         text = str(tmp_path / "list.json")
@@ -414,7 +414,7 @@ def test_a_folder_with_two_jobs_becomes_two_runs_and_one_run_of_them_says_so(ser
     assert all(warning.split()[0] in as_one.err for warning in run["warnings"])
 
 
-def test_each_file_can_be_a_run_of_its_own(server: Running, tmp_path: Path) -> None:
+def test_each_file_can_be_a_separate_run(server: Running, tmp_path: Path) -> None:
     logs = [write(tmp_path, f"{name}.log", training_log(step_time_ms=time)) for name, time in (("a", 400), ("b", 410))]
     done = upload(server, tmp_path, *logs, "--project", "client-files", "--each", "file", "--key", "night")
     assert done.code == 0, done.err

@@ -22,9 +22,9 @@ Fields = Mapping[str, Value | EllipsisType]
 
 
 def make_compared(session: Session, fields: Fields | None = None, *, project: str = "compared", **columns: Any) -> int:
-    """A run whose contract has `fields` besides; `...` takes one out. `health` adds to that of a run that completed."""
+    """A run whose contract has additional `fields`; `...` removes one. `health` is added to that of a completed run."""
     health = columns.pop("health", {})
-    columns.setdefault("tags", [f"made as {next(_number)}"])  # two runs alike would be one upload
+    columns.setdefault("tags", [f"made as {next(_number)}"])  # two equal runs would be one upload
     run = make_run(session, project=project, **columns)
     row = session.get(RunRow, run)
     assert row is not None
@@ -46,6 +46,6 @@ def make_compared(session: Session, fields: Fields | None = None, *, project: st
 
 
 def timers(scale: float = 1.0) -> list[dict[str, Any]]:
-    """Of a run; `scale` is that of the longest."""
+    """Return the series of a run; `scale` is that of the longest."""
     phases = (Timer("timer_forward_backward_ms", 0.8, 25_000 * scale), Timer("timer_optimizer_ms", 0.1, 3_000.0, 1.2))
     return [asdict(item) for item in phases]

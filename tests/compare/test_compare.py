@@ -34,7 +34,7 @@ def make(engine: Engine) -> Make:
 
 
 def words(page: str) -> str:
-    """What a person reads."""
+    """Return the visible text."""
     main = page[page.index("<main") :] if "<main" in page else page
     text = re.sub(r"<script.*?</script>", "", main, flags=re.DOTALL)
     text = re.sub(r"</?code>", "", text)
@@ -92,7 +92,7 @@ def test_different_tasks_are_shown_and_not_compared(client: TestClient, make: Ma
         ({}, {"status": "failed"}, "No winner: #2 failed"),
     ],
 )
-def test_the_sentence_says_why_nobody_wins(
+def test_the_sentence_says_why_there_is_no_winner(
     client: TestClient, make: Make, fields: dict[str, Any], columns: dict[str, Any], says: str
 ) -> None:
     make()
@@ -125,7 +125,7 @@ def test_short_runs_are_directional_with_their_iterations(client: TestClient, ma
     assert "6 iterations of A" in text
 
 
-def test_a_set_is_pooled_by_run_and_says_when_it_is_none(client: TestClient, make: Make) -> None:
+def test_a_set_is_pooled_by_run_and_names_contradictions(client: TestClient, make: Make) -> None:
     a = [make(name=f"a{k}", step_time_ms=31_300.0 + 50 * k) for k in range(3)]
     b = [make({"ep_overlap": True}, name=f"b{k}", step_time_ms=23_800.0 + 50 * k) for k in range(3)]
     address = f"/compare?a={','.join(map(str, a))}&b={','.join(map(str, b))}"
@@ -153,7 +153,7 @@ def test_timers_stand_side_by_side(client: TestClient, make: Make) -> None:
     assert "25.00 s 80.0 % 17.50 s 80.0 % −7,500 ms" in text
 
 
-def test_packages_and_environment_are_told_apart_by_side(client: TestClient, make: Make) -> None:
+def test_packages_and_environment_are_listed_by_side(client: TestClient, make: Make) -> None:
     a = make({"nccl_version": "2.27", "env.NCCL_NVLS_ENABLE": "1"})
     b = make({"nccl_version": "2.28"})
     text = words(client.get(f"/compare?a={a}&b={b}").text)
@@ -247,7 +247,7 @@ def test_what_cannot_be_compared_says_so(client: TestClient, make: Make, address
     assert says in html.unescape(answer.text)
 
 
-def test_what_was_ticked_in_the_list_becomes_two_sides(client: TestClient, make: Make) -> None:
+def test_runs_selected_in_the_list_become_two_sides(client: TestClient, make: Make) -> None:
     first, second, third = make(name="a"), make({"ep_overlap": True}, name="b"), make({"ep_overlap": True}, name="c")
     answer = client.get(f"/compare?run={third}&run={first}&run={second}", follow_redirects=False)
     assert answer.headers["Location"] == f"/compare?a={first}&b={second},{third}"
@@ -266,7 +266,7 @@ def test_hostile_names_and_values_stay_text(client: TestClient, make: Make) -> N
             assert "<img src=x>" not in text, address
 
 
-# --- The address of a comparison: what it names, what it refuses, and where its links lead.
+# --- The URL of a comparison: its parameters, refused values, and links.
 
 
 def read(**params: str) -> SideSelection:
@@ -339,7 +339,7 @@ def test_a_contrast_has_no_winner_and_says_why(client: TestClient, make: Make) -
     assert body["metrics"]["step_time_ms"]["decision"] == "differs"
 
 
-def test_what_is_incomparable_is_not_measured(client: TestClient, make: Make) -> None:
+def test_incomparable_runs_are_not_measured(client: TestClient, make: Make) -> None:
     a, b = make(), make({"container": "nemo:26.08", "gpus": 32})
     body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
     assert (body["kind"], body["test"], body["winner"]) == ("incomparable", None, None)
@@ -348,7 +348,7 @@ def test_what_is_incomparable_is_not_measured(client: TestClient, make: Make) ->
     assert body["metrics"]["step_time_ms"]["delta_pct"] is None
 
 
-def test_a_set_that_is_none_names_its_fields(client: TestClient, make: Make) -> None:
+def test_a_set_of_different_jobs_names_the_differing_fields(client: TestClient, make: Make) -> None:
     a, b, other = make(), make(commit="aaaa1111"), make({"ep_overlap": True}, commit="bbbb2222")
     body = client.get(f"/api/v1/compare?a={a}&b={b},{other}").json()
     assert (body["b"]["reruns"], body["b"]["differ_in"]) == (False, ["ep_overlap", "commit"])

@@ -1,4 +1,4 @@
-"""One service with two teams for all the calls of these tests: they change it, and it must bear that."""
+"""One service with two teams for all calls of these tests, which change it and must not break it."""
 
 import shutil
 from collections.abc import Iterator, Mapping

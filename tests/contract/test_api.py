@@ -1,4 +1,4 @@
-"""The API does what its document says: every call on its own."""
+"""The API conforms to its OpenAPI document, call by call."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ QUIET = {
 
 
 class Caller:
-    """One of EVERYBODY, who counts what is wrong with the answers."""
+    """One of EVERYBODY, with a count of the errors in the answers."""
 
     def __init__(self, teams: Teams, who: str) -> None:
         self.wrong: Counter[str] = Counter()
@@ -76,7 +76,7 @@ class Caller:
     def judge(self, case: Case, answer: Response, label: str) -> None:
         if answer.status_code < 300:
             self.done.add(label)
-        # No name of the other team's begins otherwise, and nobody sent one.
+        # All names of the other team begin with this, and no request contained one.
         if self._who != "administrator" and f"{THEIRS}-" in answer.text:
             self.wrong[f"{label} tells {answer.text[:500]}"] += 1
         try:
@@ -94,7 +94,7 @@ def as_headers(teams: Teams, who: str) -> dict[str, str]:
 
 
 def ask_often(call: Any, callers: Mapping[str, Caller], params: Mapping[str, Mapping[str, str]]) -> None:
-    """Ask a call as all callers. They share the cases, of which the drawing takes longer than the answers."""
+    """Send a call as all callers. They share the generated cases, because generating takes longer than answering."""
     cases = call.as_strategy(generation_mode=GenerationMode.POSITIVE)
     if call.path_parameters or call.query or call.body:
         cases = st.one_of(*[cases] * 4, call.as_strategy(generation_mode=GenerationMode.NEGATIVE))
@@ -113,13 +113,13 @@ def ask_often(call: Any, callers: Mapping[str, Caller], params: Mapping[str, Map
     once()
 
 
-def test_every_call_answers_as_its_document_says(service: TeamsAndBelongings) -> None:
+def test_every_call_conforms_to_the_openapi_document(service: TeamsAndBelongings) -> None:
     teams, owned = service
     params = {slug: belongings.params() for slug, belongings in owned.items()}
     callers = {who: Caller(teams, who) for who in EXAMPLES}
     schema = schemathesis.openapi.from_asgi("/openapi.json", teams.app)
     calls = [operation.ok() for operation in schema.get_all_operations()]
-    # Last come calls after which rows are gone, or an administrator has made the other team's project public.
+    # Calls that delete rows, or that make the other team's project public, come last.
     for call in sorted(calls, key=lambda call: "delet" in call.label.lower() or call.label == PUBLISHES):
         ask_often(call, callers, params)
     for who, caller in callers.items():

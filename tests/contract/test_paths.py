@@ -1,4 +1,4 @@
-"""Calls that follow from each other answer as the document says; apart from the random calls, which change projects."""
+"""Sequences of calls conform to the OpenAPI document. They run apart from the random calls, which change projects."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ META = f'{{"project": "{OURS}", "gpu": "H100", "purpose": "ci", "branch": "main"
 
 
 class Steps:
-    """Makes calls of the document by its label, and checks each answer by it."""
+    """Send calls of the OpenAPI document by their label, and check each answer against it."""
 
     def __init__(self, teams: Teams) -> None:
         all_operations = schemathesis.openapi.from_asgi("/openapi.json", teams.app).get_all_operations()
@@ -29,7 +29,7 @@ class Steps:
         self.made: list[tuple[str, dict[str, Any]]] = []
 
     def __call__(self, headers: Mapping[str, str], label: str, expected: int, **sent: Any) -> Any:
-        """What was answered."""
+        """Return the answer."""
         self.made.append((label, sent))
         answer = self.answer(headers, label, sent)
         assert answer.status_code == expected, f"{label}: {answer.status_code} {answer.text[:500]}"
@@ -42,7 +42,7 @@ class Steps:
         return answer
 
 
-def test_from_an_upload_to_its_quarantine_and_no_further_than_the_team(service: TeamsAndBelongings) -> None:
+def test_a_run_from_upload_to_quarantine_is_visible_only_to_its_team(service: TeamsAndBelongings) -> None:
     teams, _ = service
     ask, job = Steps(teams), as_headers(teams, "token:all")
     form = {"log": [LOG], "meta": META}

@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("ci_job.sh")
 
 
 def prepare(data: Path) -> tuple[str, str]:
-    """A database with an administrator, so that everybody logs in, and tokens of `moe`: the job's, and one to look."""
+    """A database with an administrator, so that log-ins are required, and two tokens of `moe`: upload and read."""
     engine = make_engine(Settings(data_dir=data))
     with transaction(engine) as session:
         users.create_user(session, "mara", by="test", password="correct horse battery", administrator=True)

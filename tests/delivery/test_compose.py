@@ -41,7 +41,7 @@ SETTINGS = {f"THREEWALLS_{name.upper()}" for name in Settings.model_fields}
 
 
 def documented_variables() -> dict[str, str]:
-    """Name -> comment above it, of .env.example; a variable that is off stands as `#NAME=value`."""
+    """Return name -> comment above it, from .env.example; a disabled variable is written `#NAME=value`."""
     result: dict[str, str] = {}
     comment: list[str] = []
     for line in (ROOT / ".env.example").read_text().splitlines():
@@ -234,7 +234,7 @@ def replace(file: Path, pattern: str, new: str) -> None:
     file.write_text(text)
 
 
-def test_what_is_pinned_has_no_known_hole(checkout: Path) -> None:
+def test_pinned_versions_have_no_known_vulnerability(checkout: Path) -> None:
     checked = run(checkout, "pinned_versions.py")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

@@ -1,4 +1,4 @@
-"""The documents say what the program does: settings, commands, links, metrics, tested threats."""
+"""The documents match the program: settings, commands, links, metrics, tested threats."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ DOCUMENTS = [
 MAKE_TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_every_setting_stands_in_the_settings_document() -> None:
+def test_every_setting_is_in_the_settings_document() -> None:
     rows = (ROOT / "docs/settings.md").read_text().splitlines()
     with every_case() as case:
         for name, field in Settings.model_fields.items():
@@ -80,7 +80,7 @@ def anchors(text: str) -> set[str]:
 
 
 def test_documents_wrap_at_the_width_of_code() -> None:
-    """A table's row is one line, whatever stands in it."""
+    """A table row is one line, regardless of its content."""
     wrong = [
         f"{document.name}:{number}: {len(line)} characters"
         for document in DOCUMENTS
@@ -164,7 +164,7 @@ def test_each_field_and_figure_has_a_line_in_the_glossary() -> None:
                 assert f"| `{name}` |" in GLOSSARY
 
 
-def test_the_glossary_tells_the_role_and_choices_of_a_field() -> None:
+def test_the_glossary_lists_the_role_and_choices_of_a_field() -> None:
     with every_case() as case:
         for name in FIELDS:
             with case(name):

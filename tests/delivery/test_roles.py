@@ -19,12 +19,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def guarded(guarded_server: Running) -> Running:
-    add_maintainer(guarded_server.data, "mara", "moe")  # as the pages say
+    add_maintainer(guarded_server.data, "mara", "moe")  # as the documents state
     return guarded_server
 
 
 def follow(page: str, folder: Path, **env: str) -> str:
-    """Run every command of a page in one shell that stops at the first failure."""
+    """Run every command of a document in one shell that stops at the first failure."""
     scripts = re.findall(r"^```sh\n(.*?)^```", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     assert scripts
     (folder / "train.log").write_bytes(training_log(step_time_ms=405))

@@ -1,7 +1,7 @@
-"""The installed package: the wheel far from any checkout, each extra with its own dependencies only, the entry point.
+"""The installed package: the wheel outside any checkout, each extra with only its own dependencies, the entry point.
 
-Everything is taken from what is installed here: no package index is asked. Not proven here: that pip builds the wheel
-in isolation.
+All packages come from this environment, so no package index is used. Not tested: that pip builds the wheel in
+isolation.
 """
 
 import importlib.metadata
@@ -30,7 +30,7 @@ EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 
 
 def needed_by(requirements: Iterable[str], extras: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Names of distributions, and of those that they need."""
+    """Return the names of distributions and of their dependencies."""
     for text in requirements:
         requirement = Requirement(text)
         if requirement.marker is not None and not any(
@@ -46,7 +46,7 @@ def needed_by(requirements: Iterable[str], extras: frozenset[str] = frozenset())
 
 
 def link_distribution(name: str, target: Path) -> None:
-    """Link its files, and their bytecode: to compile a thousand modules again takes ten seconds."""
+    """Link its files and their bytecode, because compiling a thousand modules again takes ten seconds."""
     for file in importlib.metadata.files(name) or ():
         source = Path(str(file.locate()))
         if ".." in file.parts or not source.is_file():
@@ -110,7 +110,7 @@ def test_what_the_service_reads_is_in_it(command: str, installed: Path) -> None:
 
 @pytest.fixture
 def training_repository(tmp_path: Path) -> Path:
-    """A checkout with packages called like ours and like what we need; importing any of them fails."""
+    """A checkout with packages named like ours and like our dependencies; importing any of them fails."""
     for name in ("app", "workers", "httpx2", "celery", "sqlalchemy"):
         (tmp_path / "repository" / name).mkdir(parents=True)
         (tmp_path / "repository" / name / "__init__.py").write_text(f"raise RuntimeError('the {name} of the job')\n")
@@ -118,10 +118,10 @@ def training_repository(tmp_path: Path) -> Path:
 
 
 @pytest.mark.server
-def test_migrate_and_serve_beside_the_packages_of_a_job(
+def test_migrate_and_serve_run_next_to_the_packages_of_a_job(
     command: str, tmp_path: Path, training_repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(training_repository))  # the worker does not import them, either
+    monkeypatch.setenv("PYTHONPATH", str(training_repository))  # the worker does not import them either
     monkeypatch.chdir(training_repository)
     subprocess.run([command, "migrate"], check=True, timeout=300)
     data = tmp_path / ".local/share/threewalls/data"
@@ -140,7 +140,7 @@ def test_migrate_and_serve_beside_the_packages_of_a_job(
 
 @pytest.fixture(scope="module")
 def alone(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds the client and its dependencies, and nothing else."""
+    """A folder that contains only the client and its dependencies."""
     folder = tmp_path_factory.mktemp("alone")
     target = folder / "site"
     with zipfile.ZipFile(wheel) as archive:
@@ -161,7 +161,7 @@ def analysing(alone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(alone: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """-S and -I: nothing of this environment can be imported, only Python's own library and that folder."""
+    """-S and -I: only Python's standard library and that folder can be imported, nothing from this environment."""
     program = f"import sys; sys.path.insert(0, {str(alone)!r}); from app.cli import main; sys.exit(main())"
     plain = {"PATH": os.environ["PATH"], "HOME": str(alone.parent)}
     return subprocess.run(
@@ -223,7 +223,7 @@ def test_help_names_every_command(alone: Path) -> None:
 
 
 def curl_job(folder: Path, address: str) -> tuple[str, dict[str, str]]:
-    """The documented script, and what a job in a checkout of the branch `work` has around it."""
+    """The documented script, and the environment of a job in a checkout of the branch `work`."""
     text = (ROOT / "docs/ci.md").read_text()
     script = re.search(r"## Without the client\n.*?```sh\n(.*?)```", text, re.DOTALL)
     assert script is not None
@@ -250,7 +250,7 @@ def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path
     for shell in (["bash", "-euc"], ["sh", "-c"]):
         done = in_shell(shell, script, env, tmp_path)
         assert done.returncode == 4, done.stdout + done.stderr
-    # As CI systems check out: a commit and no branch.
+    # Like the checkout of a CI system: a commit without a branch.
     subprocess.run(["git", "checkout", "-q", "--detach"], cwd=tmp_path, check=True, timeout=300)
     done = in_shell(["bash", "-euc"], script, env, tmp_path)
     assert (done.returncode, "BRANCH" in done.stderr) == (3, True), done.stderr
@@ -263,7 +263,7 @@ def test_the_documented_curl_line_does_the_same_upload(server: Running, tmp_path
 
 @pytest.mark.server
 @pytest.mark.parametrize("shell", [["bash", "-euc"], ["sh", "-c"]], ids=lambda shell: str(shell[0]))
-def test_the_documented_curl_line_ends_at_once_when_it_is_refused(
+def test_the_documented_curl_line_ends_immediately_when_refused(
     server: Running, tmp_path: Path, shell: list[str]
 ) -> None:
     script, env = curl_job(tmp_path, server.address)

@@ -11,7 +11,7 @@ _FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "
 
 
 def build_wheel(folder: Path) -> Path:
-    """Build it from a copy in `folder`, so that nothing of an earlier build is in it."""
+    """Build it from a copy in `folder`, so that it contains nothing from an earlier build."""
     source = folder / "source"
     for name in _FOLDERS:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))

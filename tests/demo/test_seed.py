@@ -1,4 +1,4 @@
-"""The demo, end to end: the command starts, the runs arrive by upload and are read, a second start keeps them."""
+"""The demo, end to end: the command starts, runs are uploaded and read, and a second start keeps them."""
 
 import json
 import signal
@@ -70,7 +70,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
 
 
 def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> None:
-    """What `app/demo/story.py` made happen, as the service says it."""
+    """The events of `app/demo/story.py`, as the service reports them."""
     regressions = {regression["cause"]: regression for regression in get(address, "regressions?project=demo")["items"]}
     code, upgrade = (next(regressions[cause] for cause in regressions if cause.startswith(begin)) for begin in CAUSES)
     assert len(regressions) == len(CAUSES)
@@ -78,7 +78,7 @@ def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> Non
     assert code["proposal"] == "fixed"
     assert members(upgrade) == {ids[f"nightly 2026-09-22{suite.suffix}"] for suite in SUITES}
     assert upgrade["gpu_hours_per_day"] > 0
-    assert code["gpu_hours_per_day"] == 0  # what is back at its usual level costs nothing any more
+    assert code["gpu_hours_per_day"] == 0  # a stack that is back at its usual level costs nothing any more
 
     def decision(name: str) -> str:
         return str(get(address, f"runs/{ids[name]}/verdict")["verdict"])
@@ -90,7 +90,7 @@ def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> Non
     quiet = [name for name in ids if name.startswith("nightly 2026-09-0")]
     assert {decision(name) for name in quiet} <= {"no_change", "inconclusive", "no_baseline"}
     turned_off = {name: decision(name) for name in ids if name.startswith("A/B")}
-    assert turned_off.pop("A/B: CUDA graphs off") == "no_baseline"  # it is a stack of its own
+    assert turned_off.pop("A/B: CUDA graphs off") == "no_baseline"  # it is a separate stack
     assert {*turned_off.values()} == {"regression"}
     assert {decision(f"nightly 2026-09-22{suite.suffix}") for suite in SUITES} == {"no_baseline"}
 
@@ -168,7 +168,7 @@ def assert_the_studies_rank_their_dispatchers(address: str) -> None:
 
 
 def assert_public_runs_follow(address: str) -> None:
-    """Real runs in a project of their own: not generated, with the CI's commit and a link to the file of the values."""
+    """Real runs in a separate project: not generated, with the CI's commit and a link to the file with the values."""
     project = quote(public_ci.PROJECT)
     wait_for(lambda: get(address, f"runs?project={project}&status=ready")["total"], "a run of the public CI")
     (run,) = get(address, f"runs?project={project}&status=ready&page_size=1")["items"]
@@ -182,7 +182,7 @@ FASTER_WORK = ("own-faster-run", "published-faster")
 
 
 def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) -> None:
-    """Communication and host by a profile, memory by the log; each is told what helps there."""
+    """Communication and host from a profile, memory from the log; each gets suggestions for its wall."""
     for name, wall, first in (
         ("overlap smoke, EP overlap off", "communication", "eo-enable"),
         ("overlap smoke, EP overlap on", "host", "host-affinity"),
@@ -195,7 +195,7 @@ def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) 
 
 
 def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> None:
-    """The first runs of a regression and those that continue it; the latter are as fast as their own baseline."""
+    """First runs of a regression, and runs that continue it, which are as fast as their own baseline."""
     for name, cause in (
         ("nightly 2026-09-14", "commit"),
         ("nightly 2026-09-15", "commit"),
@@ -210,7 +210,7 @@ def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> No
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:
-    """Weak and strong scaling of the nightly job, and longer sequences beside them."""
+    """Weak and strong scaling of the nightly job, and longer sequences."""
     result = get(address, "scaling?project=demo&family=qwen3-30b-a3b&hardware=h100")
     series = {item["kind"]: item for item in result["series"] if item["differs_in"].get("permute_fusion", "on") == "on"}
     assert {kind: len(item["points"]) for kind, item in series.items()} == {

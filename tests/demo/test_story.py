@@ -1,4 +1,4 @@
-"""The demo's logs say what the generator recorded, and its figures are the published ones."""
+"""The demo's logs match what the generator recorded, and its figures are the published ones."""
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def test_names_are_distinct_and_tags_say_generated() -> None:
         assert str(metadata["commit_time"]) <= job.started.isoformat()
 
 
-def test_a_log_says_what_was_recorded() -> None:
+def test_a_log_contains_the_recorded_values() -> None:
     with every_case() as case:
         for name, job in JOBS.items():
             with case(name):
@@ -65,7 +65,7 @@ def test_a_log_says_what_was_recorded() -> None:
                 np.testing.assert_array_equal(log.columns["iteration"], np.arange(1, recorded.n + 1))
                 if recorded.n == 0:
                     continue
-                # One decimal is printed; the second iteration of Megatron-LM is worked out of a mean of two.
+                # One decimal is printed; the second iteration of Megatron-LM is computed from a mean of two.
                 np.testing.assert_allclose(log.columns["step_time_true_ms"], recorded.step_time_ms, atol=0.16)
                 rate = tflops_per_gpu(1.0, job.workload) / log.columns["step_time_ms"]
                 np.testing.assert_allclose(log.columns["tflops_per_gpu"], rate, atol=0.051, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Domain values for tests, naming only what a test is about."""
+"""Domain values for tests, which state only the values that they are about."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""The table of names: every row is a contract field, and every name in it is read."""
+"""The table of names: every row is a contract field, and every name is read."""
 
 from app.domain.contract.fields import FIELDS
 from app.domain.documents.bridge_config import settings_at

@@ -52,7 +52,7 @@ def make_notification(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str =
     )  # fmt: skip
 
 
-def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
+def test_a_message_states_the_event_and_its_basis() -> None:
     notification = make_notification()
     assert [part in notification.title for part in ("step time", "3.4 % slower", "moe")] == [True] * 3
     cause, where, cost = notification.lines
@@ -63,7 +63,7 @@ def test_a_message_says_what_happened_and_what_it_rests_on() -> None:
     assert Notification.read(json.loads(json.dumps(notification.as_json()))) == notification
 
 
-def test_slack_gets_blocks_in_which_nothing_is_markup_that_we_did_not_write() -> None:
+def test_slack_blocks_escape_all_markup_from_outside() -> None:
     body = json.loads(messages.slack_body(make_notification(HOSTILE), LINK))
     header, section, foot = body["blocks"]
     assert header["text"]["type"] == "plain_text"
@@ -83,7 +83,7 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
     assert (body["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")
     card = attachment["content"]
     assert card["type"] == "AdaptiveCard"
-    # A RichTextBlock takes no Markdown, so what is in it stands as it is; but for functions of dates.
+    # A RichTextBlock does not interpret Markdown, so its text is shown unchanged, except for date functions.
     assert {line["type"] for line in card["body"]} == {"RichTextBlock"}
     title, *lines, _ = card["body"]
     assert title["inlines"][0]["text"].endswith("a_b*[c](d)")
@@ -93,7 +93,7 @@ def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() 
     assert card["actions"] == [{"type": "Action.OpenUrl", "title": "Open in Threewalls", "url": LINK}]
 
 
-def test_a_mail_has_one_head_whatever_a_name_holds() -> None:
+def test_names_cannot_add_headers_to_a_mail() -> None:
     notification = failed_notification(
         project="moe", run_id=3, name="night\r\nBcc: evil@example.com\n\nbody", error="Lost.\nFrom here",
         stack=("ab" * 32, "Qwen3-30B-A3B"), branch="main\r\nBcc: x@example.com", commit="0f3c2a9d", at=NOW,
@@ -112,7 +112,7 @@ def test_a_mail_has_one_head_whatever_a_name_holds() -> None:
 
 
 def test_the_signature_is_that_of_the_specification() -> None:
-    # The example of https://www.standardwebhooks.com, in its own numbers.
+    # The example of https://www.standardwebhooks.com, with its own numbers.
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
     body = b'{"test": 2432232314}'
     assert signature(secret, "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, body) == (
@@ -137,7 +137,7 @@ def test_a_signature_covers_the_body_the_time_and_the_delivery() -> None:
     assert sent["webhook-signature"] not in others
 
 
-def test_a_receiver_hears_what_it_wants_of_the_stacks_that_it_wants() -> None:
+def test_a_receiver_gets_its_chosen_events_of_its_chosen_stacks() -> None:
     assert Subscription().events == USUAL
     assert Subscription().takes("regression.opened", ["a"])
     assert not Subscription().takes("verdict.no_change", ["a"])
@@ -208,7 +208,7 @@ CLOSED = {
 
 
 @pytest.mark.parametrize("address", [item for group in CLOSED.values() for item in group])
-def test_what_is_not_the_public_internet_is_not_called(address: str) -> None:
+def test_only_public_addresses_are_called(address: str) -> None:
     assert not is_public(ip_address(address))
     assert refused_because(address, 443, ()) != ""
 
@@ -260,7 +260,7 @@ def test_a_private_network_that_is_allowed_is_called_at_any_port_in_every_form()
         f"https://example.com/{'x' * 2000}",
     ],
 )
-def test_what_is_no_plain_address_of_the_web_is_not_kept(text: str) -> None:
+def test_an_invalid_web_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"must|names"):
         read_web(text)
 
@@ -283,7 +283,7 @@ def test_a_plain_address_is_read() -> None:
         check_reach(read_web("https://example.com:6379/"), ())
 
 
-def test_what_is_shown_of_an_address_opens_nothing() -> None:
+def test_the_shown_part_of_an_address_reveals_no_secret() -> None:
     assert shown("slack", "https://hooks.slack.com/services/T0/B0/secret") == "https://hooks.slack.com/…"
     assert shown("webhook", "https://ci.example/?token=secret") == "https://ci.example/…"
     assert shown("email", "team@example.com") == "team@example.com"
@@ -293,7 +293,7 @@ def test_what_is_shown_of_an_address_opens_nothing() -> None:
     "text", ["", "team", "a@b@c", "a b@example.com", "a@example.com\r\nBcc: x@example.com", "<a@example.com>",
              ",".join(["a@example.com"] * 21)],
 )  # fmt: skip
-def test_what_is_no_mailbox_is_not_kept(text: str) -> None:
+def test_an_invalid_mailbox_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="mailbox"):
         read_mailboxes(text)
 

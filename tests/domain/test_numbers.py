@@ -138,12 +138,12 @@ def test_a_stack_without_neighbours_has_its_title() -> None:
     }
 
 
-def test_neighbours_are_told_apart_by_the_size_of_their_work() -> None:
+def test_neighbours_are_distinguished_by_the_size_of_their_work() -> None:
     named = stack_names([stack("a", seq_len=4096, gbs=1024, mbs=1), stack("b", seq_len=8192, gbs=512, mbs=1)])
     assert named == {"a": f"{TITLE} · seq 4096 · GBS 1024", "b": f"{TITLE} · seq 8192 · GBS 512"}
 
 
-def test_other_fields_are_told_as_far_as_they_tell_more_apart() -> None:
+def test_other_fields_are_named_if_they_distinguish_more() -> None:
     named = stack_names(
         [
             stack("a", task="pretrain", precision="bf16", cluster="x", pp=1),
@@ -155,7 +155,7 @@ def test_other_fields_are_told_as_far_as_they_tell_more_apart() -> None:
     assert endings == {"a": "task pretrain · cluster x", "b": "task sft · cluster x", "c": "task sft · cluster y"}
 
 
-def test_what_is_unknown_is_called_so() -> None:
+def test_unknown_values_are_shown_as_unknown() -> None:
     assert stack_names([stack("a", cluster=None), stack("b")]) == {
         "a": f"{TITLE} · cluster unset",
         "b": f"{TITLE} · cluster unknown",
@@ -167,7 +167,7 @@ def test_another_project_is_named() -> None:
     assert named == {"a": f"{TITLE} · project lab", "b": f"{TITLE} · project ci"}
 
 
-def test_where_no_field_tells_them_apart_the_key_does() -> None:
+def test_the_key_distinguishes_stacks_without_differing_fields() -> None:
     named = stack_names([stack("a" * 64, container="x"), stack("b" * 64, container="x")])
     assert named == {"a" * 64: f"{TITLE} · aaaaaaaa", "b" * 64: f"{TITLE} · bbbbbbbb"}
 
@@ -188,12 +188,12 @@ def test_a_stack_is_known_by_model_hardware_dispatcher_routing_and_container() -
     assert stack_title(whole, dispatcher=False) == "Qwen3-30B-A3B · 16 × H100 · forced balance · nemo:26.06"
 
 
-def test_what_nobody_states_is_unknown_or_left_out() -> None:
+def test_unstated_values_are_unknown_or_omitted() -> None:
     assert stack_title({}) == "unknown model · unknown GPU"
     assert stack_title(contract(model="DSV3", gpus=64)) == "DSV3 · 64 × unknown GPU"
 
 
-# --- Templates of links to commits: what is accepted, and that nothing but the commit is put in.
+# --- Templates of commit links: accepted forms; only the commit is inserted.
 
 
 def test_a_commit_is_quoted_where_its_placeholder_stands() -> None:
@@ -233,7 +233,7 @@ def test_a_stored_template_of_another_scheme_gives_no_link() -> None:
         "https://host/{commit}" + "a" * 500,
     ],
 )
-def test_what_is_no_template_is_refused(template: str) -> None:
+def test_an_invalid_template_is_refused(template: str) -> None:
     with pytest.raises(ValueError, match=r"^must "):
         read_template(template, COMMIT)
 
@@ -252,7 +252,7 @@ def test_it_says_in_words_what_it_shows() -> None:
 @pytest.mark.parametrize(
     "evil", ["<script>alert(1)</script>", '"/><image href="x"/>', "a&b]]>", "x\n\x00\ufffe<", "'\" onload='x"]
 )
-def test_whatever_it_says_stays_text(evil: str) -> None:
+def test_untrusted_content_stays_text(evil: str) -> None:
     picture = ET.fromstring(svg(Badge(evil, evil, evil)))  # noqa: S314
     tags = {element.tag.removeprefix(SVG) for element in picture.iter()}
     assert tags == {"svg", "title", "path", "rect", "g", "text"}
@@ -263,7 +263,7 @@ def test_it_stays_small() -> None:
     assert float(ET.fromstring(svg(Badge("l" * 500, "W" * 500))).get("width", "")) < 1000  # noqa: S314
 
 
-def test_a_key_opens_its_stack_until_the_secret_is_made_anew() -> None:
+def test_a_key_opens_its_stack_until_the_secret_is_replaced() -> None:
     secret = new_badge_secret()
     key = badge_key(secret, STACK)
     assert opens(key, secret, STACK)
@@ -300,13 +300,13 @@ def test_a_change_has_sign_percent_word_and_its_interval_in_the_direction_of_the
 @pytest.mark.parametrize(
     ("delta", "text"), [(3.42, "+3.4 %"), (-2.0, "−2.0 %"), (0.001, "0.00 %"), (-0.001, "0.00 %"), (-0.006, "−0.01 %")]
 )
-def test_without_a_word_the_sign_tells_the_direction_and_zero_has_none(delta: float, text: str) -> None:
+def test_without_a_word_the_sign_gives_the_direction_and_zero_has_none(delta: float, text: str) -> None:
     assert signed(delta) == text.replace(" %", f"{THIN}%")
 
 
 @given(st.floats(-60, 60), st.floats(0, 40), st.floats(0, 40))
 @settings(deadline=None)
-def test_no_sign_stands_against_its_word(delta: float, below: float, above: float) -> None:
+def test_no_sign_contradicts_its_word(delta: float, below: float, above: float) -> None:
     """Words or signs give the direction, never both."""
     change = change_text(delta, delta - below, delta + above)
     assert not {"−", "+"} & set(change.text)

@@ -1,4 +1,4 @@
-"""Verdict documents for tests: what the judge says of records, as the service would keep it."""
+"""Verdict documents for tests: the judge's result for records, as the service would store it."""
 
 from collections.abc import Sequence
 

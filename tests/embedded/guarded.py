@@ -1,4 +1,4 @@
-"""Services with log-ins: who may do what there."""
+"""Services with log-ins."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ WORD = "correct horse battery"
 
 
 def add_administrator(data: Path) -> None:
-    """Add `root`: from then on everybody logs in."""
+    """Add `root`; from then on, log-ins are required."""
     engine = make_engine(Settings(data_dir=data))
     with transaction(engine) as session:
         users.create_user(session, "root", by="test", password=WORD, administrator=True)

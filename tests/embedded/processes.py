@@ -1,4 +1,4 @@
-"""The real `threewalls` command as a process of its own."""
+"""The real `threewalls` command as a separate process."""
 
 import os
 import re
@@ -30,14 +30,14 @@ class Running:
     address: str = ""
 
     def worker_pid(self) -> int | None:
-        """The Celery process under the server, None while there is none."""
+        """Return the Celery process of the server, None if there is none."""
         children = Path(f"/proc/{self.pid}/task").glob("*/children")
         return next((int(pid) for file in children for pid in file.read_text().split()), None)
 
 
 @dataclass(kw_only=True)
 class Started(Running):
-    """One of this test's own."""
+    """Return a server for this test alone."""
 
     process: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Started(Running):
 
 @contextmanager
 def running(command: str, data: Path, *arguments: str) -> Iterator[Started]:
-    """`threewalls COMMAND --data DATA --port 0`, once it answers; killed at the end if it is still there."""
+    """Yield `threewalls COMMAND --data DATA --port 0` once it answers; kill it at the end if it still runs."""
     process = start(command, data, "--port", "0", *arguments)
     house = Started(data, process.pid, process=process)
     reader = threading.Thread(target=_read, args=(house,), daemon=True)
@@ -102,9 +102,10 @@ def start(command: str, data: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until `condition` is true; fails after some minutes, so that a hang has a name.
+    """Wait until `condition` is true.
 
-    What takes long is asked for less often: requests of the asking are work of the same processors.
+    Fail after some minutes, so that a hang is reported. Slow conditions are polled less often, because polling uses the
+    same processors.
     """
     begin = time.monotonic()
     while not condition():

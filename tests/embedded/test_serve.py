@@ -45,7 +45,7 @@ def test_it_answers_at_the_address_that_it_prints(server: Running) -> None:
 
 
 def test_a_second_service_on_one_folder_is_refused_by_name(server: Running) -> None:
-    second = start("serve", server.data, "--port", "0")  # a process, to see what it leaves its caller
+    second = start("serve", server.data, "--port", "0")  # a process, to see its exit code and output
     output, _ = second.communicate(timeout=START_SECONDS)
     assert second.returncode == 3
     assert f"process {server.pid} at {server.address}" in output
@@ -57,12 +57,12 @@ Refused = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Refused]:
-    """Exit code and output of a `threewalls serve` in this process: another one imports for two processor seconds."""
+    """Return exit code and output of `threewalls serve` in this process; a new one would import for two seconds."""
     umask, threshold = os.umask(0), gc.get_threshold()
     os.umask(umask)
 
     def serve(data: Path, *options: str) -> tuple[int, str]:
-        monkeypatch.setenv("THREEWALLS_DATA_DIR", str(data))  # so that its own setting of it ends with the test
+        monkeypatch.setenv("THREEWALLS_DATA_DIR", str(data))  # so that the command's change of it ends with the test
         forget_settings()
         code = main(["serve", "--data", str(data), *options])
         output = "".join(capfd.readouterr())
@@ -102,7 +102,7 @@ def test_a_dead_worker_is_started_again_a_killed_server_takes_it_along_and_sigte
         wait_for(lambda: house.worker_pid() not in (None, first), "another worker")
         second = worker_of(house)
         wait_for(lambda: len(processes_of_session(second)) > 1, "the worker's pool")
-        os.kill(second, signal.SIGSTOP)  # one that reads nothing any more does not outlive its server, either
+        os.kill(second, signal.SIGSTOP)  # a worker that reads nothing any more does not outlive its server either
         house.process.kill()
         wait_for(lambda: processes_of_session(second) == [], "the end of the worker")
     assert list(temporary.glob("pymp-*")) == []
@@ -163,7 +163,7 @@ def test_answers_are_not_held_back_for_an_acknowledgement() -> None:
 
 def test_a_slow_start_prints_its_steps_until_the_server_is_ready(capfd: pytest.CaptureFixture[str]) -> None:
     start = StartUp(seconds=0)
-    start._timer.join(60)  # not by reading the output: text written during a read of it is lost
+    start._timer.join(60)  # not by reading the output, because text written during a read is lost
     start.step("migrating")
     start.done()
     start.step("too late")
@@ -183,7 +183,7 @@ def test_a_quick_start_prints_no_steps(capfd: pytest.CaptureFixture[str]) -> Non
 def test_an_empty_table_of_bindings_keeps_no_message_from_its_worker(settings: Settings) -> None:
     sending = make_celery(settings)
     folder = settings.data_dir / "queue"
-    for name in (QUEUE, "celery"):  # what Kombu leaves when the disk is full while it writes them in place
+    for name in (QUEUE, "celery"):  # what Kombu leaves behind if the disk is full while it writes them in place
         (folder / "control" / f"{name}.exchange").write_bytes(b"")
     sending.send_task(PROCESS_RUN, args=(17,), queue=QUEUE, retry=False)
     with make_celery(settings).connection_for_read() as connection:
@@ -211,7 +211,7 @@ def test_a_message_that_does_not_fit_on_the_disk_leaves_no_file(
 def test_a_database_without_tables_is_named(
     refused: Refused, tmp_path: Path, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("THREEWALLS_BROKER_URL", f"redis://127.0.0.1:{free_port()}/0")  # asked for the first upload only
+    monkeypatch.setenv("THREEWALLS_BROKER_URL", f"redis://127.0.0.1:{free_port()}/0")  # used by the first upload only
     monkeypatch.setenv("THREEWALLS_DATABASE_URL", postgres_server.url(postgres_server.new_database()))
     code, output = refused(tmp_path, "--port", "0")
     assert code == 3

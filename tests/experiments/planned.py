@@ -25,7 +25,7 @@ Fields = Mapping[str, Value | EllipsisType]
 
 
 def make_history(engine: Engine, n: int = 8, *, fields: Fields | None = None, **columns: Any) -> list[int]:
-    """Nightly runs of the baseline's configuration, which vary by 0.3 %: what the spread is learned from."""
+    """Nightly runs of the baseline's configuration, which vary by 0.3 %; the spread is estimated from them."""
     times = [USUAL_MS * (1 + 0.003 * (day % 3 - 1)) for day in range(n)]
     with transaction(engine) as session:
         return make_stack(session, times, project=PROJECT, fields={**FIELDS, **(fields or {})}, **columns)
@@ -57,7 +57,7 @@ def add_runs(
     fields: Fields | None = None,
     **columns: Any,
 ) -> list[int]:
-    """Uploads of a side, as its command would make them; judged, so that they join. `side` "": no tag says it."""
+    """Uploads of a side, as its command would make them; judged, so that they join. `side` "": without a tag."""
     turned: Fields = {"ep_overlap": True} if side == "candidate" and fields is None else dict(fields or {})
     run_ids = []
     for number, time in enumerate(times_ms):

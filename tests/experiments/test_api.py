@@ -46,7 +46,7 @@ def done(engine: Engine) -> int:
 
 @pytest.fixture
 def baseline_slow(engine: Engine) -> int:
-    """One run a side: the candidate takes 15 % longer."""
+    """One run per side: the candidate takes 15 % longer."""
     experiment = plan(engine, make_baseline(engine), runs_each=1)
     add_runs(engine, read(engine, experiment).tag, [36_000.0])
     return experiment
@@ -184,7 +184,7 @@ def test_a_run_without_experiments_is_a_journey_of_one(client: TestClient, engin
     assert ([node["run_id"] for node in tree["nodes"]], tree["edges"], tree["current_run"]) == ([run], [], run)
 
 
-# --- What a plan holds: the one knob, the candidate's key, how many runs, in which order, and what to paste.
+# --- The content of a plan: the knob, the candidate's key, the number and order of runs, and commands to paste.
 
 
 def test_a_plan_from_a_suggestion_turns_its_one_knob(engine: Engine) -> None:
@@ -277,14 +277,14 @@ def test_an_idea_of_ones_own_needs_no_rule(engine: Engine) -> None:
         ({"ep_overlap": False}, "knobs"),
     ],
 )
-def test_what_is_no_knob_is_refused_by_its_name(engine: Engine, knobs: dict[str, object], field: str) -> None:
+def test_a_field_that_is_not_a_knob_is_refused_by_name(engine: Engine, knobs: dict[str, object], field: str) -> None:
     run = make_baseline(engine)
     with pytest.raises(InvalidChange) as refused:
         plan(engine, run, knobs=knobs)
     assert field in [error.field for error in refused.value.errors]
 
 
-def test_a_rule_that_does_not_fire_or_is_none_plans_nothing(engine: Engine) -> None:
+def test_an_unknown_or_silent_rule_plans_nothing(engine: Engine) -> None:
     run = make_baseline(engine)
     with pytest.raises(NotFound):
         plan(engine, run, "no-such-rule")
@@ -324,7 +324,7 @@ def sweep(client: TestClient, run: int, **body: Any) -> dict[str, Any]:
 
 
 def upload_values(engine: Engine, experiment: dict[str, Any], **ms: float) -> None:
-    """One more run of each named value: `mbs_4=25_000`."""
+    """Add a run of each named value: `mbs_4=25_000`."""
     tags = {trial["value"]: trial["tag"] for trial in experiment["trials"]}
     for name, time in ms.items():
         value = name.removeprefix("mbs_")
@@ -361,7 +361,7 @@ def test_the_value_that_the_run_has_needs_no_trial(client: TestClient, engine: E
     assert {trial["value"] for trial in created["trials"]} == {"1", "4"}
 
 
-def test_a_sweep_refuses_what_is_none(client: TestClient, engine: Engine) -> None:
+def test_a_sweep_refuses_invalid_values(client: TestClient, engine: Engine) -> None:
     run = make_baseline(engine)
     body = {"run": run, "field": "mbs", "author": "mara"}
     assert_problem(client.post("/api/v1/sweeps", json=body | {"values": [4]}), 422, field="values")

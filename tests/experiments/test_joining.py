@@ -1,4 +1,4 @@
-"""Uploads join by their tag or by what they are; what does not count is listed with the reason."""
+"""Uploads join by their tag or configuration; runs that do not count are listed with the reason."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,7 +30,7 @@ FAST = [25_000.0, 25_100.0]
 
 @pytest.fixture
 def planned(engine: Engine) -> int:
-    """Two runs a side, of which the baseline's first is there."""
+    """Two runs per side; the first of the baseline exists."""
 
     def make() -> int:
         make_history(engine)
@@ -129,7 +129,7 @@ def test_a_run_that_is_corrected_leaves_or_joins(engine: Engine, planned: int) -
         ({"semantic_class": "training_equivalent"}, "its class is training equivalent"),
     ],
 )
-def test_what_is_no_evidence_is_listed_and_does_not_count(
+def test_ineligible_runs_are_listed_and_do_not_count(
     engine: Engine, planned: int, columns: dict[str, Any], words: str
 ) -> None:
     (run,) = add_runs(engine, read(engine, planned).tag, [25_000.0], **columns)
@@ -289,7 +289,7 @@ def test_both_databases_plan_join_and_measure(either: Engine) -> None:
     assert (result.experiment_id, result.run_id) == (experiment, runs[-1])
 
 
-# --- What an experiment showed is what was measured here: once, and before what is published.
+# --- The result of an experiment counts as measured here, once, and outranks published results.
 
 
 def evidence(client: TestClient, run: int) -> list[dict[str, Any]]:

@@ -57,7 +57,7 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
 
 
 def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client: TestClient, engine: Engine) -> None:
-    make_history(engine, 12)  # its variation is below that of the default prior, so fewer runs are enough
+    make_history(engine, 12)  # its variation is lower than the default prior, so fewer runs suffice
     run = make_baseline(engine)
     advice = client.get(f"/api/v1/runs/{run}/suggestions").json()
     first = advice["suggestions"][0]
@@ -74,7 +74,7 @@ def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client
         f"experiments/{planned['id']}",
     ):
         read = " ".join(re.sub(r"<[^>]+>", " ", text(client, f"/{path}")).split())
-        # Later suggestions have figures of their own.
+        # Later suggestions have their own figures.
         assert re.findall(r"(\d+) runs? per side", read)[:1] == [str(runs)], path
         assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(hours)], path
 
@@ -142,7 +142,7 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     (run,) = add_runs(engine, read(engine, number).tag, [30_900.0])
     page = text(client, f"/experiments/{number}")
     assert 'class="effect inconclusive"' in page
-    own_page = text(client, f"/runs/{run}")  # the experiment alone says which runs it needs
+    own_page = text(client, f"/runs/{run}")  # only the experiment determines which runs it needs
     assert 'data-side="B"' in own_page
     assert 'class="decide"' not in own_page
     badges = own_page.partition('class="badges"')[2].partition("<nav")[0]
@@ -154,7 +154,7 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
 PRIMARY = re.compile(r'class="button primary"[^>]*?value="(\w+)"')
 
 
-def test_what_waits_for_runs_cannot_be_accepted_and_what_is_undecided_first_gets_more_runs(
+def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets_more_runs(
     client: TestClient, engine: Engine, baseline: int
 ) -> None:
     number = plan(engine, baseline, runs_each=2)
@@ -264,7 +264,7 @@ def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, b
 
 
 def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int) -> None:
-    """From the state over the suggestion and its runs to the decision, and what was gained."""
+    """From the state through the suggestion and its runs to the decision and the gain."""
     address = f"/runs/{baseline}/journey"
     page = text(client, address)
     assert "Wall: communication" in page
@@ -352,7 +352,7 @@ def test_news_come_only_when_there_are_some(client: TestClient, engine: Engine, 
     assert 'id="experiment-result" hx-swap-oob="true"' in news
 
 
-# --- The picture of a journey: what was accepted beside its way, and the picture as a file.
+# --- The picture of a journey: accepted changes off its path, and the picture as a file.
 
 
 HOSTILE = 'a <b>"&'

@@ -1,4 +1,4 @@
-"""What in a page can run or lead somewhere: everything that an attacker's text must not become."""
+"""Everything in a page that can run or lead elsewhere, which an attacker's text must not become."""
 
 import json
 import re
@@ -14,7 +14,7 @@ _EXPRESSIONS = ("expr", "signal", "calculate", "labelExpr", "test", "filter", "u
 
 
 class Markup(HTMLParser):
-    """`wrong`: what must not be there. `text`: what people read."""
+    """`wrong`: forbidden content. `text`: the visible text."""
 
     def __init__(self, html: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -57,7 +57,7 @@ class Markup(HTMLParser):
 
 
 def data_faults(text: str) -> list[str]:
-    """Of the data of a chart: an end that is not its own, an address that runs, text that became an expression."""
+    """Return problems in chart data: an early end of the element, a URL that runs, text as an expression."""
     try:
         document = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What every route keeps to: the headers of its answers, one connection to the database, in a thread."""
+"""Rules for every route: security headers, one database connection, in a thread."""
 
 import asyncio
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def is_kept_to_oneself(address: str, cache_control: str) -> bool:
 
 @pytest.fixture
 def world(settings: Settings) -> Iterator[tuple[Teams, dict[str, str]]]:
-    """A service with things of every kind, and what stands for each parameter of an address."""
+    """A service with objects of every kind, and a value for each URL parameter."""
     teams = make_teams(create_app(settings))
     with transaction(teams.engine) as session:
         belongings = make_belongings(session, OURS)
@@ -49,7 +49,7 @@ def world(settings: Settings) -> Iterator[tuple[Teams, dict[str, str]]]:
 
 
 class Connections:
-    """Connections of the service's pool that are in use; `faults` says what no request may do with them."""
+    """Counts connections of the service's pool in use; `faults` lists forbidden uses."""
 
     def __init__(self, teams: Teams) -> None:
         self.request, self.faults = "", set[str]()
@@ -94,7 +94,7 @@ def ask(client: TestClient, route: RuledRoute, address: str) -> Response:
     return client.request(route.method, address, json={"author": "ana"})
 
 
-def test_every_route_keeps_the_browser_in_its_bounds_and_reads_by_one_connection_in_a_thread(
+def test_every_route_has_security_headers_and_reads_by_one_connection_in_a_thread(
     world: tuple[Teams, dict[str, str]],
 ) -> None:
     teams, params = world

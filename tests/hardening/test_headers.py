@@ -24,7 +24,7 @@ HTTPS = "max-age=31536000"
 
 
 def wrong_headers(headers: Mapping[str, str]) -> list[str]:
-    """What a header says that it should not; of the policy, every source but our own."""
+    """Return invalid parts of a header; for the policy, every source except our own."""
     policy = dict(part.strip().split(" ", 1) for part in headers.get("content-security-policy", "x y").split(";"))
     expected = {
         "x-content-type-options": "nosniff",
@@ -51,7 +51,7 @@ def wrong_headers(headers: Mapping[str, str]) -> list[str]:
      ("GET", "/static/none.css"), ("GET", "/api/v1/runs?page=x"), ("POST", "/api/v1/runs")],
 )  # fmt: skip
 @pytest.mark.parametrize("accept", ["text/html", "application/json"])
-def test_every_error_keeps_the_browser_in_its_bounds(teams: Teams, method: str, address: str, accept: str) -> None:
+def test_every_error_has_security_headers(teams: Teams, method: str, address: str, accept: str) -> None:
     for who in ("anonymous", "administrator"):
         answer = teams.client(who).request(method, address, headers={"Accept": accept})
         assert not wrong_headers(answer.headers)
@@ -85,7 +85,7 @@ def test_https_is_asked_for_where_there_is_some(
     app.state.engine.dispose()
 
 
-def test_whoever_logs_out_leaves_no_pages_behind(teams: Teams) -> None:
+def test_a_log_out_leaves_no_cached_pages(teams: Teams) -> None:
     answer = teams.client("viewer").post("/logout")
     assert answer.headers["Clear-Site-Data"] == '"cache"'
     assert answer.headers["Cache-Control"] == "no-store"
@@ -110,7 +110,7 @@ ALLOWED = "threewalls.example, *.lab.example"
         ("", 400),
     ],
 )
-def test_it_answers_at_its_own_names_only(settings: Settings, host: str, status: int) -> None:
+def test_it_answers_only_under_its_own_host_names(settings: Settings, host: str, status: int) -> None:
     app = create_app(settings.model_copy(update={"allowed_hosts": ALLOWED}))
     client = TestClient(app, headers={"Host": host})
     answer = client.get("/login")
@@ -140,7 +140,7 @@ def test_what_is_no_name_is_refused_without_a_list_too(settings: Settings, host:
         b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n",
     ],
 )
-def test_no_line_break_and_no_other_name_becomes_a_header(server: Running, head: bytes) -> None:
+def test_line_breaks_and_other_names_cannot_add_headers(server: Running, head: bytes) -> None:
     port = int(server.address.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=300) as connection:
         connection.sendall(head + b"Connection: close\r\n\r\n")
@@ -159,11 +159,11 @@ FORWARDED = {"X-Forwarded-For": "203.0.113.66, 198.51.100.7"}
     [
         ("", "127.0.0.1", "127.0.0.1"),
         ("10.0.0.0/8", "127.0.0.1", "127.0.0.1"),
-        ("127.0.0.1", "127.0.0.1", "198.51.100.7"),  # what is before it anybody can write
+        ("127.0.0.1", "127.0.0.1", "198.51.100.7"),  # any client can write the part before it
         ("10.0.0.0/8, ::1", "10.1.2.3", "198.51.100.7"),
     ],
 )
-def test_only_a_proxy_that_was_named_says_whom_a_request_comes_from(
+def test_only_trusted_proxies_state_the_address_of_a_client(
     settings: Settings, trusted: str, connects: str, comes_from: str
 ) -> None:
     engine = make_engine(settings)
@@ -180,7 +180,7 @@ def test_only_a_proxy_that_was_named_says_whom_a_request_comes_from(
     engine.dispose()
 
 
-def test_what_is_no_network_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_network_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEWALLS_TRUSTED_PROXIES", "10.0.0.0/8, everybody")
     with pytest.raises(ValueError, match="everybody"):
         Settings()

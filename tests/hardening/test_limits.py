@@ -1,4 +1,4 @@
-"""Limits: requests, guesses of passwords, log-ins at once."""
+"""Limits: requests, password guesses, concurrent log-ins."""
 
 import asyncio
 import re
@@ -31,7 +31,7 @@ def few(settings: Settings) -> Iterator[Teams]:
     app.state.engine.dispose()
 
 
-def test_a_token_hears_when_to_come_back(few: Teams) -> None:
+def test_a_token_learns_when_to_retry(few: Teams) -> None:
     client = few.client("token:read")
     answers = [client.get(READ) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
@@ -41,12 +41,12 @@ def test_a_token_hears_when_to_come_back(few: Teams) -> None:
     assert few.client("token:all").get(READ).status_code == 200  # another token of the same place
 
 
-def test_a_person_counts_once_in_however_many_browsers(few: Teams) -> None:
+def test_a_user_counts_once_across_browsers(few: Teams) -> None:
     statuses = [few.client("viewer").get(READ).status_code for _ in range(4)]
     assert statuses == [200, 200, 200, 429]
 
 
-def test_wrong_tokens_count_for_the_address_and_right_ones_do_not(few: Teams) -> None:
+def test_invalid_tokens_count_for_the_address_and_valid_ones_do_not(few: Teams) -> None:
     nobody = few.client("anonymous")
     statuses = [nobody.get(READ, headers={"Authorization": f"Bearer tw_{n:043d}"}).status_code for n in range(4)]
     assert statuses == [401, 401, 401, 429]
@@ -73,7 +73,7 @@ def test_files_of_pages_and_health_are_not_counted(few: Teams) -> None:
     assert {client.get("/healthz").status_code for _ in range(9)} == {200}
 
 
-def test_a_service_without_log_ins_counts_nobody(settings: Settings) -> None:
+def test_a_service_without_log_ins_has_no_rate_limits(settings: Settings) -> None:
     app = create_app(settings.model_copy(update=FEW), open_to=("testserver",))
     client = TestClient(app)
     assert {client.get("/api/v1/runs").status_code for _ in range(9)} == {200}
@@ -95,7 +95,7 @@ def test_zero_is_no_limit(settings: Settings) -> None:
         ("testclient", "testclient"),
     ],
 )
-def test_an_address_is_counted_by_what_one_client_can_have(address: str, network: str) -> None:
+def test_ipv6_addresses_are_counted_by_network(address: str, network: str) -> None:
     assert network_of(address) == network
 
 
@@ -122,7 +122,7 @@ RIGHT = "correct horse battery"
 
 
 class House:
-    """A service with one person, and clients of any address."""
+    """A service with one user, and clients at any address."""
 
     def __init__(self, settings: Settings) -> None:
         self.app = create_app(settings.model_copy(update={"login_attempts": 2}))
@@ -141,7 +141,7 @@ def house(settings: Settings) -> Iterator[House]:
     house.app.state.engine.dispose()
 
 
-def test_after_so_many_wrong_passwords_not_even_the_right_one_opens(house: House) -> None:
+def test_after_too_many_wrong_passwords_the_right_one_is_refused_as_well(house: House) -> None:
     assert [house.try_once("ada", "wrong").status_code for _ in range(2)] == [422, 422]
     answer = house.try_once("ada", RIGHT)
     assert answer.status_code == 429
@@ -150,15 +150,15 @@ def test_after_so_many_wrong_passwords_not_even_the_right_one_opens(house: House
     assert "set-cookie" not in answer.headers
 
 
-def test_a_name_that_nobody_has_hears_the_same(house: House) -> None:
+def test_an_unknown_name_gets_the_same_answer(house: House) -> None:
     existing = [house.try_once("ada", "wrong") for _ in range(3)]
     unknown = [house.try_once("bob", "wrong", "203.0.113.9") for _ in range(3)]
     assert [answer.status_code for answer in unknown] == [answer.status_code for answer in existing] == [422, 422, 429]
     assert [re.sub(r"\bbob\b", "ada", answer.text) for answer in unknown] == [answer.text for answer in existing]
 
 
-def test_others_are_not_kept_out_from_one_place(house: House) -> None:
-    for _ in range(25):  # of which two are guesses; what is refused is none
+def test_one_address_cannot_lock_out_others(house: House) -> None:
+    for _ in range(25):  # of which two are guesses; a refused one does not count
         house.try_once("ada", "wrong")
     assert house.try_once("ada", RIGHT, "203.0.113.2").status_code == 303
 
@@ -169,19 +169,19 @@ def test_a_right_password_forgets_the_mistakes_before_it(house: House) -> None:
     assert answer.status_code == 303
 
 
-def test_whoever_has_the_right_password_is_no_guess_however_many_share_an_address(house: House) -> None:
+def test_right_passwords_do_not_count_as_guesses_even_at_a_shared_address(house: House) -> None:
     for _ in range(21):
         assert house.try_once("ada", RIGHT).status_code == 303
     guesses = house.app.state.guesses
     for n in range(19):
         assert guesses.begin(f"name {n}", "203.0.113.1") == 0
-    assert house.try_once("ada", RIGHT).status_code == 303  # for the twentieth time from there it is looked at, too
+    assert house.try_once("ada", RIGHT).status_code == 303  # the twentieth attempt from there is checked as well
     assert guesses.begin("name 19", "203.0.113.1") == 0
     assert house.try_once("ada", RIGHT).status_code == 429
 
 
-def test_many_at_once_are_looked_at_no_more_often_than_one_after_another(house: House) -> None:
-    """All of them have begun before the first is found to be right or wrong."""
+def test_parallel_attempts_are_not_checked_more_often_than_sequential_ones(house: House) -> None:
+    """All of them started before the first was checked."""
     guesses = house.app.state.guesses
     with ThreadPoolExecutor(8) as pool:
         waits = list(pool.map(lambda _: guesses.begin("ada", "203.0.113.1"), range(40)))
@@ -190,26 +190,26 @@ def test_many_at_once_are_looked_at_no_more_often_than_one_after_another(house: 
     assert [guesses.begin("ada", "203.0.113.1") > 0 for _ in range(3)] == [False, False, True]
 
 
-def test_one_place_cannot_try_many_names(house: House) -> None:
+def test_one_address_cannot_guess_many_users(house: House) -> None:
     guesses = house.app.state.guesses
     waits = [guesses.begin(f"name {n}", f"2001:db8::{n:x}") for n in range(21)]
     assert waits[:20] == [0] * 20
     assert waits[20] > 0
 
 
-def test_many_places_cannot_try_one_name(house: House) -> None:
+def test_many_addresses_cannot_guess_one_user(house: House) -> None:
     guesses = house.app.state.guesses
     waits = [guesses.begin("ADA ", f"198.51.100.{n}") for n in range(21)]
     assert waits[:20] == [0] * 20
     assert waits[20] > 0
 
 
-def test_the_own_password_is_not_guessed_by_whoever_found_the_browser_open(house: House) -> None:
+def test_an_open_browser_does_not_allow_guessing_the_password(house: House) -> None:
     client = TestClient(house.app, follow_redirects=False, headers={"Sec-Fetch-Site": "same-origin"})
     client.post("/login", data={"name": "ada", "password": RIGHT})
     form = {"old": "wrong", "new": "another horse battery", "again": "another horse battery"}
     right = form | {"old": RIGHT, "new": "short"}
-    sent = [form, right, right, right, form, form, right]  # what is wrong with the new one is no guess of the old one
+    sent = [form, right, right, right, form, form, right]  # an invalid new password is not a guess of the old one
     statuses = [client.post("/account/password", data=item).status_code for item in sent]
     assert statuses == [422, 422, 422, 422, 422, 422, 429]
 
@@ -218,7 +218,7 @@ THREADS = 3
 LOG_INS = 12  # more than the threads that requests share
 
 
-def test_whoever_reads_does_not_wait_for_them(teams: Teams, settings: Settings) -> None:
+def test_readers_do_not_wait_for_log_ins(teams: Teams, settings: Settings) -> None:
     teams.app.state.settings = settings.model_copy(update={"password_memory_mib": 64})  # as expensive as it comes
 
     async def waiting_once_it_was_read() -> int:
@@ -226,7 +226,7 @@ def test_whoever_reads_does_not_wait_for_them(teams: Teams, settings: Settings) 
         transport = httpx2.ASGITransport(teams.app, client=("192.0.2.7", 4711))
         async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
             token = {"Authorization": f"Bearer {teams.tokens['token:read']}"}
-            await client.get("/api/v1/runs", headers=token)  # what is found out once only
+            await client.get("/api/v1/runs", headers=token)  # which is determined only once
             log_ins = [
                 asyncio.create_task(
                     client.post(

@@ -1,7 +1,8 @@
-"""Text that people and logs bring is an attack here: names, branches, links, notes, lines. Nowhere does it become more.
+"""Text from users and logs is an attack here: names, branches, links, notes, lines.
 
-Every address that answers to GET is asked, in a service whose every name holds markup, an expression, a formula; and
-pages are opened in a real browser, where nothing of it runs. `make soak` asks in every way and opens every page.
+It must stay text everywhere. The test requests every GET URL of a service whose names all contain markup, an expression
+and a formula, and opens pages in a real browser, where none of it may run. `make soak` uses all parameters and opens
+every page.
 """
 
 import csv
@@ -54,7 +55,7 @@ HOSTILE_LOG = (
 
 @dataclass(frozen=True)
 class Hostile:
-    """Every address, and what they name: `theirs`, a project of such a name, and `read`, a run whose log was read."""
+    """Return every URL and its objects: `theirs`, a project with such a name, and `read`, a processed run."""
 
     teams: Teams
     addresses: set[str]
@@ -94,7 +95,7 @@ def fill(teams: Teams) -> Hostile:
 
 
 def rename(session: Session, teams: Teams) -> None:
-    """Names that the builders do not choose, as if an upload had brought them."""
+    """Set names that the builders do not choose, as if an upload had contained them."""
     session.execute(update(RunRow).values(name=NAME, ci_url=f"https://ci.example/{NAME}"))
     session.execute(update(RunFileRow).values(name=NAME))
     person = users.create_user(session, "ada", by=TAGS, email=NAME)
@@ -111,7 +112,7 @@ def addresses(teams: Teams, belongings: Belongings) -> Iterator[str]:
 
 
 def faults(answer: Response) -> tuple[list[str], str]:
-    """Return what came out of text on its way to a page, a chart, a table, a report; and what people read of a page."""
+    """Return what text became in a page, a chart, a table or a report, and the visible text of a page."""
     result = [f"the header {name}" for name in answer.headers if MARK in name]
     media = answer.headers.get("content-type", "")
     if answer.status_code >= 500:
@@ -135,7 +136,7 @@ def is_formula(cell: str) -> bool:
     return cell.startswith(begins) and not re.fullmatch(r"[+-]?[0-9.e+-]+", cell)
 
 
-def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hostile) -> None:
+def test_untrusted_text_never_becomes_markup_script_formula_or_header(hostile: Hostile) -> None:
     client, theirs, read = hostile.teams.client("administrator"), hostile.theirs, hostile.read
     calls, pages = (
         sorted(item for item in hostile.addresses if item.startswith("/api/") is is_call) for is_call in (True, False)
@@ -153,7 +154,7 @@ def test_text_becomes_no_markup_script_formula_or_header_anywhere(hostile: Hosti
         if TAGS in text:
             shown.add(address)
     assert not result, "\n".join(result)
-    # And it is there, as the text that it is.
+    # And it is present as plain text.
     lists = {"/", "/runs", "/regressions", "/experiments", "/references", "/leaderboards", "/settings/projects"}
     pages = {f"/runs/{read.run}", f"/runs/{read.run}/log", f"/regressions/{theirs.regression}"}
     assert lists | pages | {f"/experiments/{read.experiment}"} <= shown
@@ -181,7 +182,7 @@ RUNS = f"""() => {{
 }}"""
 
 
-def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
+def test_untrusted_text_does_not_run_in_a_browser(hostile: Hostile) -> None:
     run, other = hostile.read.run, hostile.theirs.run
     pages = sorted(item for item in hostile.addresses if not NO_PAGES.search(item))
     sampled = set(random.Random(1).sample(pages, sized(len(pages) // 4, len(pages))))  # noqa: S311  # which pages
@@ -193,7 +194,7 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
     }
     sampled |= {page for page in pages if re.fullmatch(r"/history/[0-9a-f]+|/runs/[0-9]+", page)}  # they have charts
     result: list[str] = []
-    for chart in ("distributions", "series"):  # the first one imports much, longer than a browser may wait
+    for chart in ("distributions", "series"):  # the first one imports for longer than a browser waits
         hostile.teams.client("administrator").get(f"/compare/{chart}?a={run}&b={other}")
     with running_chromium() as chromium, served(hostile.teams.app) as house:
         context = chromium.new_context(base_url=house, reduced_motion="reduce")
@@ -205,7 +206,7 @@ def test_nothing_of_it_runs_in_a_browser(hostile: Hostile) -> None:
             if message:
                 result.append(f"{page.url}: {message}")
 
-        page.on("dialog", lambda item: note(f"the dialog {item.message}"))  # which holds its page up
+        page.on("dialog", lambda item: note(f"the dialog {item.message}"))  # which blocks its page
         page.on("pageerror", lambda item: note(str(item)))
         page.on("console", lambda item: note(complaint(item)))
         page.on("request", lambda item: note("" if item.url.startswith((house, "data:")) else item.url))
@@ -230,7 +231,7 @@ def complaint(message: ConsoleMessage) -> str:
 
 
 def hovered(page: Page) -> int:
-    """How many charts of a page told something of the marks under the pointer."""
+    """Return the number of charts that showed a tooltip for marks under the pointer."""
     tooltips = 0
     for chart in page.locator("[data-chart][data-ready] canvas").all():
         box = chart.bounding_box()
@@ -244,14 +245,14 @@ def hovered(page: Page) -> int:
     return tooltips
 
 
-def test_a_link_that_runs_is_refused(client: TestClient) -> None:
+def test_a_link_with_a_script_is_refused(client: TestClient) -> None:
     for address in ("javascript:alert(1)", "data:text/html,x", " jAvascript:alert(1)", "vbscript:x", "//evil.example"):
         assert upload(client, LOG, meta={"ci_url": address}).status_code == 422
     rules = {"commit_url": "javascript:alert(1)//{commit}", "author": "a"}
     assert client.patch("/api/v1/projects/default/rules", json=rules).status_code in (404, 422)
 
 
-def test_the_name_of_a_file_breaks_no_header(client: TestClient) -> None:
+def test_a_file_name_cannot_break_a_header(client: TestClient) -> None:
     for name in (NAME, 'a"; filename="b.html', "../../etc/passwd", "..\\x.log", "a\u202egnp.log", "ü.log"):
         run = upload(client, LOG + name.encode(), name=name, meta={"name": name[:50]}).json()["id"]
         headers = client.get(f"/api/v1/runs/{run}/files/0").headers

@@ -47,20 +47,20 @@ def connect(house: Running) -> socket.socket:
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What comes until the service closes it."""
+    """Return the received bytes until the service closes the connection."""
     with connection:
         return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
-def test_a_head_that_does_not_come_is_not_waited_for(house: Running) -> None:
+def test_missing_headers_end_in_a_timeout(house: Running) -> None:
     silent, begun = connect(house), connect(house)
     begun.sendall(b"GET /healthz HTTP/1.1\r\nHost: local")
     assert rest(silent) == b""
     assert rest(begun) == b""
 
 
-def test_bytes_that_trickle_in_win_no_time(house: Running) -> None:
-    """Also those of a body whose request was answered long ago."""
+def test_slow_bytes_do_not_extend_the_timeout(house: Running) -> None:
+    """Including those of a body whose request was answered long ago."""
     head, late = connect(house), connect(house)
     head.sendall(b"GET /healthz HTTP/1.1\r\n")
     late.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n")
@@ -76,7 +76,7 @@ def test_bytes_that_trickle_in_win_no_time(house: Running) -> None:
     late.close()
 
 
-def test_a_body_that_does_not_come_is_ended_and_health_is_answered_meanwhile(house: Running) -> None:
+def test_a_missing_body_ends_in_a_timeout_while_health_checks_are_answered(house: Running) -> None:
     connections = [connect(house) for _ in range(100)]
     for item in connections:
         item.sendall(LOG_IN + b"Content-Length: 1000\r\n\r\nname=")
@@ -105,7 +105,7 @@ def test_the_service_takes_as_many_files_as_it_may(house: Running) -> None:
 
 
 @pytest.mark.parametrize("who", [Anonymous(), Everyone()])
-def test_only_who_is_known_earns_time_by_what_came(who: Principal) -> None:
+def test_only_authenticated_callers_extend_the_timeout_by_sending(who: Principal) -> None:
     pieces = [b"x" * 1000] * 20
 
     async def receive() -> Message:
@@ -137,7 +137,7 @@ PAGE = {"Accept": "text/html"}
 
 @contextmanager
 def locked(settings: Settings) -> Iterator[None]:
-    """Another program holds the database's one write lock."""
+    """Another program holds the only write lock of the database."""
     with closing(sqlite3.connect(settings.data_dir / "threewalls.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
@@ -152,7 +152,7 @@ def test_128_readers_at_once_are_all_answered(app: FastAPI, client: TestClient) 
     assert statuses == {200}
 
 
-def test_what_would_wait_too_long_is_refused_at_once_and_health_is_answered(app: FastAPI) -> None:
+def test_requests_that_would_wait_too_long_are_refused_immediately_and_health_is_answered(app: FastAPI) -> None:
     go_on = threading.Event()
     app.add_api_route("/slow", lambda: go_on.wait(300))
     with TestClient(app) as client, ThreadPoolExecutor(300) as readers:
@@ -192,7 +192,7 @@ def test_a_locked_database_is_503_and_the_upload_passes_later(
 
 
 def test_a_pool_that_is_used_up_is_503(app: FastAPI, client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    client.get("/")  # what the check remembers needs no connection
+    client.get("/")  # cached results of the check need no connection
     monkeypatch.setattr(app.state.engine.pool, "_timeout", 0.05)
     connections = [app.state.engine.connect() for _ in range(database.CONNECTIONS)]
     answer = client.get("/api/v1/runs")

@@ -76,7 +76,7 @@ def talkative(
 
 
 def use_secrets(app: FastAPI) -> Used:
-    """A log-in, a wrong one, a change of password, tokens right and wrong, receivers, badges, a defect."""
+    """A log-in, a failed one, a password change, valid and invalid tokens, receivers, badges, an internal error."""
     with transaction(app.state.engine) as session:
         users.create_user(session, "ada", by="test", password=PASSWORD, administrator=True)
     browser = TestClient(app, headers=SAME_ORIGIN, raise_server_exceptions=False, follow_redirects=False)
@@ -120,8 +120,8 @@ def test_no_secret_is_logged(talkative: Talkative) -> None:
     assert not [secret for secret in (*used.proofs, *used.own) if secret in output]
 
 
-def test_no_secret_lies_in_the_data_that_the_service_only_checks(settings: Settings) -> None:
-    """What it signs and sends with lies there, in the database and nowhere else: whoever has a copy renews it."""
+def test_stored_credentials_that_are_only_checked_are_hashed(settings: Settings) -> None:
+    """Secrets that it signs and sends with are only in the database; after a leak, renew them."""
     app = create_app(settings.model_copy(update=STATED))
     app.add_api_route("/healthz/broken", lambda: 1 / 0)
     used = use_secrets(app)
@@ -134,7 +134,7 @@ def test_no_secret_lies_in_the_data_that_the_service_only_checks(settings: Setti
         assert {name.partition("-")[0] for name, data in stored.items() if secret.encode() in data} == {"threewalls.db"}
 
 
-def test_an_error_of_the_database_tells_no_values(app: FastAPI) -> None:
+def test_a_database_error_reveals_no_values(app: FastAPI) -> None:
     with pytest.raises(Exception, match="no such table") as error, transaction(app.state.engine) as session:
         session.execute(text("SELECT * FROM nowhere WHERE a = :a"), {"a": PASSWORD})
     assert PASSWORD not in str(error.value)
@@ -150,7 +150,7 @@ def test_settings_are_not_printed_with_their_secrets(settings: Settings) -> None
     assert "a-secret" not in repr(stated) + str(stated)
 
 
-def test_a_setting_that_is_refused_tells_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_setting_does_not_reveal_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEWALLS_S3_SECRET_ACCESS_KEY", "a-secret")
     monkeypatch.setenv("THREEWALLS_TASK_SOFT_LIMIT_SECONDS", "9999")
     with pytest.raises(ValueError, match="TASK_SOFT_LIMIT") as error:
@@ -191,7 +191,7 @@ def send_a_log(house: Running) -> None:
         assert answer.status == 200
 
 
-def test_only_the_account_of_the_service_reads_its_files(tmp_path: Path) -> None:
+def test_only_the_account_of_the_service_can_read_its_files(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -205,7 +205,7 @@ def test_only_the_account_of_the_service_reads_its_files(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("before", "after"), [(0o755, 0o700), (0o777, 0o700), (0o750, 0o750), (0o1777, 0o1777)])
-def test_a_wide_folder_is_narrowed_but_for_a_group_that_was_let_in_and_for_shared_ones(
+def test_an_open_folder_is_restricted_unless_a_group_has_access_or_it_is_shared(
     tmp_path: Path, before: int, after: int
 ) -> None:
     tmp_path.chmod(before)

@@ -1,4 +1,4 @@
-"""Badges by the public door: what they say, who sees them, and that their key opens nothing else."""
+"""Badges through the public interface: content, visibility, and keys that open nothing else."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.reports.judged import Lab, nightly
 KEY, OTHER = "1a" * 32, "2b" * 32
 
 
-def test_without_log_ins_whoever_renews_says_who_they_are(client: TestClient, lab: Lab) -> None:
+def test_without_log_ins_renewing_requires_a_name(client: TestClient, lab: Lab) -> None:
     shown = stack_of(lab, lab.run())
     assert client.post(f"/badges/{shown}/renew", data={"author": " "}).status_code == 422
     answer = client.post(f"/badges/{shown}/renew", data={"author": "lena"}, follow_redirects=False)
@@ -83,7 +83,7 @@ def test_the_newest_step_time_is_shown(client: TestClient, lab: Lab) -> None:
     assert words(client, f"/badges/{shown}/step-time.svg") == f"step time: {newest:.1f} ms"
 
 
-def test_a_stack_without_a_verdict_says_so_and_one_that_is_none_is_not_found(client: TestClient, lab: Lab) -> None:
+def test_a_stack_without_a_verdict_says_so_and_an_unknown_stack_is_not_found(client: TestClient, lab: Lab) -> None:
     shown = stack_of(lab, lab.run())
     assert words(client, f"/badges/{shown}/verdict.svg") == "threewalls: not judged"
     answer = client.get(f"/badges/{'0' * 64}/verdict.svg")

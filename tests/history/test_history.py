@@ -1,4 +1,4 @@
-"""Histories through the door: which stack an address means, what its page says, its data, its golden run."""
+"""Histories through the public interface: the stack of a URL, the text and data of its page, its golden run."""
 
 import csv
 import html
@@ -67,7 +67,7 @@ def key_of(engine: Engine, run: int) -> str:
 
 
 def text_of(page: str) -> str:
-    """What is read on the page, in one line."""
+    """Return the visible text of the page in one line."""
     plain = html.unescape(re.sub(r"<[^>]+>", " ", page))
     return re.sub(r"\s+", " ", plain.replace("\u202f", " "))
 
@@ -79,7 +79,7 @@ def chart_of(client: TestClient, address: str) -> dict[str, Any]:
     return result
 
 
-def test_the_page_says_first_where_the_stack_stands(client: TestClient, engine: Engine, moved: list[int]) -> None:
+def test_the_page_begins_with_the_state_of_the_stack(client: TestClient, engine: Engine, moved: list[int]) -> None:
     page = client.get(f"/history/{key_of(engine, moved[0])}").text
     text = text_of(page)
     assert f"423.5 ms per step now; regression 1: 5.9 % slower since #{moved[14]}." in text
@@ -164,7 +164,7 @@ def test_levels_of_throughput_follow_from_those_of_step_time(
     assert "changes" not in memory
 
 
-def test_a_zoom_is_between_two_runs_whatever_their_order(client: TestClient, engine: Engine, moved: list[int]) -> None:
+def test_a_zoom_between_two_runs_works_in_either_order(client: TestClient, engine: Engine, moved: list[int]) -> None:
     address = f"/history/{key_of(engine, moved[0])}"
     for first, last in ((5, 9), (9, 5)):
         query = f"first={moved[first]}&last={moved[last]}"
@@ -385,7 +385,7 @@ def test_a_golden_run_is_proposed_by_one_user_and_approved_by_another(
     proposed = {item["run_id"]: item for item in client.get(history).json()["golden_proposals"]}
     assert list(proposed) == [moved[21], moved[20], moved[16]]
     assert 5 < proposed[moved[16]]["drift_since_golden_pct"] < 7
-    assert decide(moved[16], "approve", "Ada", "mine") == 422  # the one who proposed it
+    assert decide(moved[16], "approve", "Ada", "mine") == 422  # the user who proposed it
     assert decide(moved[21], "decline", "Grace") == 422  # without a reason
     assert decide(moved[21], "decline", "Grace", "noisy") == 200
     assert decide(moved[16], "approve", "Grace") == 200
@@ -600,7 +600,7 @@ def test_the_empty_list_gives_the_command_that_fills_it(client: TestClient) -> N
 
 
 @pytest.mark.parametrize("metric", ["step_time_ms", "tokens_per_s_per_gpu"])
-def test_every_mark_stands_at_its_value_or_in_the_lane(client: TestClient, make: Make, metric: str) -> None:
+def test_every_mark_is_at_its_value_or_in_the_lane(client: TestClient, make: Make, metric: str) -> None:
     draw = np.random.default_rng(20)
     for number in range(4):
         times = [400 * math.exp(0.01 * step) for step in draw.standard_normal(40)]

@@ -1,4 +1,4 @@
-"""Jobs of several dispatchers in two containers, uploaded as a client does, and what people do about them."""
+"""Jobs of several dispatchers in two containers, uploaded like a client does, and actions of users."""
 
 import json
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ FLAGS = {
 
 
 class Client(Protocol):
-    """A test's client, or one that speaks to a process."""
+    """A test client, or a client of a separate process."""
 
     def get(self, url: str) -> httpx2.Response: ...
     def post(self, url: str, *, json: Any = None, files: Any = None) -> httpx2.Response: ...
@@ -27,7 +27,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """A run to upload. `day`: when its commit was made, so that a late upload comes in between earlier ones."""
+    """A run to upload. `day`: its commit date, so that a late upload is inserted between earlier ones."""
 
     dispatcher: str
     step_time_ms: float

@@ -59,7 +59,7 @@ def test_the_list_counts_stacks_and_rankings(client: TestClient, stacks: dict[st
 
 
 def cells(client: TestClient, **filters: str) -> dict[str, tuple[str, str]]:
-    """The matrix: what is said of a family on a GPU, and whether it is of own runs."""
+    """The matrix: the text for a family on a GPU, and whether it is based on own runs."""
     matches = re.findall(
         r'class="cell (\w+)"\s+aria-label="([^":]+): ([^"]+)"', client.get("/leaderboards", params=filters).text
     )
@@ -80,7 +80,7 @@ def test_the_index_is_a_matrix_of_families_and_gpus(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("stacks")
-def test_a_pair_without_runs_shows_what_is_published_and_leads_to_the_planner(client: TestClient) -> None:
+def test_a_pair_without_runs_shows_published_figures_and_links_to_the_planner(client: TestClient) -> None:
     page = client.get("/leaderboards/h100/deepseek-v3")
     assert page.status_code == 200
     published = [float(text) for text in re.findall(r'<span class="number">([\d.]+)</span>', page.text)]
@@ -119,7 +119,7 @@ def test_the_page_begins_with_who_is_ahead_where(client: TestClient) -> None:
     assert "Across stacks" not in page  # two rankings are read faster than a table of wins
 
 
-def test_a_tie_is_told_with_its_reason_and_with_a_range_of_places(client: TestClient, stacks: dict[str, str]) -> None:
+def test_a_tie_has_a_reason_and_a_range_of_places(client: TestClient, stacks: dict[str, str]) -> None:
     page = of_stack(client, stacks["tie"])
     assert page.count(">1–2<") == 2
     assert re.findall(r'class="board" data-reading="(\w+)"', page) == ["tie"]
@@ -160,7 +160,7 @@ def test_a_failed_import_is_a_fact_about_the_container(client: TestClient, stack
     assert 'aria-label="Dispatchers by container"' in page
 
 
-def test_what_is_below_the_evidence_asked_for_is_seen_and_not_ranked(
+def test_results_below_the_requested_evidence_are_shown_and_not_ranked(
     client: TestClient, stacks: dict[str, str]
 ) -> None:
     readings = [
@@ -229,7 +229,7 @@ def test_names_as_they_are_shown_lead_to_the_page(client: TestClient, rest: str)
     assert (moved.status_code, moved.headers["location"]) == (308, f"{PAGE}{rest}")
 
 
-def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, stacks: dict[str, str]) -> None:
+def test_rankings_come_first_and_other_stacks_have_a_line(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get(PAGE).text
     rankings, _, alone = page.partition('id="alone"')
     assert all(f'<article class="stack-card" id="stack-{stacks[name][:12]}"' in rankings for name in ("tie", "leader"))
@@ -239,7 +239,7 @@ def test_rankings_stand_first_and_what_is_none_has_a_line(client: TestClient, st
     assert nothing.lstrip().startswith('data-reading="nothing_ranked"')
 
 
-def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engine: Engine) -> None:
+def test_stacks_of_one_title_are_distinguished_everywhere(client: TestClient, engine: Engine) -> None:
     natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
     columns: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
     with transaction(engine) as session:
@@ -259,7 +259,7 @@ def test_stacks_of_one_title_are_told_apart_everywhere(client: TestClient, engin
     assert len({row["stack"] for row in result}) == 2
 
 
-def test_configurations_of_a_dispatcher_are_told_by_their_knobs(client: TestClient, engine: Engine) -> None:
+def test_configurations_of_a_dispatcher_are_named_by_their_knobs(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         for overlap, time in ((True, 300.0), (False, 340.0)):
             make_stack(session, [time, time + 1], fields={"ep_overlap": overlap})
@@ -360,7 +360,7 @@ def test_text_of_others_is_escaped(client: TestClient, engine: Engine) -> None:
     assert bad not in page
 
 
-def test_the_overview_tells_whose_standings_changed(client: TestClient, stacks: dict[str, str]) -> None:
+def test_the_overview_lists_changed_standings(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get("/").text
     assert f"{PAGE}?stack={stacks['leader'][:12]}" in page
 
@@ -455,7 +455,7 @@ def test_hardware_and_family_are_known_by_any_of_their_names(client: TestClient,
 
 
 @pytest.mark.parametrize("path", ["", "/gains", "/changes"])
-def test_what_there_is_not_is_no_empty_ranking(client: TestClient, engine: Engine, path: str) -> None:
+def test_unknown_leaderboards_are_not_an_empty_ranking(client: TestClient, engine: Engine, path: str) -> None:
     made_in(engine)
     here = f"/api/v1/leaderboards{path}"
     for query, message in (

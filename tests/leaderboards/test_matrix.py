@@ -118,7 +118,7 @@ def run_night(client: TestClient, engine: Engine, day: int, cells: list[tuple[st
     """Upload the cells of one commit, judging after each. Return their verdicts by cell."""
     runs: dict[str, int] = {}
     for dispatcher, ep in cells:
-        # The flags of the log say EP16; the metadata of a matrix job count over them.
+        # The flags in the log state EP16; the metadata of a matrix job override them.
         runs[f"{dispatcher} EP{ep}"] = run = Job(
             dispatcher, TIMES[dispatcher] * SLOWER[ep], day, meta=(("ep", ep), ("job", "matrix"))
         ).upload(client)

@@ -1,4 +1,4 @@
-"""Scaling at the public door: page, charts, CSV and API over one workload at several sizes."""
+"""Scaling through the public interface: page, charts, CSV and API over one workload at several sizes."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def stack(
 
 
 def weak(session: Session, *efficiencies: float, **fields: Any) -> list[list[int]]:
-    """The first at 16 GPUs, each further one at twice as many, with a batch that grows along."""
+    """The first at 16 GPUs, each further one at twice as many, with a batch that grows proportionally."""
     sizes = [16 * 2**k for k in range(len(efficiencies))]
     return [
         stack(session, 31_310.0 / part, gpus=gpus, gbs=64 * gpus, **fields)
@@ -133,7 +133,7 @@ def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session
     assert scaling(client)["series"] == []
 
 
-def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, session: Session) -> None:
+def test_series_of_one_kind_are_named_by_their_differences(client: TestClient, session: Session) -> None:
     weak(session, 1.0, 0.95)
     weak(session, 1.0, 0.97, 0.96, ep_overlap=True)
     names = {item["name"]: item["differs_in"] for item in scaling(client)["series"]}
@@ -144,7 +144,7 @@ def test_series_of_one_kind_are_told_apart_by_what_differs(client: TestClient, s
     page = client.get("/scaling").text
     assert "ep_overlap on" in page
     assert page.count('class="scaling-told"') == 1
-    assert page.count('href="#look-0"') == page.count('href="#look-1"') == 2  # beside its sentence and in the table
+    assert page.count('href="#look-0"') == page.count('href="#look-1"') == 2  # next to its sentence and in the table
     chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
     assert '"shape": "circle"' in chart
     assert '"shape": "square"' in chart

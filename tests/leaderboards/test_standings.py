@@ -1,4 +1,4 @@
-"""Stored standings: their index, and what holds for every database."""
+"""Stored standings: their index, and properties on every database."""
 
 from collections.abc import Iterator
 from itertools import count
@@ -71,7 +71,7 @@ def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> N
     assert standings.about["seq_len"] == 4096
 
 
-def test_summaries_are_of_all_stacks_however_few_are_shown(session: Session) -> None:
+def test_summaries_cover_all_stacks_and_not_only_the_shown_ones(session: Session) -> None:
     leaderboard = make_leaderboard(session)
     page = standings_of(session, *HERE, StandingsFilters(), 2, size=1)
     assert (len(page.items), page.total, page.pages) == (1, 4, 4)
@@ -164,7 +164,7 @@ def module_engine(tmp_path_factory: pytest.TempPathFactory, migrated_file: Any) 
 
 @st.composite
 def any_run(draw: st.DrawFn) -> dict[str, Any]:
-    """Mostly fit to be ranked, so that there are rankings to look at; else with one or two oddities."""
+    """Mostly eligible runs, so that there are rankings to check; others have one or two anomalies."""
     fields = {name: draw(values) for name, values in SOUND.items()}
     for odd in draw(st.one_of(st.just([]), st.lists(st.sampled_from(ODD), max_size=2))):
         fields |= odd
@@ -185,7 +185,7 @@ def add(session: Session, project: str, run: dict[str, Any]) -> None:
 
 
 def check(session: Session, stack_key: str, board: Board) -> None:
-    """Against the rows themselves, and not by what ranking thinks of them."""
+    """Against the rows themselves, not the result of ranking."""
     for entry in board.entries:
         for run in (session.get_one(RunRow, int(name)) for name in entry.runs):
             carried = (run.result.activity.get("dispatcher") or {}).get("active") or {}

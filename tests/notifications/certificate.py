@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def make_certificate(folder: Path, name: str) -> Path:
-    """`cert.pem`, beside its `key.pem`. `name` as a certificate says it: `IP:127.0.0.1`, `DNS:else.example`."""
+    """Return `cert.pem`, next to its `key.pem`. `name` as in a certificate: `IP:127.0.0.1`, `DNS:else.example`."""
     key, certificate = folder / "key.pem", folder / "cert.pem"
     kind = ["-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
     says = ["-subj", "/CN=of a test", "-addext", f"subjectAltName={name}"]

@@ -1,7 +1,7 @@
-"""A mail server that speaks SMTP (RFC 5321) as far as mails are concerned, and keeps what it took.
+"""A mail server that implements the part of SMTP (RFC 5321) that sends mails, and stores the accepted ones.
 
-With a certificate it speaks TLS, after STARTTLS (RFC 3207) or from the first byte; with an account it takes mails only
-from who logged in (RFC 4954), which it offers after TLS only.
+With a certificate it uses TLS, after STARTTLS (RFC 3207) or from the first byte; with credentials it accepts mails only
+from authenticated clients (RFC 4954), which it offers only after TLS.
 """
 
 import base64
@@ -38,7 +38,7 @@ class MailServer:
 def mail_server(
     port: int = 0, *, certificate: Path | None = None, tls: bool = False, account: tuple[str, str] | None = None
 ) -> Iterator[MailServer]:
-    """`certificate`: beside its `key.pem`. `tls`: from the first byte."""
+    """`certificate`: next to its `key.pem`. `tls`: from the first byte."""
     mail = MailServer()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     if certificate is not None:
@@ -49,7 +49,7 @@ def mail_server(
         is_logged_in = account is None
 
         def handle(self) -> None:
-            with suppress(OSError):  # who does not trust the certificate hangs up
+            with suppress(OSError):  # a client that does not trust the certificate disconnects
                 if tls:
                     self.encrypt()
                 self.talk()

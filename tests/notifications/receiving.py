@@ -1,4 +1,4 @@
-"""A real receiver: an HTTP server in a thread that writes down what it got, and answers as it is told."""
+"""A real receiver: an HTTP server in a thread that records requests and answers as configured."""
 
 import ssl
 import threading
@@ -20,9 +20,9 @@ class Got:
 
 @dataclass
 class Receiver:
-    """`answers`: statuses of the next requests, then 200; 400 to what holds the bytes of `refuses`.
+    """`answers`: statuses of the next requests, then 200; 400 to requests that contain the bytes of `refuses`.
 
-    `released`: until it is set, nothing is answered.
+    `released`: until it is set, no request is answered.
     """
 
     port: int = 0
@@ -70,7 +70,7 @@ def receiving(port: int = 0, certificate: Path | None = None) -> Iterator[Receiv
         def handle_one_request(self) -> None:
             try:
                 super().handle_one_request()
-            except OSError:  # whoever asked is gone
+            except OSError:  # the client has disconnected
                 self.close_connection = True
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

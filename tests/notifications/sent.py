@@ -1,4 +1,4 @@
-"""What tests of notifications do again and again: add a receiver, work off what is due, look at the log."""
+"""Common steps of notification tests: add a receiver, process due deliveries, read the log."""
 
 from datetime import timedelta
 from typing import Any
@@ -48,7 +48,7 @@ def listen(engine: Engine, target: str, *events: str, stacks: tuple[str, ...] = 
 
 
 def work_off(engine: Engine, settings: Settings) -> list[bool | None]:
-    """Do what a worker does that gets every message, also for deliveries whose worker was given up."""
+    """Act like a worker that gets every message, including deliveries whose worker was given up."""
     with transaction(engine) as session:
         due = delivery_queue.mark_due(session)
     with read_session(engine) as session:
@@ -64,7 +64,7 @@ def later(engine: Engine) -> None:
 
 
 def a_day_later(engine: Engine) -> None:
-    """Whatever waits was told longer ago than it is tried."""
+    """Make every waiting delivery due."""
     with transaction(engine) as session:
         session.execute(update(DeliveryRow).values(created_at=utc_now() - PATIENCE))
 

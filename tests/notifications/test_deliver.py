@@ -90,7 +90,7 @@ def test_a_receiver_that_is_down_gets_it_when_it_is_back(engine: Engine, setting
     with receiving() as gone:
         port, address = gone.port, gone.address
     trial(engine, address, n=3)
-    # The first finds out; the others wait with it instead of each taking its time.
+    # The first attempt detects it; the others wait with it instead of timing out one by one.
     assert work_off(engine, settings) == [False, None, None]
     assert [(delivery.attempts, delivery.work) for delivery in deliveries(engine)] == [
         (1, "waiting"),
@@ -166,7 +166,7 @@ def test_a_receiver_that_never_ends_its_answer_is_cut_off() -> None:
 
 @contextmanager
 def dripping() -> Iterator[int]:
-    """A server that sends its answer byte by byte, and never comes to an end."""
+    """A server that sends its answer byte by byte and never finishes."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         process = subprocess.Popen([sys.executable, "-c", _DRIP], stdin=server.fileno())
         try:
@@ -187,7 +187,7 @@ while True:
 """
 
 
-def test_a_private_address_is_not_called_whatever_its_name(receiver: Receiver) -> None:
+def test_a_private_address_is_refused_under_any_name(receiver: Receiver) -> None:
     for host in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
         with pytest.raises(RefusedError, match="not an address of the public internet"):
             post(read_web(f"http://{host}:{receiver.port}/"), b"{}", {}, ())
@@ -223,7 +223,7 @@ def test_one_private_address_among_public_ones_spoils_the_name(monkeypatch: pyte
         checked_addresses(read_web("https://hooks.example.com/"), ())
 
 
-def test_a_refused_address_is_given_up_at_once(engine: Engine, settings: Settings) -> None:
+def test_a_refused_address_is_given_up_immediately(engine: Engine, settings: Settings) -> None:
     trial(engine, "http://169.254.169.254/latest/meta-data/")
     work_off(engine, settings)
     assert states(engine) == [("test", "failed", 1)]
@@ -274,7 +274,7 @@ def test_a_certificate_of_another_name_is_refused(tmp_path: Path, monkeypatch: p
             assert len(receiver.got) == right
 
 
-def test_a_delivery_that_there_is_not_is_nobodys(engine: Engine, settings: Settings) -> None:
+def test_a_missing_delivery_is_not_found(engine: Engine, settings: Settings) -> None:
     assert deliver(engine, settings, 4711) is None
 
 
@@ -283,7 +283,7 @@ ACCOUNT = ("walls", "a password of the mail server")
 
 @pytest.fixture
 def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The certificate of a private mail server, made known as docs/notifications.md says."""
+    """The certificate of a private mail server, trusted as described in docs/notifications.md."""
     certificate = make_certificate(tmp_path, "IP:127.0.0.1")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     return certificate
@@ -311,7 +311,7 @@ def test_a_mail_is_taken_by_a_mail_server(engine: Engine, settings: Settings) ->
     assert "https://walls.example/" in mail.message.get_content()
 
 
-def test_a_project_sends_so_many_mails_an_hour_and_the_others_later(
+def test_mails_over_the_hourly_limit_of_a_project_are_sent_later(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("app.pipeline.deliver.MAILS_AN_HOUR", 4)
@@ -383,7 +383,7 @@ def test_a_server_that_cannot_prove_its_name_is_shown_neither_mail_nor_password(
 ) -> None:  # fmt: skip
     with mail_server(certificate=trusted, tls=security == "tls", account=ACCOUNT) as server:
         trial(engine, "a@example.com", "email")
-        # First another's certificate, then one that nobody vouches for.
+        # First a certificate for another name, then an untrusted one.
         assert work_off(engine, by(settings, server, security, smtp_host="localhost")) == [False]
         later(engine)
         monkeypatch.delenv("SSL_CERT_FILE")
@@ -395,7 +395,7 @@ def test_a_server_that_cannot_prove_its_name_is_shown_neither_mail_nor_password(
         assert work_off(engine, by(settings, server, security)) == [True]
 
 
-def test_a_password_that_is_refused_is_told_to_nobody(engine: Engine, settings: Settings, trusted: Path) -> None:
+def test_a_refused_password_is_not_revealed(engine: Engine, settings: Settings, trusted: Path) -> None:
     with mail_server(certificate=trusted, account=("walls", "another")) as server:
         trial(engine, "a@example.com", "email")
         assert work_off(engine, by(settings, server)) == [False]

@@ -46,7 +46,7 @@ def events(engine: Engine) -> list[str]:
     return [delivery.event for delivery in deliveries(engine)]
 
 
-def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back(
+def test_a_regression_is_reported_when_it_opens_recovers_and_returns(
     engine: Engine, settings: Settings, client: TestClient
 ) -> None:
     listen(engine, NOWHERE, "regression.opened", "regression.reopened", "regression.recovered", "regression.fixed")
@@ -71,7 +71,7 @@ def test_a_regression_is_told_when_it_opens_when_it_recovers_and_when_it_is_back
     assert events(engine)[3:] == ["regression.reopened"]
 
 
-def test_what_is_judged_again_is_not_told_again(engine: Engine, settings: Settings) -> None:
+def test_runs_that_are_judged_again_are_not_reported_again(engine: Engine, settings: Settings) -> None:
     listen(engine, NOWHERE, "regression.opened", "verdict.regression", "verdict.no_baseline", "verdict.inconclusive")
     runs = bring(engine, settings, [*steady(1000, 14), 1080.0, 1081.0])
     before = states(engine)
@@ -115,7 +115,7 @@ def test_an_experiment_has_no_verdict_to_tell(engine: Engine, settings: Settings
     assert events(engine) == []
 
 
-def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engine) -> None:
+def test_an_unreadable_run_is_reported_once(client: TestClient, engine: Engine) -> None:
     log = b"torch.OutOfMemoryError: CUDA out of memory.\n" * 40
     project(engine)
     listen(engine, NOWHERE, "run.failed")
@@ -129,7 +129,7 @@ def test_a_run_that_cannot_be_read_is_told_once(client: TestClient, engine: Engi
     assert delivery.work == "enqueued"  # by the worker that read the run
 
 
-def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClient, engine: Engine) -> None:
+def test_a_failure_is_reported_once_for_all_reruns_that_fail_alike(client: TestClient, engine: Engine) -> None:
     project(engine)
     listen(engine, NOWHERE, "run.failed")
     missing = b"ModuleNotFoundError: No module named 'deep_ep'\n"
@@ -154,7 +154,7 @@ def test_a_failure_is_told_once_for_all_reruns_that_fail_alike(client: TestClien
     assert payloads[0]["lines"][-1].endswith(", branch main, commit 0f3c2a9d.")
 
 
-def test_stacks_of_one_title_are_told_apart(engine: Engine, settings: Settings) -> None:
+def test_stacks_of_one_title_are_distinguished(engine: Engine, settings: Settings) -> None:
     listen(engine, NOWHERE, "verdict.no_change")
     for seq_len in (4096, 8192):
         for number, time in enumerate(steady(1000, 14)):
@@ -180,7 +180,7 @@ def test_what_waits_is_not_overtaken_by_what_came_after_it(
     receiver.answers = [500]
     put_all(engine, receiver_id, "fixed")
     assert work_off(engine, settings) == [False]
-    # News of the same are a reason to try again, the older first. Those of another regression are nobody's business.
+    # A new event of the same regression triggers a retry, the older message first. Events of another regression do not.
     put_all(engine, receiver_id, "reopened")
     put_all(engine, receiver_id, "opened", number=8)
     assert work_off(engine, settings) == [True, True]
@@ -189,7 +189,7 @@ def test_what_waits_is_not_overtaken_by_what_came_after_it(
     assert {state for _, state, _ in states(engine)} == {"delivered"}
 
 
-def test_what_was_given_up_stands_in_nobody_s_way(engine: Engine, settings: Settings, receiver: Receiver) -> None:
+def test_given_up_deliveries_block_no_others(engine: Engine, settings: Settings, receiver: Receiver) -> None:
     receiver_id = listen(engine, receiver.address)
     receiver.answers = [410]
     put_all(engine, receiver_id, "opened", "fixed")
@@ -203,7 +203,7 @@ def test_all_that_waits_goes_when_the_receiver_is_back(engine: Engine, settings:
     receiver.answers = [500, 500]
     put_all(engine, receiver_id, "opened")
     work_off(engine, settings)
-    put_all(engine, receiver_id, "opened", number=8)  # finds out for itself, and so does not wait
+    put_all(engine, receiver_id, "opened", number=8)  # detects it itself, and so does not wait
     work_off(engine, settings)
     assert work_off(engine, settings) == []
     with transaction(engine) as session:
@@ -222,7 +222,7 @@ def test_a_message_that_is_not_taken_keeps_no_other_waiting(
     put_all(engine, receiver_id, "opened", number=8)
     assert work_off(engine, settings) == [True]
     put_all(engine, receiver_id, "opened", number=9)
-    # The receiver took one meanwhile, so that it refuses the first says nothing of the third.
+    # The receiver accepted one meanwhile, so its refusal of the first says nothing about the third.
     assert work_off(engine, settings) == [False, True]
 
 
@@ -259,7 +259,7 @@ def test_what_waits_is_sent_now_when_somebody_asks(
     page = client.get(f"/settings/projects/moe-lab/notifications/{receiver_id}").text
     assert f"after #{first}" in page
     assert page.count("Send now") == 2
-    # What goes first is tried with it, or nothing would happen.
+    # The preceding message is tried as well; otherwise nothing would happen.
     answer = client.post(f"{API}/deliveries/{second}/replay", json={"author": "Ada"})
     assert (answer.status_code, answer.json()) == (202, {"delivery": second})
     assert deliveries(engine)[0].work == "enqueued"
@@ -270,7 +270,7 @@ def test_what_waits_is_sent_now_when_somebody_asks(
 
 
 @pytest.mark.parametrize("settled_by", ["replay", "dismiss"])
-def test_what_was_given_up_is_sent_again_as_a_whole_or_dismissed(
+def test_given_up_deliveries_are_resent_together_or_dismissed(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver, settled_by: str
 ) -> None:
     project(engine)
@@ -293,7 +293,7 @@ def test_what_was_given_up_is_sent_again_as_a_whole_or_dismissed(
             assert work_off(engine, settings) == [True]
         assert types_received(receiver)[3:] == ["opened", "recovered", "fixed"]
         assert [row.replay_of for row in deliveries(engine) if row.id in replayed] == given_up
-        # What this version cannot read is left, and says so.
+        # A message that this version cannot read stays, with an error.
         assert client.get(f"{API}/receivers/{receiver_id}").json()["failed"] == 1
         bad = client.post(f"{API}/deliveries/{given_up[-1] + 1}/replay", json={"author": "Ada"})
         assert (bad.status_code, "another version stored it" in bad.text) == (422, True)
@@ -318,7 +318,7 @@ def test_what_cannot_be_read_any_more_is_given_up_with_its_reason(
     assert receiver.got == []
 
 
-def test_one_worker_gets_it_and_what_is_told_twice_is_there_once(postgres_url: str, receiver: Receiver) -> None:
+def test_one_worker_gets_a_message_and_duplicates_have_no_effect(postgres_url: str, receiver: Receiver) -> None:
     settings = Settings(database_url=postgres_url)
     engine = make_engine(settings)
     try:

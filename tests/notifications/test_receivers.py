@@ -33,7 +33,7 @@ def record(engine: Engine, receiver_id: int) -> list[Any]:
         return list(reversed(events(session, "receiver", receiver_id)))
 
 
-def test_a_secret_is_told_once_and_an_address_never_again(client: TestClient, engine: Engine) -> None:
+def test_a_secret_is_shown_once_and_an_address_never_again(client: TestClient, engine: Engine) -> None:
     added = add(client, f"https://ci.example/hook?key={SECRET_PATH}")
     secret = added["secret"]
     assert secret.startswith("whsec_")
@@ -124,7 +124,7 @@ def test_test_messages_are_few(client: TestClient, engine: Engine) -> None:
     answers = [client.post(f"{API}/receivers/{numbers[0]}/test", json={"author": "Ada"}) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [202, 202, 202, 429]
     assert 0 < int(answers[-1].headers["Retry-After"]) <= 60
-    # Neither a new receiver, nor one that is deleted with its log, makes room for more.
+    # Adding a receiver, or deleting one with its log, does not raise the limit.
     client.delete(f"{API}/receivers/{numbers[0]}", params={"author": "Ada"})
     answers = [client.post(f"{API}/receivers/{item}/test", json={"author": "Ada"}) for item in numbers[1:] * 2]
     assert [answer.status_code for answer in answers] == [202] * 7 + [429]

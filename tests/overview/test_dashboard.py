@@ -1,4 +1,4 @@
-"""Charts on the overview of a project: added, moved and removed; only pages of the project; seen by its readers."""
+"""Charts on the overview of a project: added, moved and removed; only pages of the project; visible to its readers."""
 
 import re
 from collections.abc import Iterator
@@ -75,7 +75,7 @@ def test_a_chart_without_a_title_has_that_of_its_page(teams: Teams, ours: Belong
     for page in pages:
         added = member.post(API, json={"page": page}).json()
         shown_page = member.get(added["page"], headers=HTML).text
-        assert f'name="title" value="{added["title"]}"' in shown_page, page  # what its own button would send
+        assert f'name="title" value="{added["title"]}"' in shown_page, page  # the request of its own button
 
 
 def test_only_pages_of_the_project_become_charts_and_only_so_many(teams: Teams, ours: Belongings) -> None:

@@ -1,4 +1,4 @@
-"""A run is read, judged and ranked in one transaction; the result is that of the steps one after another."""
+"""A run is read, judged and ranked in one transaction, with the same result as in separate steps."""
 
 import shutil
 from io import BytesIO
@@ -38,7 +38,7 @@ META += b'"commit": "%040d"}'
 def settings_of(
     request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, migrated_file: Path
 ) -> list[Settings]:
-    """Two services, each with a database and a store of its own."""
+    """Two services, each with its own database and store."""
     both = [settings, settings.model_copy(update={"data_dir": tmp_path / "second"})]
     if request.param == "postgresql":
         address = request.getfixturevalue("postgres_url")
@@ -56,7 +56,7 @@ def upload(engine: Engine, settings: Settings, number: int) -> int:
 
 
 def stored(engine: Engine) -> bytes:
-    """What reading, judging and ranking stored, without times and counters."""
+    """Return the stored results of reading, judging and ranking, without times and counters."""
     with read_session(engine) as session:
         results = {
             "runs": [

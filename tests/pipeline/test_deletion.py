@@ -1,4 +1,4 @@
-"""Deleted runs leave everything, and undoing a deletion brings all of it back, on both databases."""
+"""Deleted runs disappear everywhere, and undoing a deletion restores everything, on both databases."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -89,7 +89,7 @@ def judge_all(engine: Engine, settings: Settings) -> None:
 
 
 def contents(engine: Engine) -> dict[str, Any]:
-    """Return all rows of the tables that a deletion touches; times of verdicts differ when they are made again."""
+    """Return all rows of the tables that a deletion touches; times of verdicts differ when they are computed again."""
     with read_session(engine) as session:
         rows = {
             table.name: sorted(repr(tuple(row)) for row in session.execute(table.select()))

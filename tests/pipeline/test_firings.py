@@ -1,4 +1,4 @@
-"""Which rules fire for a run is kept by the worker that judged it, and replaced when the run or the rules change."""
+"""The worker that judges a run stores which rules fire, and replaces this when the run or the rules change."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +48,7 @@ def suggested(client: TestClient, run_id: int) -> set[str]:
     return {item["rule"] for kind in ("suggestions", "withheld", "warnings") for item in body[kind]}
 
 
-def test_a_worker_keeps_what_fired_once_however_often_it_is_rung_for(client: TestClient, engine: Engine) -> None:
+def test_a_worker_stores_firings_once_even_if_enqueued_repeatedly(client: TestClient, engine: Engine) -> None:
     run_id = upload(client, LOG).json()["id"]
     process_run(run_id)
     process_run(run_id)
@@ -80,7 +80,7 @@ def test_failed_runs_count_and_runs_that_wait_are_not_asked(engine: Engine, sett
     evaluate_rules(engine, settings, 999)
 
 
-def test_the_sweep_asks_what_a_killed_worker_left(engine: Engine) -> None:
+def test_the_sweep_enqueues_the_work_of_a_killed_worker(engine: Engine) -> None:
     with transaction(engine) as session:
         run_id = make_advised(session)
     sweep()

@@ -1,4 +1,4 @@
-"""Runs come in, are judged against what came before them, and judged again when that changes."""
+"""Runs arrive, are judged against earlier ones, and judged again when those change."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -46,7 +46,7 @@ def test_runs_are_judged_as_they_come_and_a_slow_one_opens_one_regression(engine
     result = decisions(engine)
     assert result[0] == "no_baseline"
     assert set(result[1:14]) <= {"no_change", "inconclusive"}
-    assert result[14:17] == ["regression"] * 3  # until three runs make a level of their own
+    assert result[14:17] == ["regression"] * 3  # until three runs form a new level
     assert result[17] != "regression"
     assert regressions_in(engine) == [("open", "", [runs[14]])]
     with read_session(engine) as session:
@@ -119,7 +119,7 @@ def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engi
         arrive(engine, time, number)
     first = arrive(engine, 1025, 8, commit="c0ffee")
     judge_all(engine, settings)
-    # It comes days later and without a time of its own, and is judged where the first one stands.
+    # It arrives days later without a commit time, and is judged at the position of the first one.
     arrive(engine, 1001, 9)
     second = arrive(engine, 1027, 20, commit="c0ffee")
     judge_all(engine, settings)
@@ -135,7 +135,9 @@ def test_reruns_are_one_candidate_and_the_older_verdict_stays_in_the_record(engi
     assert newest.document == record[0].document
 
 
-def test_a_quarantine_takes_a_run_out_of_every_baseline_at_once_and_back(engine: Engine, settings: Settings) -> None:
+def test_a_quarantine_removes_a_run_from_every_baseline_immediately_and_a_release_restores_it(
+    engine: Engine, settings: Settings
+) -> None:
     runs = [arrive(engine, time, number) for number, time in enumerate(steady(1000, 12))]
     judge_all(engine, settings)
     before = document_of(engine, runs[-1])
@@ -311,7 +313,7 @@ def test_a_stack_waits_until_all_runs_are_of_one_version(engine: Engine, setting
     assert decisions(engine) == ["no_baseline", ""]
 
 
-def test_stacks_that_are_judged_at_once_share_one_regression_of_their_cause(engine: Engine, settings: Settings) -> None:
+def test_concurrently_judged_stacks_share_one_regression_of_their_cause(engine: Engine, settings: Settings) -> None:
     sizes = (8, 16, 32, 64)
     for gpus in sizes:
         for number, time in enumerate(steady(1000, 8)):
@@ -324,13 +326,13 @@ def test_stacks_that_are_judged_at_once_share_one_regression_of_their_cause(engi
     assert regressions_in(engine) == [("open", "", slow)]
 
 
-def test_runs_that_come_in_at_once_end_in_the_verdicts_of_one_after_another(engine: Engine, settings: Settings) -> None:
+def test_concurrent_runs_end_in_the_same_verdicts_as_sequential_ones(engine: Engine, settings: Settings) -> None:
     times = dict(enumerate([*steady(1000, 10), 1080.0, 1081.0]))
     with transaction(engine) as session:
         make_project(session)
 
     def come(place: int) -> tuple[int, int]:
-        # Reruns of one commit, too, which move each other's places while both are read.
+        # This includes reruns of one commit, which change each other's position while both are read.
         run_id = arrive(engine, times[place], place, commit=f"c{place // 2}")
         judge_run(engine, settings, run_id)
         return place, run_id

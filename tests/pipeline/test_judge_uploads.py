@@ -62,7 +62,7 @@ def test_a_verdict_has_its_metrics_baseline_and_suspects(client: TestClient) -> 
 
 
 def test_runs_with_a_declared_window_are_full_runs(client: TestClient) -> None:
-    """Iterations 41 to 50 of 50, as docs/ci.md advises: five of them are a baseline, and 10 % is seen."""
+    """Iterations 41 to 50 of 50, as docs/ci.md advises: five runs are a baseline, and 10 % is detected."""
     window = {"steady_window": [41, 50], "purpose": "ci"}
     for number in range(1, 6):
         processed(client, number, 400 + number % 3, **window)
@@ -72,7 +72,7 @@ def test_runs_with_a_declared_window_are_full_runs(client: TestClient) -> None:
     )  # fmt: skip
 
 
-def test_before_it_was_judged_the_answer_says_what_it_waits_for(client: TestClient) -> None:
+def test_a_pending_answer_states_what_it_waits_for(client: TestClient) -> None:
     run_id = upload(client, training_log(), meta=meta(1)).json()["id"]
     result = verdict(client, run_id)
     assert (result["status"], result["verdict"], result["reason"]) == ("pending", None, "Waiting to be read.")
@@ -157,7 +157,7 @@ def test_an_upload_that_waits_answers_with_its_verdict(server: Running) -> None:
     ]
 
 
-def test_uploads_at_once_end_in_the_same_verdicts_as_one_after_another(server: Running) -> None:
+def test_concurrent_uploads_end_in_the_same_verdicts_as_sequential_ones(server: Running) -> None:
     def send(number: int) -> tuple[int, int]:
         answer = httpx2.post(
             f"{server.address}/api/v1/runs?wait=60",
@@ -169,7 +169,7 @@ def test_uploads_at_once_end_in_the_same_verdicts_as_one_after_another(server: R
     with ThreadPoolExecutor(4) as pool:
         ids = dict(pool.map(send, [7, 3, 1, 8, 2, 6, 5, 4]))
     last = httpx2.get(f"{server.address}/api/v1/runs/{ids[8]}/verdict", timeout=300).json()
-    # Whoever waited got an answer on what was there; in the end all seven stand before it.
+    # A waiting client got an answer from the data at that time; in the end, all seven precede it.
     for _ in range(100):
         if len(last["baseline"]["runs"]) == 7:
             break
@@ -181,9 +181,7 @@ def _json(number: int, project: str = "waits") -> str:
     return json.dumps(meta(number, project=project))
 
 
-def test_what_was_judged_when_the_process_died_is_found_by_the_sweep(
-    app: FastAPI, engine: Engine, settings: Settings
-) -> None:
+def test_the_sweep_finds_stacks_whose_judge_died(app: FastAPI, engine: Engine, settings: Settings) -> None:
     run_id = arrive(engine, steady(1000, 1)[0], 0)
     tasks.sweep()
     messages = list((settings.data_dir / "queue" / "messages").iterdir())
@@ -198,5 +196,5 @@ def test_what_was_judged_when_the_process_died_is_found_by_the_sweep(
 
 
 @pytest.mark.parametrize("time", ["yesterday", "1758427200", "0001-01-01"])
-def test_a_commit_time_that_is_none_is_refused(client: TestClient, time: str) -> None:
+def test_an_invalid_commit_time_is_refused(client: TestClient, time: str) -> None:
     assert_problem(upload(client, training_log(), meta={"commit_time": time}), 422, field="meta.commit_time")

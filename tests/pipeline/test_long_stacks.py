@@ -1,4 +1,4 @@
-"""Judging and ranking read the newest part of a long stack, and say the same as for a short one."""
+"""Judging and ranking read the newest part of a long stack, with the same result as for a short one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A project moves to another service, from SQLite to PostgreSQL, with all that it holds."""
+"""A project moves to another service, from SQLite to PostgreSQL, with all of its data."""
 
 import io
 import tarfile
@@ -30,7 +30,7 @@ STEP_TIMES = [100.0, 101.0, 99.5, 100.4, 100.2, 99.8, 100.1, 112.0, 112.4]
 
 
 def answers(client: TestClient, project: str = "moe-lab") -> dict[str, Any]:
-    """Return what the service says about a project, without times and addresses that belong to the service."""
+    """Return the service's answers about a project, without times and URLs of that service."""
     listed = client.get(f"/api/v1/runs?project={project}&page_size=200&sort=created").json()["items"]
     result: dict[str, Any] = {"runs": listed}
     for item in listed:

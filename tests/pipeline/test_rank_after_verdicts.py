@@ -1,4 +1,4 @@
-"""Verdicts are committed before the stack is ranked: who waits for one sees it at once, and no standings are lost."""
+"""Verdicts are committed before the stack is ranked: clients see them immediately, and no standings are lost."""
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -70,14 +70,14 @@ def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_
     assert judged(engine, run).verdict_id
     assert not judged(engine, run).waiting
     assert ranked_runs(engine) == []
-    assert [item.waits for item in compare_all(engine)] == [True]  # nobody takes it for what a rebuild makes
+    assert [item.waits for item in compare_all(engine)] == [True]  # it is not taken for the result of a rebuild
     assert judge_stack(engine, settings, dead.row_id) is None  # it has its lease still
     lose_lease(engine)
     with transaction(engine) as session:
         assert list(stack_queue.due(session, settings, limit=9)) == [dead.row_id]
     assert judge_stack(engine, settings, dead.row_id) == 0
     assert ranked_runs(engine) == [1]
-    assert rank_again(engine, settings, dead) is None  # it wakes, and may write nothing
+    assert rank_again(engine, settings, dead) is None  # it wakes up and must write nothing
     assert only_stack(engine).work == ""
     assert [item.differs for item in compare_all(engine)] == [()]
 

@@ -1,4 +1,4 @@
-"""What is kept equals a rebuild, whatever came in, was decided or corrected, and in whatever order."""
+"""Stored standings equal a rebuild after any sequence of uploads, decisions and corrections."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,7 +36,7 @@ def busy(engine: Engine) -> bool:
 
 
 def settle(engine: Engine) -> None:
-    """What the workers do until nothing waits, in this process."""
+    """Do the work of the workers in this process until nothing waits."""
     while busy(engine):
         with read_session(engine) as session:
             waiting = session.exec(select(RunRow.id).where(col(RunRow.work) != "")).all()
@@ -55,7 +55,7 @@ def _ring(engine: Engine) -> None:
         judge_stack(work_id or 0)
 
 
-def test_each_change_of_a_run_is_in_the_standings_at_once(client: TestClient, engine: Engine) -> None:
+def test_each_change_of_a_run_is_in_the_standings_immediately(client: TestClient, engine: Engine) -> None:
     night = [job for job in NIGHTS if job.container == "nemo:26.06" and job.mbs == 1]
     runs = {}
     for job in night:
@@ -87,7 +87,7 @@ def test_each_change_of_a_run_is_in_the_standings_at_once(client: TestClient, en
     amend(client, late, container={"unset": True})
     settle(engine)
     assert differing(engine) == []
-    assert [item["runs"] for item in standings(client)["items"]] == [10]  # the other stack has none left, and no row
+    assert [item["runs"] for item in standings(client)["items"]] == [10]  # the other stack has no runs left, and no row
 
     changes = client.get("/api/v1/leaderboards/changes?project=arrivals").json()["items"]
     assert [change["sentence"] for change in reversed(changes)][-1].endswith("deepep and hybridep (tie)")
@@ -139,7 +139,7 @@ def test_two_workers_keep_what_a_rebuild_makes(
     engine.dispose()
 
 
-def test_a_rebuild_mends_what_is_not_as_it_should_be(
+def test_a_rebuild_corrects_wrong_standings(
     settings: Settings, engine: Engine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with transaction(engine) as session:
@@ -168,7 +168,7 @@ def test_a_rebuild_mends_what_is_not_as_it_should_be(
     assert main(["rebuild-standings", "--check"]) == 0
 
 
-def test_a_database_without_tables_is_told_how_to_get_them(tmp_path: Path) -> None:
+def test_an_error_on_an_empty_database_names_the_migration_command(tmp_path: Path) -> None:
     with pytest.raises(ThreewallsError, match="threewalls migrate"):
         rebuild_standings(Settings(data_dir=tmp_path / "nothing"), check=True)
 

@@ -147,7 +147,7 @@ def test_a_proposal_is_taken_back_when_the_level_is(engine: Engine, settings: Se
     assert [regression[:2] for regression in regressions_in(engine)] == [("open", "")]
 
 
-def test_what_was_fixed_comes_back_with_three_runs_and_not_with_one(engine: Engine, settings: Settings) -> None:
+def test_a_fixed_regression_returns_after_three_runs_and_not_after_one(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), *steady(1080, 5), *steady(1000, 6)])
     close(engine, "fixed")
     bring(engine, settings, steady(1080, 2), 25)
@@ -157,9 +157,7 @@ def test_what_was_fixed_comes_back_with_three_runs_and_not_with_one(engine: Engi
     assert actions(engine)[-1] == "reopened"
 
 
-def test_noise_reopens_nothing_and_a_fix_that_was_none_is_told_by_three_runs(
-    engine: Engine, settings: Settings
-) -> None:
+def test_noise_reopens_nothing_and_three_runs_disprove_a_fix(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), *steady(1080, 3)])
     close(engine, "fixed")
     bring(engine, settings, [1081.0, 1079.0], 17)
@@ -196,7 +194,7 @@ def test_while_it_lasts_nothing_else_is_opened_for_it(engine: Engine, settings: 
     assert [regression[0] for regression in regressions_in(engine)] == [state]
 
 
-def test_a_further_slow_down_is_a_regression_of_its_own(engine: Engine, settings: Settings) -> None:
+def test_a_further_slowdown_is_a_separate_regression(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), *steady(1060, 5)])
     further = bring(engine, settings, steady(1150, 2), 19)
     assert [regression[0] for regression in regressions_in(engine)] == ["open", "open"]
@@ -334,7 +332,7 @@ def test_the_report_of_a_commit_has_all_its_stacks_with_the_chance_of_each(
     assert client.get("/api/v1/commits/dead/report?project=moe-lab").status_code == 422
 
 
-def test_more_memory_is_a_regression_of_its_own_metric(engine: Engine, settings: Settings) -> None:
+def test_more_memory_is_a_regression_of_the_memory_metric(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     metrics = {"peak_memory_gib": Metric(70.0, 70.0, 70.0, 2)}
     more = bring(engine, settings, [1000.0], 10, peak_memory_gib=metrics["peak_memory_gib"].value)
@@ -372,7 +370,7 @@ def test_what_a_regression_costs_follows_from_how_often_the_stack_runs(engine: E
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     with read_session(engine) as session:
         row = session.exec(select(RegressionRow)).one()
-    # One run a day of 50 steps, 16 GPUs and a tenth of a second more a step.
+    # One run per day with 50 steps, 16 GPUs and an extra tenth of a second per step.
     assert row.gpu_hours_per_day == pytest.approx(1 * 50 * 0.1 * 16 / 3600, rel=0.02)
 
 
@@ -396,7 +394,7 @@ def call_invalid(engine: Engine, settings: Settings, regression_id: int) -> None
     judge_all(engine, settings)
 
 
-def test_what_a_branch_made_slow_hides_nothing_of_main(engine: Engine, settings: Settings) -> None:
+def test_a_regression_of_a_branch_hides_none_of_main(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     branch = bring(engine, settings, [1083.0, 1082.0], 10, branch=BRANCH)
     bring(engine, settings, steady(1000, 5), 12)
@@ -456,7 +454,7 @@ def test_with_any_branch_as_baseline_there_is_one_line(engine: Engine, settings:
     assert regressions_in(engine) == [("open", "", slow)]
 
 
-def test_what_an_invalid_one_explained_is_placed_again(engine: Engine, settings: Settings) -> None:
+def test_runs_that_an_invalid_regression_explained_are_checked_again(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 14))
     slow = bring(engine, settings, steady(1080, 3), 14)
     assert regressions_in(engine) == [("open", "", [slow[0]])]
@@ -575,7 +573,7 @@ def test_a_release_before_the_upgrade_does_not_hide_the_runs_that_count(engine: 
     assert regressions_in(engine) == [("open", "", [upgraded[0]])]
 
 
-def test_another_container_beside_the_old_one_is_no_upgrade(engine: Engine, settings: Settings) -> None:
+def test_another_container_in_parallel_use_is_not_an_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     beside = bring(engine, settings, [1100.0], 11, fields=NEW)
     assert regressions_in(engine) == [("open", "", beside)]
@@ -643,7 +641,7 @@ def test_it_costs_nothing_once_it_is_back(engine: Engine, settings: Settings) ->
 def test_a_stack_that_ended_costs_nothing_while_its_project_goes_on(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     bring(engine, settings, [500.0], 40, fields={"gpus": 32})
-    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]  # nobody judged that stack again
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]  # that stack was not judged again
     renew(engine)
     assert costs(engine) == [0.0]
 
@@ -715,7 +713,7 @@ def test_a_project_that_nothing_is_uploaded_to_costs_nothing_two_weeks_later(
     assert costs(engine) == [0.0]
 
 
-def test_a_branch_costs_what_its_own_runs_cost(engine: Engine, settings: Settings) -> None:
+def test_the_cost_of_a_branch_counts_its_own_runs(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 14))
     bring(engine, settings, [1100.0], 14, branch="feature/x")
     assert costs(engine) == []

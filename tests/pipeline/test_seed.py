@@ -1,4 +1,4 @@
-"""Databases that the benches fill: pages, lists and the worker take the copied rows for runs that were read."""
+"""Databases filled by the benches: pages, lists and the worker treat the copied rows as processed runs."""
 
 import pytest
 from sqlalchemy import Engine

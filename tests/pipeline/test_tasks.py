@@ -1,4 +1,4 @@
-"""Tasks as functions: what they leave behind, twice or failed; temporary folders; statements per run."""
+"""Tasks as functions: results when repeated or failed; temporary folders; statements per run."""
 
 import shutil
 import subprocess
@@ -52,7 +52,7 @@ def test_importing_the_queue_creates_no_folder(settings: Settings) -> None:
     assert not (settings.data_dir / "queue").exists()
 
 
-def test_a_run_is_processed_once_however_often_it_is_rung_for(client: TestClient, engine: Engine) -> None:
+def test_a_run_is_processed_once_even_if_enqueued_repeatedly(client: TestClient, engine: Engine) -> None:
     run_id = uploaded(client)
     process_run(run_id)
     first = run_of(engine, run_id)
@@ -135,7 +135,7 @@ def test_a_database_that_is_away_is_no_attempt(
     assert run_of(engine, run_id).status == "ready"
 
 
-def test_a_log_that_takes_too_long_is_given_up_at_once(
+def test_a_log_that_takes_too_long_is_given_up_immediately(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def take_too_long(*_: object) -> None:
@@ -168,7 +168,7 @@ def test_a_claim_lost_while_working_writes_nothing(
         assert session.exec(select(SeriesRow)).all() == []
 
 
-def test_a_run_that_was_deleted_is_nobody_s_work(client: TestClient, engine: Engine) -> None:
+def test_a_deleted_run_is_not_processed(client: TestClient, engine: Engine) -> None:
     run_id = uploaded(client)
     with transaction(engine) as session:
         session.execute(delete(RunRow).where(col(RunRow.id) == run_id))
@@ -209,7 +209,7 @@ def test_sweeps_leave_one_message_for_each_run_that_waits(client: TestClient, se
     assert len(messages(settings)) == 3
 
 
-def test_one_sweep_waits_however_often_it_is_asked_for(settings: Settings) -> None:
+def test_one_sweep_waits_even_if_requested_repeatedly(settings: Settings) -> None:
     scheduler = SweepScheduler(app=queue.get_celery(), lazy=True)
     entry = scheduler.Entry(name="sweep", task=queue.SWEEP, schedule=maybe_schedule(1.0), app=queue.get_celery())
     for _ in range(3):

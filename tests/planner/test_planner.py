@@ -1,4 +1,4 @@
-"""The planner at the public door: a page to share, the same as JSON, refusals that say what to do, and a run's link."""
+"""The planner through the public interface: a page to share, the same as JSON, errors with advice, and a run's link."""
 
 import html
 import re

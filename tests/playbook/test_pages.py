@@ -1,4 +1,4 @@
-"""The playbook at the public door: the list, one rule whole, counts of what became of it here, a team's files."""
+"""The playbook through the public interface: the list, a complete rule, counts of its results, a team's files."""
 
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def last_runs(client: TestClient, rule: str) -> set[int]:
     return {row["run_id"] for row in client.get(f"/api/v1/rules/{rule}").json()["last_fired"]}
 
 
-def test_what_was_measured_here_overrides_what_is_published(client: TestClient, engine: Engine) -> None:
+def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session)
         make_advised(session, fields={"ep_overlap": True}, ms=40_000.0, purpose="experiment")

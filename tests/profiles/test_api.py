@@ -20,7 +20,7 @@ from workers.tasks import process_profile
 
 
 def facts_of(engine: Engine, run_id: int) -> Mapping[str, object]:
-    """What the rules are asked about."""
+    """Return the input of the rules."""
     with read_session(engine) as session:
         return read_run(session, run_id).facts
 

@@ -100,7 +100,7 @@ def test_a_profile_ends_its_phase_and_opens_retuning_until_it_is_removed(client:
     assert phases_of(client, run_id) == before
 
 
-def test_a_run_of_the_same_configuration_needs_no_profile_of_its_own(client: TestClient) -> None:
+def test_a_run_uses_the_profile_of_a_run_with_the_same_configuration(client: TestClient) -> None:
     run_id, nightly, other = make_run(client), make_run(client, commit="b" * 40), make_run(client, ep=2)
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
@@ -129,7 +129,7 @@ def test_suggestions_name_the_profile_and_the_numbers_that_they_rest_on(client: 
     assert "measured by profile" not in after
 
 
-def test_the_upload_page_takes_traces_beside_the_log(client: TestClient) -> None:
+def test_the_upload_page_accepts_traces_with_the_log(client: TestClient) -> None:
     files = [("log", ("train.log", LOG)), ("profile", ("rank-0.json.gz", trace("ddp-a100-ns")))]
     answer = client.post("/upload", files=files, data={"project": "profiled"}, follow_redirects=False)
     assert answer.status_code == 303, answer.text

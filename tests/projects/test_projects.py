@@ -136,7 +136,7 @@ def test_availability_is_that_of_the_newest_run_with_all_counted(
     assert ([item["container"] for item in second["items"]], second["total"], second["pages"]) == ([nemo], 2, 2)
     assert nemo not in client.get("/availability?page=2").text
 
-    # In a large database, a count is used again with the runs since then.
+    # In a large database, a count is reused, plus the runs since then.
     for name, value in {"_SHORT_SECONDS": -1.0, "_TIMES": 10**9, "_UNSETTLED": 0}.items():
         monkeypatch.setattr(suspect_evidence, name, value)
     for runs in (1, 2):
@@ -161,7 +161,7 @@ def small(engine: Engine, client: TestClient) -> TestClient:
     return client
 
 
-def test_an_upload_over_the_bytes_leaves_nothing_behind(small: TestClient, engine: Engine, settings: Settings) -> None:
+def test_an_upload_over_the_byte_quota_stores_nothing(small: TestClient, engine: Engine, settings: Settings) -> None:
     allow(small, quota_bytes=SIZE + 10)
     first = upload(small, LOG, meta=SMALL)
     assert first.status_code == 202

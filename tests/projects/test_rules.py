@@ -1,4 +1,4 @@
-"""A project's baseline branch and its links of commits: checked, recorded, and judged by anew."""
+"""A project's baseline branch and commit links: validated, recorded, and applied by judging again."""
 
 import html
 from typing import Any
@@ -36,7 +36,7 @@ def works(engine: Engine) -> list[str]:
         return list(session.execute(select(col(StackWorkRow.work))).scalars())
 
 
-def test_what_is_left_out_stays_and_each_change_is_recorded(client: TestClient) -> None:
+def test_omitted_fields_stay_and_each_change_is_recorded(client: TestClient) -> None:
     assert client.get(ADDRESS).json() == {
         "project": "moe", "baseline_branch": "main", "commit_url": "", "compare_url": "", "changes": [],
     }  # fmt: skip

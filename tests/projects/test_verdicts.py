@@ -1,4 +1,4 @@
-"""What a project decides about verdicts: the page, the API, and what it changes for its runs."""
+"""A project's policy for verdicts: the page, the API, and the effect on its runs."""
 
 import re
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Published figures: the list, what teams add, and the nearest figure to a run."""
+"""Published figures: the list, figures that teams add, and the nearest figure to a run."""
 
 import csv
 import io
@@ -73,7 +73,7 @@ def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/references?kind=rumour"), 422, field="kind")
 
 
-def test_a_team_adds_its_own_and_it_is_told_from_the_others(client: TestClient) -> None:
+def test_a_team_adds_its_own_figure_which_is_labelled(client: TestClient) -> None:
     added = add(client, note="=cmd <b>", reason="From the workshop.")
     assert added["label"] == "another lab's measurement, entered by hand"
     assert added["contract"] == {
@@ -108,7 +108,7 @@ def test_a_team_adds_its_own_and_it_is_told_from_the_others(client: TestClient) 
         ({"kind": "release_table"}, "kind"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_kept(client: TestClient, wrong: dict[str, Any], field: str) -> None:
+def test_invalid_values_are_named_and_nothing_is_stored(client: TestClient, wrong: dict[str, Any], field: str) -> None:
     assert_problem(client.post("/api/v1/references", json=OWN | wrong), 422, field=field)
     assert listed(client, kind="own")["total"] == 0
 
@@ -137,7 +137,7 @@ def test_a_correction_that_changes_nothing_is_no_event(client: TestClient) -> No
     assert [event["action"] for event in again["events"]] == ["add"]
 
 
-def test_who_read_it_before_somebody_changed_it_is_told_so(client: TestClient) -> None:
+def test_a_change_based_on_an_old_state_is_refused(client: TestClient) -> None:
     added = add(client)
     seen = added["entered"]["changed_at"]
     address = f"/api/v1/references/{added['id']}"
@@ -194,7 +194,7 @@ def test_a_figure_of_a_project_is_offered_to_it_alone(client: TestClient, engine
     assert listed(client, kind="own", project="west")["total"] == 1
 
 
-def test_there_is_an_end_to_what_is_kept(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_values_are_limited(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "MAX_IN_FORCE", 1)
     add(client)
     assert_problem(
@@ -370,10 +370,10 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     assert_problem(client.get("/api/v1/references/nearest?stack=abcdef012345"), 404, "No stack with the key")
 
 
-def test_a_figure_of_the_very_job_wins_whatever_it_leaves_open_and_says_to_what_it_is_nearest(
+def test_a_figure_of_the_same_job_wins_despite_unknown_fields_and_lists_its_nearest_stacks(
     client: TestClient, session: Session
 ) -> None:
-    """Of NVIDIA's card container and micro-batch differ; the team states both, and no layout."""
+    """NVIDIA's card differs in container and micro-batch; the team states both, and no layout."""
     stack(session, 21_846.0, dispatcher="hybridep", mbs=2, container="ours:1")
     meta = {"seq_len": 4096, "gbs": 1024, "mbs": 2, "container": "ours:1", "routing_mode": "forced-balance"}
     number = add(client, contract=OWN["contract"] | meta | {"dispatcher": "hybridep"})["id"]
@@ -387,7 +387,7 @@ def test_a_figure_of_the_very_job_wins_whatever_it_leaves_open_and_says_to_what_
     assert "<code>container</code>" in page.partition('data-nearest="')[2]
 
 
-def test_what_is_wrong_with_a_figure_is_told_at_once_and_where_it_belongs(client: TestClient) -> None:
+def test_invalid_figures_are_reported_together_and_by_field(client: TestClient) -> None:
     wrong = client.post("/api/v1/references", json={}).json()["errors"]
     assert {"author", "source", "contract.model"} <= {item["field"] for item in wrong}
     misplaced = client.post("/api/v1/references", json={"author": "Ada", "gpu": "H100"})

@@ -1,4 +1,4 @@
-"""Runs that come in and are judged, for the tests of verdicts."""
+"""Runs that arrive and are judged, for tests of verdicts."""
 
 import hashlib
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ def day(number: float) -> datetime:
 
 
 def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **columns: Any) -> int:
-    """A run that was just read: what a worker leaves in the database before anything is judged."""
+    """A run that was just read: the state of the database before it is judged."""
     commit = commit or hashlib.sha256(repr((step_time_ms, at, columns)).encode()).hexdigest()[:12]
     with transaction(engine) as session:
         stack = make_stack(session, [step_time_ms], started=day(at), commits=[commit], judged=False, **columns)

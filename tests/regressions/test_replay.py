@@ -1,4 +1,4 @@
-"""A real history, through the API in the order of its commits: what the service says after each run.
+"""A real history, uploaded through the API in commit order, and the service's answers after each run.
 
 The 14 runs are golden values of one of Megatron-LM's tests (four experts' worth of scoped CUDA graphs on 8 H100), from
 2025-10-31 to 2026-07-25, as NVIDIA committed them. Four things happened that are known to be real: the container went
@@ -34,9 +34,9 @@ FIRST_OF_25_11 = "de866fa5"
 FIRST_OF_26_06 = "cd4afffa"
 
 VERDICTS = [
-    # 25.09: step times tell nothing apart; memory is 3.2 % higher in the second run and 7.5 % in the fourth.
+    # 25.09: step times show no difference; memory is 3.2 % higher in the second run and 7.5 % in the fourth.
     ("no_baseline", ""), ("regression", ""), ("inconclusive", ""), ("regression", ""),
-    # 25.11: slower than 25.09. Then memory is 4 % higher than in the one run before; the third run has it, too.
+    # 25.11: slower than 25.09. Then memory is 4 % higher than in the previous run, and also in the third run.
     ("no_baseline", "regression"), ("regression", ""), ("inconclusive", ""),
     # 26.02: faster than 25.11, by too little for three runs; then the slow run, and the return.
     ("no_baseline", "inconclusive"), ("inconclusive", ""), ("inconclusive", ""),
@@ -49,7 +49,7 @@ VERDICTS = [
 
 @dataclass(frozen=True)
 class Golden:
-    """One run: its metadata as stated, and its document."""
+    """One run: its stated metadata and its document."""
 
     commit: str
     meta: dict[str, Any]
@@ -103,7 +103,7 @@ def said_of(client: TestClient, run_id: int) -> dict[str, Any]:
 
 
 def decisions(client: TestClient, ids: Iterable[int]) -> list[tuple[str, str]]:
-    """What is said of each run now, and of its contrast to the container before."""
+    """Return the current verdict of each run, and its contrast with the container before."""
     sentences = [said_of(client, run_id) for run_id in ids]
     return [(item["verdict"], (item["contrast"] or {}).get("decision", "")) for item in sentences]
 
@@ -136,7 +136,7 @@ def test_every_verdict_says_no_more_than_the_history_shows(client: TestClient) -
     ids = [upload(client, run) for run in history()]
     assert decisions(client, ids) == VERDICTS
     memory = [members(regression) for regression in regressions(client, "peak_memory_gib")]
-    # The second of them goes on in 25.11, whose second run needs no more than it did.
+    # The second one continues in 25.11, whose second run needs no more than it did.
     assert sorted(slow[0] for slow in memory) == [ids[1], ids[3]]
 
 
@@ -152,7 +152,7 @@ def test_a_slow_night_is_called_and_asks_for_a_rerun_that_acquits_it(client: Tes
     assert [item["kind"] for item in regressions(client)] == ["upgrade"]
 
 
-def test_in_whatever_order_the_runs_of_a_container_come_in_the_end_is_the_same(client: TestClient) -> None:
+def test_the_arrival_order_of_the_runs_of_a_container_does_not_matter(client: TestClient) -> None:
     in_order = history()
     stacks = [[run for run in in_order if run.meta["container"] == image] for image in images(in_order)]
     ids = {run.commit: upload(client, run) for stack in stacks for run in reversed(stack)}

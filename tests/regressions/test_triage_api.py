@@ -234,7 +234,7 @@ def test_a_note_alone_is_part_of_the_discussion(client: TestClient, make: Make) 
     ]  # fmt: skip
 
 
-def test_what_is_so_already_is_no_change(client: TestClient, make: Make) -> None:
+def test_setting_the_current_value_changes_nothing(client: TestClient, make: Make) -> None:
     number = make(assignee="Ada")
     before = client.get(f"{URL}/{number}").json()
     assert patch(client, number, state="open", assignee="Ada").json() == before
@@ -283,7 +283,7 @@ def test_a_state_that_may_not_follow_is_refused(client: TestClient, make: Make) 
     assert "can only become open" in fields(answer)["state"]
 
 
-def test_what_somebody_else_changed_is_told_and_not_overwritten(client: TestClient, make: Make) -> None:
+def test_concurrent_changes_are_reported_and_not_overwritten(client: TestClient, make: Make) -> None:
     number = make()
     seen = client.get(f"{URL}/{number}").json()["changed_at"]
     assert patch(client, number, author="Grace", state="acknowledged", changed_at=seen).status_code == 200
@@ -365,7 +365,7 @@ def test_several_are_changed_all_or_none(client: TestClient, make: Make) -> None
     assert client.get(f"{URL}/{good}").json()["state"] == "open"
 
 
-def test_what_is_not_there_is_not_found(client: TestClient) -> None:
+def test_missing_objects_are_not_found(client: TestClient) -> None:
     assert client.get(f"{URL}/7").status_code == 404
     assert patch(client, 7, state="fixed").status_code == 404
     assert client.get(URL).json()["items"] == []
@@ -419,7 +419,7 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         assert title == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
 
 
-def test_of_two_who_change_it_at_once_one_is_told(postgres: Engine) -> None:
+def test_of_two_concurrent_changes_one_is_refused(postgres: Engine) -> None:
     with transaction(postgres) as session:
         number = make_regression(session, make_slow_stack(session))
     with read_session(postgres) as session:

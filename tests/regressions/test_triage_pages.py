@@ -1,4 +1,4 @@
-"""The pages of triage through the door: what they say, forms without script, hostile text, empty states."""
+"""The triage pages through the public interface: texts, forms without script, hostile text, empty states."""
 
 import html
 import json
@@ -142,7 +142,7 @@ def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: 
     assert client.get(f"/regressions/{number}/chart?run=1").status_code == 404
 
 
-def test_every_mark_stands_at_its_value_or_names_it_in_the_lane(
+def test_every_mark_is_at_its_value_or_labelled_in_the_lane(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
     with transaction(engine) as session:
@@ -242,7 +242,7 @@ def test_the_spark_has_the_slow_runs_with_the_first_marked_and_no_other_configur
         assert max(y for _, y in after) < min(y for _, y in before) - 10, "30 % slower is higher by most of the picture"
 
 
-def test_stacks_of_one_name_are_told_apart(client: TestClient, engine: Engine, make: Make) -> None:
+def test_stacks_of_one_name_are_distinguished(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         stacks = [
             make_slow_stack(session, stack=str(length), contract={"seq_len": {"value": length, "source": "metadata"}})
@@ -308,7 +308,7 @@ def test_a_conflict_keeps_what_was_typed_and_shows_what_the_other_did(
     assert ">a bad node</textarea>" in answer.text
     assert 'name="assignee" type="text" value="Grace"' in answer.text
     assert row_of(engine, number).state == "acknowledged"
-    # Having seen it, the same form is a decision.
+    # After the user has seen it, the same form is a decision.
     again = {name: hidden(answer.text, name) for name in seen}
     post(client, address, state="invalid", note="a bad node", assignee="Grace", **again)
     row = row_of(engine, number)
@@ -371,7 +371,7 @@ def test_a_decision_is_answered_by_a_toast_that_undoes_it(client: TestClient, en
     undo(fixed, 409)
     undo(decide(state="invalid", note="a bad node"))
     assert state()[0] == "acknowledged"
-    # What the runs decide is not put back from the audit log.
+    # What the runs decide is not restored from the audit log.
     with transaction(engine) as session:
         session.get_one(RegressionRow, number).proposal = "fixed"
     assert events_in(decide(proposal="decline")) == []
@@ -415,7 +415,7 @@ def test_the_name_is_asked_once(client: TestClient, make: Make) -> None:
         ({"seen": "1", "state": "fixed", "author": ""}, 422, "must name the author"),
     ],
 )
-def test_a_refused_selection_says_why_beside_the_list(
+def test_a_refused_selection_shows_the_reason_next_to_the_list(
     client: TestClient, make: Make, form: dict[str, str], status: int, words: str
 ) -> None:
     make()
@@ -436,14 +436,14 @@ def test_hostile_text_stays_text(client: TestClient, engine: Engine, make: Make)
         assert "<script>alert" not in text, address
 
 
-def test_a_stored_link_that_is_none_is_not_offered(client: TestClient, make: Make) -> None:
+def test_an_invalid_stored_link_is_not_offered(client: TestClient, make: Make) -> None:
     number = make(external_url="javascript:alert(1)")
     for address in ("/regressions", f"/regressions/{number}"):
         assert 'href="javascript:' not in client.get(address).text
 
 
 @pytest.mark.parametrize("address", ["/regressions/7", "/regressions/x", "/regressions/99999999999999"])
-def test_what_is_not_there_is_a_page_that_says_so(client: TestClient, address: str) -> None:
+def test_a_missing_page_is_an_error_page(client: TestClient, address: str) -> None:
     answer = client.get(address, headers=HTML)
     assert answer.status_code == 404
     assert "<!doctype html>" in answer.text

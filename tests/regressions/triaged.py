@@ -23,7 +23,7 @@ NOISE = (0.0, 0.002, -0.001, 0.001, -0.002)
 
 @dataclass(frozen=True)
 class SlowStack:
-    """`runs` in order, one a day; those from `slow` on are slower."""
+    """`runs` in order, one per day; those from `slow` on are slower."""
 
     stack_key: str
     config_key: str

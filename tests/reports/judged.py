@@ -20,7 +20,7 @@ from tests.domain.verdict.matching_runs import make_record
 
 @dataclass
 class Lab:
-    """One project in which runs are made one after the other."""
+    """One project in which runs are created one after the other."""
 
     session: Session
     project: str = "moe-lab"

@@ -1,4 +1,4 @@
-"""The report as a CI job gets it: the comment on a change, and the same as JSON."""
+"""The report as a CI job receives it: the comment on a change, and the same as JSON."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -177,7 +177,7 @@ def test_a_first_run_says_that_nothing_came_before_it(client: TestClient, lab: L
     assert comment(client, lab, first)[0].startswith("**◌ no baseline")
 
 
-def test_what_is_shown_to_be_the_same_has_no_suspects(client: TestClient, lab: Lab) -> None:
+def test_no_change_has_no_suspects(client: TestClient, lab: Lab) -> None:
     nightly(lab, 20)
     same = [lab.run(commit="same") for _ in range(8)]
     lab.judge(*same)
@@ -289,7 +289,7 @@ def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> N
     assert any(line.startswith(f"- {address}, open, explains this level") for line in comment(client, lab, later))
 
 
-def test_names_and_values_of_others_are_no_markup(client: TestClient, lab: Lab) -> None:
+def test_untrusted_names_and_values_are_escaped(client: TestClient, lab: Lab) -> None:
     nightly(lab, 4, name=EVIL)
     slow = lab.run({"attention": "a|b<c>@you"}, slower=0.2, name=EVIL)
     lab.judge(slow)
@@ -310,7 +310,7 @@ def test_a_run_that_is_not_there_is_404(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/runs/7/report"), 404, "Run 7 does not exist")
 
 
-def test_a_regression_is_explained_by_the_profiles_beside_it(client: TestClient, lab: Lab) -> None:
+def test_a_regression_is_explained_by_its_nearest_profiles(client: TestClient, lab: Lab) -> None:
     nightly(lab)
     slow = lab.run(slower=0.09, name="nightly slow")
     lab.judge(slow)

@@ -1,4 +1,4 @@
-"""The two teams of `tests/access`, for what uploads tell whom."""
+"""The two teams of `tests/access`, to test what uploads reveal."""
 
 from tests.access.conftest import teams
 

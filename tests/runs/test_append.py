@@ -28,7 +28,7 @@ CUT = 3333
 
 
 def opened(client: TestClient, log: bytes = b"", **meta: Any) -> int:
-    """A run that is to receive more."""
+    """A run that will receive more."""
     run_id: int = upload(client, *([log] if log else []), meta={"complete": False, **meta}).json()["id"]
     return run_id
 
@@ -47,7 +47,7 @@ def stored_text(client: TestClient, run_id: int, position: int = 0) -> bytes:
     return client.get(f"/api/v1/runs/{run_id}/files/{position}").content
 
 
-def test_a_log_that_grows_has_the_figures_of_what_is_there(client: TestClient) -> None:
+def test_a_growing_log_has_the_figures_so_far(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
     process_run(run_id)
     first = run_of(client, run_id)
@@ -124,7 +124,7 @@ def test_many_small_pieces_are_few_objects_and_one_text(client: TestClient, engi
     assert run_of(client, run_id)["health"]["iterations"] == 120
 
 
-def test_clients_at_once_append_one_after_another(client: TestClient) -> None:
+def test_concurrent_clients_append_one_after_another(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda end: send(client, run_id, LOG[CUT:end], offset=CUT), range(4000, 4800, 100)))
@@ -232,7 +232,7 @@ def amend(client: TestClient, run_id: int, author: str = "Ada", note: str = "", 
     return answer
 
 
-def test_what_is_unknown_is_listed_with_how_to_supply_it(client: TestClient, run_id: int) -> None:
+def test_unknown_fields_are_listed_with_ways_to_supply_them(client: TestClient, run_id: int) -> None:
     run = run_of(client, run_id)
     listed = {field["name"]: field for field in run["unknown_fields"]}
     assert set(listed) == set(run["unknown"])
@@ -257,7 +257,7 @@ def test_a_stated_field_counts_and_is_recorded(client: TestClient, run_id: int) 
     ]
 
 
-def test_taking_it_back_restores_what_the_run_said(client: TestClient, run_id: int) -> None:
+def test_withdrawing_it_restores_the_value_of_the_run(client: TestClient, run_id: int) -> None:
     before = run_of(client, run_id)
     amend(client, run_id, gpu="H100", gpus=16)
     assert amend(client, run_id, author="Grace", gpu={"unset": True}, gpus={"unset": True}).status_code == 200
@@ -288,7 +288,7 @@ def test_a_run_that_is_not_there_cannot_be_amended(client: TestClient) -> None:
     assert_problem(amend(client, 99, gpus=8), 404, "Run 99 does not exist")
 
 
-def test_an_upload_that_waits_is_told_what_is_unknown(client: TestClient, run_id: int) -> None:
+def test_a_waiting_upload_gets_the_unknown_fields(client: TestClient, run_id: int) -> None:
     again = upload(client, LOG, meta={"gpus": 8, "project": "moe"}, wait=1).json()
     assert "container" in {field["name"] for field in again["unknown_fields"]}
     assert again["warnings"] == run_of(client, run_id)["warnings"]

@@ -1,4 +1,4 @@
-"""What cannot become a run is refused with its reason, and leaves no trace."""
+"""Uploads that cannot become a run are refused with the reason, and leave no trace."""
 
 import gzip
 import io
@@ -133,13 +133,13 @@ def test_metadata_as_a_file_have_the_same_limit(client: TestClient) -> None:
     assert_problem(client.post("/api/v1/runs", files=files), 422, "262,144 bytes", "Shorten", field="meta")
 
 
-def test_an_upload_without_a_log_says_what_was_sent(client: TestClient) -> None:
+def test_the_error_of_an_upload_without_a_log_names_the_sent_parts(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", files=[("logs", ("train.log", LOG))])
     assert_problem(answer, 422, "contains no log", "`logs`", "Parts are `log`", field="logs")
 
 
 @pytest.mark.parametrize("name", ["metadata", "foo", "files[]", "Log", ""])
-def test_a_part_that_nobody_would_read_is_refused_by_name(client: TestClient, name: str) -> None:
+def test_an_unknown_part_is_refused_by_name(client: TestClient, name: str) -> None:
     for content in ((None, "{}"), ("a.json", b"{}")):
         answer = client.post("/api/v1/runs", files=[("log", ("a.log", LOG)), (name, content)])
         assert_problem(answer, 422, f"`{name}`", "`log`, `config`, `events`, `meta`", "Nothing was saved", field=name)
@@ -166,7 +166,7 @@ def test_a_broken_form_is_explained(client: TestClient, content_type: str, body:
         assert_problem(answer, 400, words, "Nothing was saved", "HTTP client", field=field)
 
 
-def test_a_document_that_nobody_can_read_is_no_run(client: TestClient) -> None:
+def test_an_unreadable_document_does_not_become_a_run(client: TestClient) -> None:
     answer = client.post("/api/v1/runs", files=[("config", ("notes.yaml", b"colour: green\n"))])
     assert_problem(answer, 422, "notes.yaml is not a readable document")
 
@@ -176,7 +176,7 @@ def test_a_log_sent_as_text_is_explained(client: TestClient) -> None:
     assert_problem(answer, 422, "not a file", "-F log=@FILE")
 
 
-def test_what_is_no_form_is_refused(client: TestClient) -> None:
+def test_an_invalid_form_is_refused(client: TestClient) -> None:
     assert_problem(client.post("/api/v1/runs", json={"log": "text"}), 415, "multipart/form-data")
 
 

@@ -1,4 +1,4 @@
-"""One worker owns a run at a time; a dead one is replaced, a late one writes nothing, a poisonous run is parked."""
+"""One worker owns a run at a time; a dead one is replaced, a late one writes nothing, a failing run is parked."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -69,7 +69,7 @@ def test_a_run_is_claimed_once(engine: Engine, settings: Settings) -> None:
     assert run_of(engine, run_id).status == "processing"
 
 
-def test_a_run_that_is_not_there_is_nobody_s(engine: Engine, settings: Settings) -> None:
+def test_a_missing_run_is_not_found(engine: Engine, settings: Settings) -> None:
     assert claim(engine, 12345, settings) is None
 
 
@@ -125,7 +125,7 @@ def test_a_poisonous_run_is_parked_with_its_reason(engine: Engine, settings: Set
     assert due(engine, settings) == []
 
 
-def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settings: Settings) -> None:
+def test_an_attempt_that_fails_for_external_reasons_does_not_count(engine: Engine, settings: Settings) -> None:
     run_id = add_run(engine)
     for _ in range(settings.max_attempts + 2):
         run_claim = claim(engine, run_id, settings)
@@ -135,7 +135,7 @@ def test_an_attempt_that_is_nobody_s_fault_does_not_count(engine: Engine, settin
     assert run_of(engine, run_id).attempts == 0
 
 
-def test_what_was_given_up_is_due_first_and_then_what_is_due_longest(engine: Engine, settings: Settings) -> None:
+def test_given_up_deliveries_are_due_first_then_the_longest_due(engine: Engine, settings: Settings) -> None:
     later, waiting, resting, given_up, working, done = (add_run(engine, key) for key in "abcdef")
     for run_id in (given_up, working, done):
         run_claim = claim(engine, run_id, settings)

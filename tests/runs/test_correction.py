@@ -1,4 +1,4 @@
-"""Corrections change what runs state, are recorded, and have verdicts made again by the queue."""
+"""Corrections change what runs state, are recorded, and cause verdicts to be computed again."""
 
 from datetime import timedelta
 from typing import Any
@@ -29,7 +29,7 @@ def patch(client: TestClient, address: str, status: int = 200, **changes: Any) -
 
 
 def work(engine: Engine, settings: Settings, log_files: LogFiles) -> None:
-    """Do what the workers would do."""
+    """Do the work of the workers."""
     for _ in range(4):
         with read_session(engine) as session:
             runs = run_queue.due(session, settings, limit=100)

@@ -113,7 +113,7 @@ DAMAGED = {
 }
 
 
-def test_what_goes_on_as_text_is_read_and_what_was_skipped_is_said(client: TestClient) -> None:
+def test_text_after_garbage_is_read_with_a_warning(client: TestClient) -> None:
     wrong = {}
     for what, log in DAMAGED.items():
         answer = upload(client, log, meta={"name": what})
@@ -139,13 +139,13 @@ def test_a_log_that_grows_may_begin_with_a_hole(client: TestClient) -> None:
     assert client.get(f"/api/v1/runs/{answer.json()['id']}").json()["health"]["iterations"] == 60
 
 
-def test_what_is_no_text_is_refused_all_the_same(client: TestClient) -> None:
+def test_binary_data_is_still_refused(client: TestClient) -> None:
     utf16 = LONG_LOG.decode().encode("utf-16-le")
     for what in (os.urandom(200_000), bytes(65_536) + os.urandom(200_000), utf16, bytes(2 << 20)):
         assert upload(client, what).status_code == 422
 
 
-def test_the_result_is_the_same_whatever_the_chunks_are() -> None:
+def test_the_result_does_not_depend_on_the_chunks() -> None:
     for log in DAMAGED.values():
         whole = parse_text(log)
         cut = parse_log(log[at : at + 4097] for at in range(0, len(log), 4097))
@@ -162,7 +162,7 @@ def test_the_command_line_and_doctor_read_it_too(tmp_path: Path) -> None:
     assert [finding["state"] for finding in findings if finding["what"] == "log"] == ["ok"]
 
 
-# --- A log of a trainer that no reader knows says nothing about its job: the run is unread, and has not failed.
+# --- A log of an unknown trainer says nothing about its job: the run is unread, not failed.
 
 
 HEAD = "INFO:tensorflow:Starting job: Switch Transformer training\n"
@@ -221,7 +221,7 @@ def test_the_page_shows_the_lines_and_no_failure(client: TestClient) -> None:
     assert client.get("/").status_code == 200
 
 
-# --- Tables of iterations come back as they went out, and a stated format is held against the file at once.
+# --- Exported tables of iterations can be uploaded again, and a stated format is checked immediately.
 
 
 TABLE = "step,step_time_s,loss\n" + "".join(f"{n},{0.5 + n % 3 / 1000},{3 - n / 100}\n" for n in range(1, 41))
@@ -304,7 +304,9 @@ def test_metadata_and_the_form_describe_step_lines_too(client: TestClient) -> No
     run = read(client, UNREAD, name="by form")
     tried = client.get(f"/runs/{run['id']}", params={"read_as": "step {iteration}: loss = {} ({step_time_s} sec"}).text
     assert "step_time_ms = 16,100" in tried
-    assert re.findall(r'<a class="(button[^"]*)" *href="/runs/\d+/next"', tried) == ["button"]  # the form is what to do
+    assert re.findall(r'<a class="(button[^"]*)" *href="/runs/\d+/next"', tried) == [
+        "button"
+    ]  # the form has the advice
     form = {"read_as": "{step_time_s}", "author": "ada"}
     refused = client.post(f"/runs/{run['id']}/read-as", data=form)
     assert (refused.status_code, 'aria-invalid="true"' in refused.text) == (422, True)
@@ -318,7 +320,7 @@ def test_metadata_and_the_form_describe_step_lines_too(client: TestClient) -> No
     ("log", "status", "outcome"),
     [
         (HEAD + CAUGHT + STEPS, "unread", "unread"),  # it went on after the error
-        (HEAD + STEPS + OUT_OF_MEMORY, "failed", "out_of_memory"),  # the job did fail, whoever its trainer is
+        (HEAD + STEPS + OUT_OF_MEMORY, "failed", "out_of_memory"),  # the job did fail, whatever its trainer
         (HEAD + CAUGHT, "failed", "failed"),
         ("The quick brown fox\n" * 20, "unread", "unread"),
     ],
@@ -345,7 +347,7 @@ def test_the_command_line_says_the_same(tmp_path: Path) -> None:
     assert threewalls("compare", "--allow", "unread", *compare).code == 0
 
 
-# --- A body over the limit is refused before it is read whole, declared or not, by a real server.
+# --- A real server refuses a body over the limit before reading all of it, whether its size is declared or not.
 
 
 LIMIT = 4_000_000
@@ -369,7 +371,7 @@ def address(limited: Settings) -> Iterator[str]:
 
 
 class Stream:
-    """The first part of a form, as long as anybody reads it."""
+    """Yield the first part of a form for as long as it is read."""
 
     def __init__(self) -> None:
         self.sent = 0

@@ -42,7 +42,7 @@ def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) 
     assert client.get("/runs?columns=speed", headers=PAGE).status_code == 422
 
 
-def test_every_dot_stands_at_its_change_or_names_it(client: TestClient, engine: Engine) -> None:
+def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engine: Engine) -> None:
     changes = {"regression": 5.0, "improvement": -2.5, "no_change": 0.0, "inconclusive": 40.0, "no_baseline": None}
     with transaction(engine) as session:
         for verdict, change in changes.items():

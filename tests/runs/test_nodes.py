@@ -1,4 +1,4 @@
-"""The nodes of a run: from an uploaded list, and those that make runs slower, by the API and on the page."""
+"""The nodes of a run: from an uploaded list, and slow nodes, in the API and on the page."""
 
 from sqlalchemy import Engine
 from starlette.testclient import TestClient

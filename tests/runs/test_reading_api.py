@@ -119,7 +119,7 @@ def test_lines_that_mean_nothing_are_refused(client: TestClient, query: str) -> 
     assert_problem(client.get(f"{upload(client, LOG).headers['location']}/log?{query}"), 422)
 
 
-def test_a_download_is_an_attachment_that_nobody_sniffs(client: TestClient) -> None:
+def test_a_download_is_an_attachment_without_content_sniffing(client: TestClient) -> None:
     location = upload(client, LOG, name="über die;log.txt.gz").headers["location"]
     answer = client.get(f"{location}/files/0", headers={"Accept-Encoding": "identity"})
     assert answer.content == LOG

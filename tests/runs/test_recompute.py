@@ -1,4 +1,4 @@
-"""Figures of earlier definitions: computed again in batches, without reading logs, and what becomes of failures."""
+"""Figures of earlier definitions: recomputed in batches without reading logs, and the handling of failures."""
 
 from typing import Any
 
@@ -76,7 +76,9 @@ def test_figures_are_computed_again_without_reading_the_log(
     assert (counts(engine), ask(engine, settings)) == ((1, 0, 0), [])
 
 
-def test_what_another_reader_found_is_read_again(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_readings_of_another_reader_version_are_read_again(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     (run_id,) = processed(client, 412.0)
     with transaction(engine) as session:
         session.execute(update(ReadingRow).values(version=0))
@@ -105,7 +107,7 @@ def test_the_project_of_the_newest_run_is_ended_first(client: TestClient, engine
     first = ask(engine, settings)
     assert len(first) == process.BATCH_RUNS
     assert first == [*reversed(west), *list(reversed(east))[:4]]
-    assert ask(engine, settings) == list(reversed(east))[4:]  # those of before wait already
+    assert ask(engine, settings) == list(reversed(east))[4:]  # the earlier ones already wait
     assert ask(engine, settings) == []
 
 
@@ -115,7 +117,7 @@ def test_a_batch_holds_few_long_logs(client: TestClient, engine: Engine, setting
     assert len(ask(engine, settings)) == 1
 
 
-def test_a_run_that_cannot_be_computed_keeps_its_figures_and_nobody_waits_for_it(
+def test_a_run_that_cannot_be_recomputed_keeps_its_figures_and_blocks_no_other(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run_id,) = processed(client, 412.0)
@@ -232,7 +234,7 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
     assert client.get("/api/v1/definitions").json()["verdicts"] == {"total": 1, "waiting": 0}
 
 
-def test_changed_rules_are_told() -> None:
+def test_changed_rules_are_reported() -> None:
     assert changes({"flops": 1, "keys": 3}, {"flops": 2, "keys": 3}) == "flops 1 -> 2"
     assert changes({"flops": 1}, {"flops": 2, "reading": 1}) == "flops 1 -> 2, reading is new"
     assert changes({}, DEFINITIONS) == "an earlier version"

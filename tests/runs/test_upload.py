@@ -1,4 +1,4 @@
-"""A good upload is answered at once, stored whole, and processed into figures."""
+"""A valid upload is answered immediately, stored completely, and processed into figures."""
 
 import gzip
 import hashlib
@@ -83,7 +83,7 @@ def test_a_processed_run_has_its_figures(client: TestClient) -> None:
     ids=["plain", "gzip", "two gzip members", "padded gzip", "zstd", "two zstd frames"],
 )
 @pytest.mark.parametrize("name", ["train.log", "train.log.gz", "train.log.zst"])
-def test_what_is_compressed_is_seen_by_its_bytes(client: TestClient, compressed: bytes, name: str) -> None:
+def test_compression_is_recognised_by_content(client: TestClient, compressed: bytes, name: str) -> None:
     run = client.get(upload(client, compressed, name=name).headers["location"]).json()
     assert run["files"][0]["sha256"] == hashlib.sha256(LOG).hexdigest()
     assert client.get(run["files"][0]["url"]).content == LOG
@@ -124,7 +124,7 @@ def test_without_a_name_a_run_is_called_as_its_log(client: TestClient) -> None:
     assert run["name"] == "qwen3 night"
 
 
-def test_fields_that_nobody_knows_are_kept_and_warned_of(client: TestClient) -> None:
+def test_unknown_fields_are_stored_with_a_warning(client: TestClient) -> None:
     run_id = upload(client, LOG, meta={"gpus": 8, "favourite_colour": "green"}).json()["id"]
     process_run(run_id)
     warnings = client.get(f"/api/v1/runs/{run_id}").json()["warnings"]
@@ -165,7 +165,7 @@ def test_the_upload_page_has_one_primary_action_after_the_project(client: TestCl
     assert page.index('id="f-log"') < page.index('id="f-project"') < page.index('class="button primary"')
 
 
-# --- The upload page with log-ins: the project is one of those where one may upload.
+# --- The upload page with log-ins: the project is one where the user may upload.
 
 
 __all__ = ["teams"]
@@ -189,7 +189,7 @@ def test_the_project_is_chosen_of_those_where_one_may_upload(teams: Teams) -> No
     assert page.status_code == 303
 
 
-# --- The same upload is the same run, however often and however simultaneously it comes.
+# --- The same upload is the same run, even if it is sent repeatedly or concurrently.
 
 
 OTHER = training_log(step_time_ms=500.0)
@@ -238,7 +238,7 @@ def test_a_key_is_the_project_s_own(client: TestClient) -> None:
     assert (first.status_code, second.status_code) == (202, 202)
 
 
-def test_a_key_is_its_sender_s_own(teams: Teams) -> None:
+def test_an_idempotency_key_belongs_to_its_sender(teams: Teams) -> None:
     senders = [teams.client(who) for who in ("token:upload", "token:all", "contributor", "maintainer")]
     logs = [training_log(step_time_ms=300.0 + number) for number in range(len(senders))]
     first = [upload(sender, log, meta=META, key="job-17").json() for sender, log in zip(senders, logs, strict=True)]
@@ -248,7 +248,7 @@ def test_a_key_is_its_sender_s_own(teams: Teams) -> None:
     assert_problem(upload(senders[0], OTHER, meta=META, key="job-17"), 409, f"run {first[0]['id']}")
 
 
-def test_an_answer_about_another_s_run_carries_no_verdict(teams: Teams) -> None:
+def test_an_answer_about_the_run_of_another_caller_has_no_verdict(teams: Teams) -> None:
     own = upload(teams.client("token:upload"), LOG, meta=META).json()
     process_run(own["id"])
 
@@ -290,7 +290,7 @@ def test_simultaneous_duplicates_are_one_run_on_postgresql(settings: Settings, p
     app.state.engine.dispose()
 
 
-# --- Files are what they say, whatever field they come in; golden values give back the series they hold.
+# --- The content determines the type of a file, not the form field; golden values keep their series.
 
 
 COMMAND = b"torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --bf16 --num-experts 64 --moe-router-topk 8\n"

@@ -24,7 +24,7 @@ def upload(
     wait: float = 0,
     **files: bytes,
 ) -> Response:
-    """`meta`: an object to be sent as JSON, or text that is sent as it is."""
+    """`meta`: an object to send as JSON, or text to send unchanged."""
     parts: list[Any] = [("log", (name, log)) for log in logs]
     parts += [(kind, (f"{kind}.bin", content)) for kind, content in files.items()]
     if meta is not None:
@@ -47,7 +47,7 @@ def assert_problem(answer: Response, status: int, *words: str, field: str | None
 
 
 def traces(engine: Engine, settings: Settings) -> dict[str, int]:
-    """What an upload could have left: rows of each table, stored objects, messages."""
+    """Everything that an upload could have left: rows of each table, stored objects, messages."""
     with read_session(engine) as session:
         result = {
             table: int(session.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())  # noqa: S608

@@ -1,4 +1,4 @@
-"""A worker that claims a run and then never comes to its end: so that a test can kill one in the middle."""
+"""A worker that claims a run and never finishes it, so that a test can kill it in the middle."""
 
 import sys
 import threading

@@ -1,4 +1,4 @@
-"""What the servers that speak a forge's API have in common: a thread, faults to order, and a list of broken rules."""
+"""Common parts of servers that implement a forge's API: a thread, configurable faults, a list of violations."""
 
 import json
 import re
@@ -39,7 +39,7 @@ class Fault:
 
 
 class Forge:
-    """`base` is set when it listens. `wrong`: what was asked that the documentation does not allow."""
+    """`base` is set when it listens. `wrong`: requests that the documentation does not allow."""
 
     def __init__(self) -> None:
         self.base = ""
@@ -68,7 +68,7 @@ class Forge:
             self.lists += is_list
             first = is_list and self.listed_together is not None and self.lists <= self.listed_together.parties
         if self.listed_together is not None and first:
-            self.listed_together.wait(30)  # nobody goes on before everybody has looked
+            self.listed_together.wait(30)  # no client continues before all have read
         return answer
 
     def calls(self, method: str, path: str = "") -> list[Request]:
@@ -80,7 +80,7 @@ class Forge:
         return Answer(status, {"message": why})
 
     def checked(self, body: Any, required: Mapping[str, type], optional: Mapping[str, type]) -> str:
-        """What is wrong with a body; empty when nothing is."""
+        """Return what is wrong with a body; empty if nothing is."""
         if not isinstance(body, dict):
             return "the body is no JSON object"
         types = {**required, **optional}

@@ -1,4 +1,4 @@
-"""A server that takes the requests of GitHub's REST API that a report needs, as documented, and no others.
+"""A server that accepts only those requests of GitHub's REST API that a report needs, as documented.
 
 https://docs.github.com/en/rest/issues/comments, .../issues/labels, .../checks/runs, .../commits/statuses,
 .../users/users (2022-11-28).
@@ -106,7 +106,7 @@ class GitHub(Forge):
         return Answer(200, [{"id": number, "name": name} for number, name in enumerate(self.labels)])
 
     def _checks(self, request: Request) -> Answer:
-        """`latest` is one of each name; `all` is all of them."""
+        """`latest` has one of each name, `all` has every one."""
         wanted = request.query.get("filter", "latest")
         if wanted not in ("latest", "all"):
             return self.refuse(422, "filter is latest or all")
@@ -158,7 +158,7 @@ class GitHub(Forge):
 
     @staticmethod
     def _output(output: dict[str, Any]) -> dict[str, Any]:
-        """As it is answered, which is more than is taken."""
+        """In the form of an answer, which has more fields than a request."""
         return {"text": None, "annotations_count": 0, **output}
 
     def _status(self, request: Request) -> Answer:

@@ -1,4 +1,4 @@
-"""A server that takes the requests of GitLab's REST API that a report needs, as documented, and no others.
+"""A server that accepts only those requests of GitLab's REST API that a report needs, as documented.
 
 https://docs.gitlab.com/api/notes, .../merge_requests, .../commits#set-commit-pipeline-status, .../users;
 what a job's token may read: https://docs.gitlab.com/ci/jobs/ci_job_token.
@@ -20,7 +20,7 @@ _STATES = {"pending", "running", "success", "failed", "canceled", "skipped"}
 
 
 class GitLab(Forge):
-    """`knows_skipped`: versions before 17.6 refuse that state. `one_record`: a status cannot be set to what it is."""
+    """`knows_skipped`: versions before 17.6 refuse that state. `one_record`: refuses the current state."""
 
     def __init__(self, *, knows_skipped: bool = True) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class GitLab(Forge):
 
     @property
     def statuses(self) -> dict[str, dict[str, Any]]:
-        """By name, the last one of each: what the pipeline shows."""
+        """Return the last status of each name, as the pipeline shows it."""
         return {entry["name"]: entry for entry in self.all_statuses}
 
     def says(self, body: str, author: dict[str, Any] | None = None, *, system: bool = False) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class GitLab(Forge):
         return Answer(201, self.all_statuses[-1])
 
     def _list(self, request: Request) -> Answer:
-        """A final status is never changed: another of its name takes its place, and `all` shows both."""
+        """A final status never changes: another with its name replaces it, and `all` shows both."""
         named = [entry for entry in self.all_statuses if entry["name"] == request.query.get("name", entry["name"])]
         shown = named if request.query.get("all") == "true" else list({item["name"]: item for item in named}.values())
         return self.page_of([{k: v for k, v in item.items() if k != "state"} for item in shown], request)

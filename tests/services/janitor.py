@@ -1,4 +1,4 @@
-"""Ends whatever a test run leaves behind, also when the run itself is killed: `python janitor.py TOKEN PID FOLDER`.
+"""Clean up after a test run, even if the run itself is killed: `python janitor.py TOKEN PID FOLDER`.
 
 Waits for the process PID, its parent, to end. Then it ends every process that was started with TOKEN in its environment
 or works below FOLDER, and removes FOLDER. It imports nothing of the project and runs in a session of its own.
@@ -32,7 +32,7 @@ def processes_of(token: str, folder: str) -> list[int]:
 
 
 def end_all(token: str, folder: str) -> None:
-    """PostgreSQL is asked first: killed, it would leave shared memory behind."""
+    """Stop PostgreSQL first, because a killed one would leave shared memory behind."""
     start = time.monotonic()
     while pids := processes_of(token, folder):
         for pid in pids:

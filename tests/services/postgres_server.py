@@ -69,7 +69,7 @@ def _run(folder: Path, program: str, *arguments: str) -> None:
 
 
 def _binary(name: str) -> str:
-    """On the path, or where Debian keeps each major version. Missing, it fails the test."""
+    """On the path, or where Debian installs each major version. If it is missing, the test fails."""
     if result := shutil.which(name):
         return result
     versions = sorted(DEBIAN_BINARIES.glob(f"*/bin/{name}"))

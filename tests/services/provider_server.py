@@ -1,6 +1,6 @@
-"""An identity provider, as a process: discovery, keys, codes by PKCE, RS256, and the lies that a test asks for.
+"""An identity provider as a process: discovery, keys, codes with PKCE, RS256, and configurable false statements.
 
-python -m tests.services.provider_server: prints its address, then answers until it is ended.
+python -m tests.services.provider_server: prints its URL, then answers until it is stopped.
 """
 
 import base64
@@ -21,7 +21,7 @@ CALLBACK = "http://testserver/login/oidc/callback"
 
 
 class Book:
-    """What the provider knows: its key, the codes that it gave, who logs in next, and how it lies."""
+    """The provider's state: its key, issued codes, the next user, and its false statements."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -47,7 +47,7 @@ class Book:
         return f"{signed}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
 
-BOOK: Book  # made by the process alone: two keys cost a quarter of a second
+BOOK: Book  # created only in the process, because two keys take a quarter of a second
 
 
 def packed(value: object) -> str:

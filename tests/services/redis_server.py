@@ -20,7 +20,7 @@ def free_port() -> int:
 def start_redis(port: int) -> subprocess.Popen[bytes]:
     """Start it and wait until it answers. FileNotFoundError, which fails the test, where it is not installed."""
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-    # It overwrites its environment, so the janitor knows it by its folder.
+    # It overwrites its environment, so the janitor identifies it by its folder.
     process = subprocess.Popen([*command, "--databases", "64"], stdout=subprocess.DEVNULL, cwd=tempfile.gettempdir())
     import redis  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What the processes of one test run share: a folder, and the servers that each of them finds or starts."""
+"""Shared by the processes of one test run: a folder, and the servers that each of them finds or starts."""
 
 import fcntl
 import json
@@ -40,7 +40,7 @@ def begin(config: pytest.Config) -> None:
     temporary = Path(folder) / "tmp"
     temporary.mkdir()
     os.environ |= {janitor.VARIABLE: token, FOLDER: folder, "TMPDIR": str(temporary)}
-    tempfile.tempdir = None  # so that pytest's own folders lie there, too
+    tempfile.tempdir = None  # so that pytest's own folders are there as well
     environment = {name: value for name, value in os.environ.items() if name != janitor.VARIABLE}
     config.stash[_JANITOR] = subprocess.Popen(
         [sys.executable, "-I", janitor.__file__, token, str(os.getpid()), folder],
@@ -64,17 +64,17 @@ def end(config: pytest.Config) -> None:
 
 
 def end_lost_runs(parent: Path) -> None:
-    """End what is left of runs that were killed together with their janitor: they hold their lock no more."""
+    """Clean up after runs that were killed together with their janitor: their lock is free."""
     for alive in parent.glob(f"{PREFIX}*/{ALIVE}"):
         with suppress(OSError), alive.open() as file:  # of another user, or another run ends it
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if token := file.read().strip():  # else it is about to take its lock
+            if token := file.read().strip():  # otherwise it is about to take its lock
                 janitor.end_all(token, str(alive.parent))
                 shutil.rmtree(alive.parent, ignore_errors=True)
 
 
 def _parent() -> Path:
-    """Memory where there is enough of it: databases and logs of tests wait for the disk ten thousand times."""
+    """Return a folder in memory if there is enough, because databases and logs of tests often wait for the disk."""
     if MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         return MEMORY
     return Path(tempfile.gettempdir())
@@ -85,7 +85,7 @@ def folder() -> Path:
 
 
 def once(name: str, make: Callable[[], Any]) -> Any:
-    """What `make` returned in the first process of the run that asked for `name`, as JSON keeps it."""
+    """Return the result of `make` from the first process that requested `name`, converted through JSON."""
     path = folder() / f"{name}.json"
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -40,7 +40,7 @@ class House:
     """Those of a job with a token of the project: here everybody logs in."""
 
     def start(self, command: Sequence[str], name: str = "") -> subprocess.Popen[bytes]:
-        """A Python module as a process in a session of its own, stopped with the house."""
+        """A Python module as a process in its own session, stopped with the service."""
         extra = ("-n", f"{name}@test") if name else ()
         process = subprocess.Popen([sys.executable, "-m", *command, *extra], start_new_session=True)
         self.stack.callback(kill, process)
@@ -103,7 +103,7 @@ def new_token(settings: Settings, project: str) -> str:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """kill -9 for it and all that it started, at once."""
+    """Kill it and all of its children immediately with kill -9."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,4 +1,4 @@
-"""A large upload goes through the server and its worker in a few MiB."""
+"""A large upload passes through the server and its worker with a few MiB of memory."""
 
 import subprocess
 from pathlib import Path
@@ -16,7 +16,7 @@ ALLOWED_GROWTH_MIB = 64
 
 
 def peak_mib(pid: int) -> int:
-    """The most memory that the process ever held."""
+    """Return the peak memory of the process."""
     status = Path(f"/proc/{pid}/status").read_text()
     return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

@@ -82,7 +82,7 @@ def make_old(database: Engine) -> None:
 
 
 def mixed(database: Engine) -> list[Any]:
-    """Current verdicts that rest on runs of other versions than they say, or of two."""
+    """Return current verdicts that are based on runs of other versions than they state, or of two versions."""
     statement = (
         "SELECT verdict.id FROM verdict, jsonb_array_elements_text(document::jsonb -> 'baseline') AS based"
         " JOIN run ON run.id = based::int"
@@ -92,7 +92,7 @@ def mixed(database: Engine) -> list[Any]:
         return list(connection.execute(text(statement), {"new": DEFINITION_VERSION}).all())
 
 
-def test_history_is_computed_again_to_the_end_whatever_is_killed(house: House, database: Engine) -> None:
+def test_recomputation_completes_although_processes_are_killed(house: House, database: Engine) -> None:
     first = house.start(WORKER, "first")
     house.start(BEAT)
     with ThreadPoolExecutor(4) as pool:
@@ -105,7 +105,7 @@ def test_history_is_computed_again_to_the_end_whatever_is_killed(house: House, d
 
     seen: list[int] = []
     late = 0
-    for number in range(KILLS + 1):  # killed in the middle, then left alone with an upload on top
+    for number in range(KILLS + 1):  # killed in the middle, then left to recover, with an additional upload
         if number == KILLS:
             late = upload(house, RUNS)
         worker = house.start(WORKER, f"worker-{number}")

@@ -20,7 +20,7 @@ UPLOADS = 12
 
 @dataclass
 class Broker:
-    """A Redis of these tests alone, so that one of them may stop it."""
+    """A Redis for these tests only, so that one of them can stop it."""
 
     port: int
     running: ExitStack
@@ -87,7 +87,7 @@ def test_a_log_that_grows_under_two_workers_is_whole_at_its_end(house: House, da
     run_id = int(opened.json()["id"])
     logs = f"{house.web.address}/api/v1/runs/{run_id}/logs"
     for start in range(step, len(log), step):
-        # Two clients send the same piece at once: one is first, the other finds it there.
+        # Two clients send the same piece at the same time: one is first, the other finds it stored.
         with ThreadPoolExecutor(2) as pool:
             sent = pool.map(
                 lambda _, at=start: httpx2.post(

@@ -1,4 +1,4 @@
-"""`threewalls serve --web-processes N`: several processes behind one address, each replaced when it dies."""
+"""`threewalls serve --web-processes N`: several processes on one port, each replaced when it dies."""
 
 import os
 import signal

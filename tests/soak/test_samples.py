@@ -1,7 +1,7 @@
-"""A few events of campaigns of `bench/soak`: nothing acknowledged is lost or doubled, nothing is left over.
+"""A few events of the campaigns in `bench/soak`: nothing acknowledged is lost or duplicated, nothing is left over.
 
-Each is the same every time but for what the machine's speed decides. `make test` takes one of the embedded service, one
-of the scaled mode and the readers. `make soak` takes one of each, and runs them for minutes or hours.
+Each is deterministic except for the machine's speed. `make test` runs one on the embedded service, one in the scaled
+mode, and the readers. `make soak` runs one of each for minutes or hours.
 """
 
 import os

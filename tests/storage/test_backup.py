@@ -1,4 +1,4 @@
-"""A service that is backed up and restored on an empty machine gives equal answers."""
+"""A service that is backed up and restored on an empty machine returns the same answers."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ SAMPLE = [("sqlite", "s3"), ("sqlite", "backups"), ("postgresql", "backup.tar")]
 def service(
     database: str, request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[Settings, Engine]]:
-    """A service with runs, and an engine of it."""
+    """A service with runs, and its engine."""
     if database == "postgresql":
         settings = use(monkeypatch, database_url=request.getfixturevalue("postgres_url"))
     engine = make_engine(settings)

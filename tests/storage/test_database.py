@@ -1,4 +1,4 @@
-"""Sessions: one place commits, writers wait, times keep their zone; databases that cannot be used."""
+"""Sessions: commits in one place, waiting writers, time zones; unusable databases."""
 
 import shutil
 import sqlite3
@@ -68,7 +68,7 @@ def test_times_come_back_aware_and_in_utc(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize(("durable", "synchronous"), [(True, 2), (False, 1)])
-def test_what_is_acknowledged_waits_for_the_disk(engine: Engine, durable: bool, synchronous: int) -> None:
+def test_acknowledged_data_is_synced_to_disk(engine: Engine, durable: bool, synchronous: int) -> None:
     for _ in range(2):  # connections are used again
         with transaction(engine, durable=durable) as session:
             assert session.execute(text("PRAGMA synchronous")).scalar_one() == synchronous
@@ -157,7 +157,7 @@ def test_databases_that_cannot_be_used_are_refused_in_a_sentence(
             code = main([command, "--data", str(folder), *(["--port", "0"] if command == "serve" else [])])
             output = capsys.readouterr()
             if name == "later" and command == "verify":
-                continue  # another process may be of that version, which reads what this one needs
+                continue  # another process may have that version, which reads what this one needs
             if code != 3 or reason not in output.err or "Traceback" in output.err:
                 wrong.append(f"{name}: {command} ended with {code}: {output.err[-300:]}")
             if file.is_file() and file.read_bytes() != before:

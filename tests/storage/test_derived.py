@@ -1,4 +1,4 @@
-"""What triggers derive from runs equals what a query over all of them says, on both databases."""
+"""Data that triggers derive from runs equals the result of a query over all runs, on both databases."""
 
 import random
 import shutil
@@ -174,7 +174,7 @@ def test_earlier_databases_get_what_is_derived(database: Settings, engine: Engin
     assert after == before != {}
 
 
-def test_the_revision_of_a_stack_grows_with_whatever_its_history_shows(engine: Engine) -> None:
+def test_the_revision_of_a_stack_grows_with_every_shown_change(engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_run(session, stack_key="aa")
     columns = sorted({column.name for column in stacks._NEWEST_FIRST.selected_columns if column.table is not None})

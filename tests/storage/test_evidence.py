@@ -1,4 +1,4 @@
-"""What the service knows about suspects: A/Bs on the same knob, and other stacks with the same change."""
+"""Evidence about suspects: A/Bs on the same knob, and other stacks with the same change."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -27,7 +27,7 @@ def session(engine: Engine) -> Iterator[Session]:
 
 
 def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
-    """Eight nights that vary by 0.2 %, of a stack of its own; each night has one commit in all stacks."""
+    """Eight nights of one stack that vary by 0.2 %; each night has the same commit in all stacks."""
     commits = [f"{night:040x}" for night in range(1, 9)]
     return make_stack(session, [ms * (1 + item / 1000) for item in NOISE], fields=KNOWN | fields, commits=commits)
 
@@ -85,7 +85,7 @@ def test_past_a_bs_on_the_knob_support_it_in_both_directions(session: Session) -
     assert knob.evidence[0].startswith("Median of 2 A/Bs on 2 stacks: 9.9")
 
 
-def test_reruns_are_one_a_b_and_a_quarantined_run_is_none(session: Session) -> None:
+def test_reruns_are_one_a_b_and_a_quarantined_run_does_not_count(session: Session) -> None:
     nightly(session, seq_len=2048)
     for day in range(3):
         one_more(session, 440.0, day=day, seq_len=2048, ep_overlap=True, purpose="experiment")

@@ -55,7 +55,7 @@ def stored_paths(store: LogFiles) -> list[str]:
     return sorted(entry["path"] for batch in obstore.list(store._store) for entry in batch)
 
 
-def test_a_file_is_kept_by_the_hash_of_what_it_says(store: LogFiles) -> None:
+def test_a_file_is_stored_by_the_hash_of_its_content(store: LogFiles) -> None:
     stored = store.put([TEXT[:1000], TEXT[1000:]])
     assert stored.sha256 == hashlib.sha256(TEXT).hexdigest()
     assert stored.size_bytes == len(TEXT)
@@ -243,7 +243,7 @@ def recorded(database: Engine) -> list[str]:
         return list(session.exec(select(StoredObjectRow.key)))
 
 
-def test_what_an_upload_left_is_forgotten_after_a_while(database: Engine, settings: Settings) -> None:
+def test_remnants_of_an_upload_are_deleted_after_a_while(database: Engine, settings: Settings) -> None:
     store = LogFiles.from_settings(settings)
     key = put(database, store, b"left behind")
     assert objects.forget_unused(database, store) == 0
@@ -253,7 +253,9 @@ def test_what_an_upload_left_is_forgotten_after_a_while(database: Engine, settin
         list(store.stream([key]))
 
 
-def test_what_another_team_needs_stays_whoever_forgets(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_objects_used_by_another_team_stay_after_a_deletion(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     assert upload(client, LOG).status_code == 202
     store, keys = LogFiles.from_settings(settings), recorded(engine)
     with seeing(frozenset()):
@@ -262,7 +264,7 @@ def test_what_another_team_needs_stays_whoever_forgets(client: TestClient, engin
     assert recorded(engine) == keys
 
 
-def test_what_is_wanted_again_stays(database: Engine, settings: Settings) -> None:
+def test_requested_objects_stay(database: Engine, settings: Settings) -> None:
     store = LogFiles.from_settings(settings)
     key = put(database, store, b"wanted twice")
     with transaction(database) as session:

@@ -1,4 +1,4 @@
-"""Migrations build what the models say, up and down, and keep every row of version 0.1, on both databases."""
+"""Migrations produce the tables of the models, up and down, and keep every row of version 0.1, on both databases."""
 
 import base64
 import gzip
@@ -159,7 +159,7 @@ def test_processes_that_start_together_wait_for_the_first(tmp_path: Path, postgr
 
 
 def migrate_in_three_processes(*databases: Settings) -> None:
-    """Fork them from a process that imported what each of them needs, and has no thread."""
+    """Fork them from a process without threads that has imported their modules."""
     for settings in databases:
         processes = [get_context("fork").Process(target=migrate, args=(settings,)) for _ in range(3)]
         for process in processes:

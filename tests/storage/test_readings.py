@@ -29,7 +29,7 @@ from tests.training_logs import training_log
 
 
 def again(reading: StoredReading, summary: RunSummary) -> StoredReading:
-    """Packed and unpacked, with the columns as they are stored with the summary."""
+    """Pack and unpack, with the columns as stored with the summary."""
     columns = dict(summary.series)
     columns.setdefault("log_line", summary.line_numbers.astype(float))
     return unpack(
@@ -119,7 +119,7 @@ def test_a_view_is_packed_like_its_copy(strided: np.ndarray) -> None:
 
 
 def documents() -> list[VerdictDocument]:
-    """A verdict with suspects, one without a baseline but with a contrast, one of a run that failed."""
+    """A verdict with suspects, one without a baseline but with a contrast, and one of a failed run."""
     earlier = [make_record(f"run {i}", {"recompute_modules": ("attn", "moe")}, slower=i % 3 * 0.001) for i in range(5)]
     candidates = [
         make_record(slower=0.1),
@@ -144,7 +144,7 @@ def test_a_document_comes_back_as_it_went_in() -> None:
         assert from_json(VerdictDocument, json.loads(json_text.dumps(to_json(document)))) == document
 
 
-def test_what_an_older_document_lacks_has_its_default_and_what_a_newer_one_adds_is_passed_over() -> None:
+def test_missing_fields_have_defaults_and_unknown_fields_are_ignored() -> None:
     document = documents()[0]
     stored = to_json(document)
     del stored["rests_on"]
@@ -152,7 +152,7 @@ def test_what_an_older_document_lacks_has_its_default_and_what_a_newer_one_adds_
     assert from_json(VerdictDocument, stored) == document
 
 
-def test_a_number_that_is_none_comes_back_as_one() -> None:
+def test_non_finite_numbers_are_restored() -> None:
     document = documents()[0]
     time = document.verdict.step_time
     assert time is not None
@@ -163,7 +163,7 @@ def test_a_number_that_is_none_comes_back_as_one() -> None:
 
 
 def test_a_value_of_version_0_1_has_its_parts() -> None:
-    """They were parts of the detail; a value that is stored now is read back as it is."""
+    """They used to be part of the detail; a value that is stored now is read back unchanged."""
     old = {
         "tp": {"value": 4, "source": "arguments", "detail": "line 12: tensor_model_parallel_size = 4", "file": 1},
         "cp_comm": {"value": None, "source": "derived", "detail": "not in use: cp is 1 (stated: p2p)", "file": 0},

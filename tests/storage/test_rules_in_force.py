@@ -1,4 +1,4 @@
-"""The rules that count now: thresholds as set, a team's folder as it stands, and a version that tells of a change."""
+"""The rules in force: configured thresholds, a team's current folder, and a version that changes with them."""
 
 from pathlib import Path
 
@@ -40,6 +40,6 @@ def test_the_version_stays_while_nothing_changes_and_follows_a_threshold() -> No
     assert rules_in_force(Settings(t_comm=0.2)).version != rules_in_force(Settings()).version
 
 
-def test_a_folder_that_is_none_stops_the_start(tmp_path: Path) -> None:
+def test_a_missing_folder_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match=r"THREEWALLS_RULES_DIR: .* is not a folder"):
         Settings(rules_dir=str(tmp_path / "none"))

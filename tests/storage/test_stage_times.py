@@ -28,7 +28,7 @@ def sums(engine: Engine) -> dict[str, StageTime]:
 
 
 def test_a_processed_run_is_counted_where_operators_look(client: TestClient, engine: Engine) -> None:
-    before = sums(engine)  # also what earlier tests of this process counted
+    before = sums(engine)  # including what earlier tests of this process counted
     process_run(upload(client, LOG).json()["id"])
     after = sums(engine)
     assert after["read"].calls == before["read"].calls + 1

@@ -143,7 +143,7 @@ def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
             assert get_run(session, run_id).id == run_id
             verdict = current_verdict(session, run_id)
             assert (verdict.document.decision if verdict else "") == decision
-    # What is new was derived from the rows that were there.
+    # New data was derived from the existing rows.
     tagged = [
         row["run_id"] for row in _stored(engine, "run_label") if (row["field"], row["value"]) == ("tag", "nightly")
     ]

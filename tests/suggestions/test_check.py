@@ -1,4 +1,4 @@
-"""`threewalls check`, its page and its API: one answer at three doors."""
+"""`threewalls check`, its page and its API give the same answer."""
 
 import json
 from pathlib import Path

@@ -36,7 +36,7 @@ DURING_START, ITS_FIRST_STEPS = ("F01", "F02", "F04", "F08", "F09", "F14"), ("F1
 
 
 def log_of(name: str, run: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
-    """What the job of a case prints."""
+    """Return the output of the job of a case."""
     lines = [ARGUMENTS.format(gpus=run["gpus"]) if run.get("dispatcher") == "unset" else START]
     usual = 0 if name.startswith(DURING_START) else 2 if name.startswith(ITS_FIRST_STEPS) else STEPS
     steps = facts.get("steps_done", usual)
@@ -99,7 +99,7 @@ def upload_case(client: TestClient, name: str, run: Mapping[str, Any], facts: Ma
 
 
 def answer_case(client: TestClient, name: str) -> tuple[dict[str, list[str]], Mapping[str, Any]]:
-    """What the API answers, as ids of rules; of a case with two runs also what the comparison says."""
+    """Return the API's answer as rule ids; for a case with two runs, also those of the comparison."""
     case = cases()[name]
     runs = case.get("runs", [case.get("run", {"gpus": 16})])
     ids = [upload_case(client, name, run, case.get("facts", {})) for run in runs]

@@ -1,4 +1,4 @@
-"""Suggestions at the public door: the API, the pages, what was measured here, what people state, and setbacks."""
+"""Suggestions through the public interface: API, pages, results measured here, stated facts, and setbacks."""
 
 import re
 from datetime import timedelta
@@ -21,7 +21,7 @@ from tests.suggestions.test_decision_examples import OUT_OF_MEMORY
 from tests.training_logs import training_log
 from workers.tasks import process_run
 
-# --- Suggestions at the public door: the API, the pages, what was measured here, and what is missing.
+# --- Suggestions through the public interface: API, pages, results measured here, and missing facts.
 
 
 def suggestions(client: TestClient, run: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def plain(engine: Engine) -> int:
 
 @pytest.fixture
 def profiled(engine: Engine) -> int:
-    """Beside it an A/B of the overlap, 31.31 s against 25 s."""
+    """In addition, an A/B of the overlap, 31.31 s against 25 s."""
     with transaction(engine) as session:
         run = make_advised(session, metadata_stated=PROFILED)
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
@@ -79,7 +79,7 @@ def test_a_profile_in_the_metadata_names_the_wall_and_opens_retuning(client: Tes
     assert all(suggestion["source"] for suggestion in advice["suggestions"])
 
 
-def test_what_was_measured_here_comes_first(client: TestClient, profiled: int) -> None:
+def test_results_measured_here_come_first(client: TestClient, profiled: int) -> None:
     best = named(suggestions(client, profiled), "eo-enable")["evidence"][0]
     assert (best["level"], best["strength"]) == (2, "measured here, same contract")
     measured = best["measured_here"]
@@ -91,7 +91,7 @@ def test_what_was_measured_here_comes_first(client: TestClient, profiled: int) -
     assert f'href="/runs/{measured["runs"][0]}"' in page
 
 
-def test_what_was_measured_slower_here_comes_last_and_is_folded(client: TestClient, engine: Engine) -> None:
+def test_changes_measured_slower_here_come_last_and_are_folded(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_advised(session, metadata_stated=PROFILED)
         make_advised(session, fields={"ep_overlap": True}, ms=38_000.0, purpose="experiment")
@@ -168,7 +168,7 @@ def test_a_failed_run_has_next_steps_and_one_that_waits_has_none(client: TestCli
     assert_problem(client.get("/api/v1/runs/999/suggestions"), 404)
 
 
-def test_no_badge_of_a_run_says_validated_beside_a_step_that_is_open(client: TestClient, engine: Engine) -> None:
+def test_no_badge_says_validated_while_the_validate_step_is_open(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_run(session, evidence_level="validated", semantic_class="benchmark_only")
     steps = {step["phase"]: step["state"] for step in suggestions(client, run)["phases"]}
@@ -329,7 +329,7 @@ def test_a_step_without_a_knob_is_a_step_of_the_profile_and_holds_nothing(client
     assert "Hold fixed" in client.get(f"/runs/{profiled}/next/eo-enable").text
 
 
-# --- Facts that people state of a run that is there already: by form and API, recorded, used, taken back.
+# --- Facts that users state about an existing run: by form and API, recorded, used, withdrawn.
 
 PROFILE = {"exposed_comm_frac": 0.3, "gpu_idle_frac": 0.05}
 
@@ -344,9 +344,7 @@ def state(client: TestClient, run: int, facts: dict[str, Any], author: str = "Ad
     return client.patch(f"/api/v1/runs/{run}/facts", json={"facts": facts, "author": author, "note": note})
 
 
-def test_a_stated_profile_names_the_wall_and_stands_with_who_said_it(
-    client: TestClient, engine: Engine, run: int
-) -> None:
+def test_a_stated_profile_names_the_wall_and_shows_its_author(client: TestClient, engine: Engine, run: int) -> None:
     with transaction(engine) as session:
         before = session.get_one(RunRow, run).stack_key, session.get_one(RunRow, run).config_key
     body = state(client, run, PROFILE).json()
@@ -388,7 +386,7 @@ def test_nothing_is_kept_of_a_statement_with_a_mistake(client: TestClient, run: 
     assert client.get(f"/api/v1/runs/{run}/suggestions").json()["stated"] == []
 
 
-def test_what_the_log_measured_counts_over_what_is_stated(client: TestClient, engine: Engine) -> None:
+def test_measurements_in_the_log_override_stated_values(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_advised(session, health={"iterations": 50, "loss_finite": True})
     body = state(client, run, {"loss_finite": False}).json()
@@ -430,7 +428,7 @@ def test_a_log_that_shows_nothing_overrules_no_stated_proof(client: TestClient, 
     assert state(client, run, {"backend_proof": True}).json()["stated"][0]["in_use"] is True
 
 
-# --- What a run fell back from comes first: its regression with what undoes it, or the run that still fitted.
+# --- Setbacks come first: a regression with the change that undoes it, or the last run that fit.
 
 JOB = {
     "project": "fit",
@@ -526,7 +524,7 @@ def test_after_a_crash_everything_that_changed_since_the_job_worked_comes_first(
     assert "use_turbo_attention" in first["changes"]["text"]
 
 
-# --- What does the same work faster; what cannot be judged yet.
+# --- Faster runs of the same work; runs that cannot be judged yet.
 
 
 def test_a_faster_run_of_the_same_work_comes_first_with_its_settings(client: TestClient, engine: Engine) -> None:
@@ -590,7 +588,7 @@ def test_a_matched_ab_comes_before_a_faster_run_with_more_changes(client: TestCl
 
 
 def test_a_run_of_a_container_that_was_left_does_not_bring_it_back(client: TestClient, engine: Engine) -> None:
-    """A faster run of the own container comes first; of a former one only the settings are taken over."""
+    """A faster run of the same container comes first; from a former container only the settings are suggested."""
     former: dict[str, Any] = {"container": "nemo:26.01"}
     later = FIRST_PLACE + timedelta(days=30)
     with transaction(engine) as session:

@@ -38,7 +38,7 @@ def stack(session: Session, container: str, ms: float, **fields: Any) -> list[in
 
 
 def moved(session: Session) -> None:
-    """Three stacks that moved, two of them slower; one that stayed, one that is new, one that differs in more."""
+    """Three upgraded stacks, two of them slower; one not upgraded, one new, one that differs in more fields."""
     for seq_len, factor in ((2048, 1.0), (4096, 1.06), (8192, 1.09)):
         stack(session, OLD, 0.1 * seq_len, seq_len=seq_len)
         stack(session, NEW, 0.1 * seq_len * factor, seq_len=seq_len)

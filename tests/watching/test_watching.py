@@ -60,7 +60,7 @@ def test_a_user_sees_the_changes_of_a_watched_regression_and_stack(teams: Teams,
     assert (newest["kind"], newest["who"], newest["detail"]) == ("regression", "contributor", "a bad node")
     assert newest["path"] == f"/regressions/{ours.regression}"
     assert read(teams.client("contributor")) == {"watches": [], "changes": []}
-    # A stack brings its regressions, its golden runs and its bad runs.
+    # Watching a stack includes its regressions, golden runs and bad runs.
     lead = teams.client("maintainer")
     assert lead.put(f"{API}/stacks/{ours.stack}").status_code == 204
     assert lead.put(f"{API}/stacks/{ours.stack}").status_code == 204

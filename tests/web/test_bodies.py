@@ -1,4 +1,4 @@
-"""What a body may be and cost: its limit and its types are the route's, and its processor time and memory are few."""
+"""Request bodies: each route sets size and types, and processor time and memory stay small."""
 
 import asyncio
 import json
@@ -77,7 +77,7 @@ def sent(client: TestClient, route: RuledRoute, headers: dict[str, str]) -> tupl
     return status, body_read
 
 
-def test_only_uploads_may_be_large_and_nothing_larger_is_read(teams: Teams) -> None:
+def test_only_uploads_may_be_large_and_larger_bodies_are_not_read(teams: Teams) -> None:
     wrong = []
     for route in writing(teams.app):
         limit = CREDENTIALS_BYTES if route.key in CREDENTIALS else FORM_BYTES
@@ -89,7 +89,7 @@ def test_only_uploads_may_be_large_and_nothing_larger_is_read(teams: Teams) -> N
     assert wrong == []
 
 
-def test_a_body_of_another_type_is_refused_before_it_is_read(teams: Teams) -> None:
+def test_a_body_of_an_unsupported_type_is_refused_before_it_is_read(teams: Teams) -> None:
     wrong = []
     for route in writing(teams.app):
         client = teams.client("administrator" if route.is_page else "token:all")
@@ -152,7 +152,7 @@ ROUTES = {
 """Besides these, many keys to every call of the API that takes JSON."""
 
 
-def test_no_body_takes_much_of_the_processor(teams: Teams) -> None:
+def test_no_body_takes_much_processor_time(teams: Teams) -> None:
     requests = [(method, path, kind, BODIES[kind]) for kind, paths in ROUTES.items() for method, path in paths]
     requests += [
         (route.method, route.path.format(**PARAMS), JSON, {"keys": BODIES[JSON]["keys"]})
@@ -163,7 +163,7 @@ def test_no_body_takes_much_of_the_processor(teams: Teams) -> None:
     person.get("/")
     for method, path, kind, bodies in requests:
         for shape, body in bodies.items():
-            # The best of three: a busy machine and the collector of garbage cost any single one.
+            # The best of three, because a busy machine or garbage collection may slow any single one.
             for _ in range(3):
                 began = time.process_time()
                 answer = person.request(method, path, content=body, headers={"Content-Type": kind})
@@ -178,7 +178,7 @@ def test_no_body_takes_much_of_the_processor(teams: Teams) -> None:
     assert statuses >= {400, 413, 422}
 
 
-def test_a_large_change_of_regressions_keeps_no_memory(teams: Teams) -> None:
+def test_a_large_change_of_regressions_leaks_no_memory(teams: Teams) -> None:
     person = teams.client("administrator")
 
     def change(size: int) -> int:

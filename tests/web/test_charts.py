@@ -103,7 +103,7 @@ def test_a_specification_holds_every_role_and_the_window() -> None:
 
 @bounded(deadline=None, max_examples=40)
 @given(lists(floats(0.1, 9_000), min_size=2, max_size=80), booleans())
-def test_every_mark_stands_at_its_value_or_shows_it_as_text(values: list[float], log: bool) -> None:
+def test_every_mark_is_at_its_value_or_shows_it_as_text(values: list[float], log: bool) -> None:
     data = charts.drawable(points_of(np.array(values)), log)
     scale = charts.fitting_scale(data, log)
     datasets = series_chart(data, scale, None)["datasets"]
@@ -123,7 +123,7 @@ def test_colours_are_tokens_of_the_stylesheet() -> None:
 
 
 def test_a_chart_is_compiled_once_for_all_data() -> None:
-    """And as if it had been compiled with them."""
+    """The result equals compiling with the data."""
     specs = []
     for middle in (400.0, 700.0):
         data = points_of(step_times(middle, 50))

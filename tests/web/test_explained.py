@@ -1,4 +1,4 @@
-"""What a reading found beside figures, as the run's page tells it; the pages of projects; the glossary."""
+"""Results of a reading besides figures, as the run's page shows them; the pages of projects; the glossary."""
 
 import re
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def test_failures_come_before_figures_with_evidence_and_advice(client: TestClien
     assert 'id="L61" class="event chosen"' in log
 
 
-def test_what_ran_stands_beside_what_was_asked_for(client: TestClient, make: Make) -> None:
+def test_active_values_are_next_to_requested_ones(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make(**explained())}?tab=health").text
     badge = "dispatcher: requested deepep, active alltoall"
     assert badge in text[: text.index("</h1>") + 3000]
@@ -177,7 +177,7 @@ def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make,
 
 
 @pytest.mark.parametrize("seen", ["", "ready", "....", "x" * 500, "ready.settled.9"])
-def test_whatever_a_page_says_it_has_seen_it_gets_news(client: TestClient, make: Make, seen: str) -> None:
+def test_a_page_with_any_state_token_gets_updates(client: TestClient, make: Make, seen: str) -> None:
     assert client.get(f"/runs/{make()}/news?seen={seen}", headers=HTMX).status_code == 200
 
 

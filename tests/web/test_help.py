@@ -41,7 +41,7 @@ def test_files_that_documents_link_to_are_shown_as_text(client: TestClient) -> N
         assert client.get(f"/help/files/{name}", headers=PEOPLE).status_code == 404
 
 
-def test_the_search_finds_sections_and_an_unknown_document_is_none(client: TestClient) -> None:
+def test_the_search_finds_sections_and_an_unknown_document_is_not_found(client: TestClient) -> None:
     hits = re.findall(r'data-hit="([^"]+)"', client.get("/help?q=exit+codes", headers=PEOPLE).text)
     assert "/help/cli#exit-codes" in hits[:3]
     none = client.get("/help?q=%3Cscript%3Exyzzy", headers=PEOPLE)

@@ -67,7 +67,7 @@ FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1", "\n=1", "ï¼1+1", "ï¼
 HARMLESS = ("", "a=1", "1-2", " =1", "run 7", "two\r=lines")
 
 
-def test_what_a_spreadsheet_would_take_for_a_formula_begins_with_an_apostrophe() -> None:
+def test_spreadsheet_formulas_are_escaped_with_an_apostrophe() -> None:
     written = csv_text([[*FORMULAS, *HARMLESS, -1.5, None]])
     (read,) = csv.reader(io.StringIO(written, newline=""))
     assert read == [*(f"'{text}".replace("\r", "\n") for text in FORMULAS), *HARMLESS[:-1], "two\n=lines", "-1.5", ""]
@@ -92,7 +92,7 @@ def test_a_form_reads_its_own_inputs_only() -> None:
     assert form.chosen == {"rows": ("1", "2")}
 
 
-def test_an_error_stands_at_its_input_else_above_the_form() -> None:
+def test_an_error_is_shown_at_its_input_else_above_the_form() -> None:
     typed = NoteForm({"note": "x"})
     placed = typed.refused(InvalidChange("No.", (FieldError("note", "is short"), FieldError("note", "is rude"))))
     assert (placed.value("note"), placed.error("note"), placed.problem) == ("x", "is short; is rude", "")
@@ -100,7 +100,7 @@ def test_an_error_stands_at_its_input_else_above_the_form() -> None:
     assert (above.errors, above.problem) == ({}, "Reload the page.")
 
 
-def test_an_error_of_a_contract_field_stands_at_its_input() -> None:
+def test_an_error_of_a_contract_field_is_shown_at_its_input() -> None:
     typed = FieldsForm({"another": "ep", "another_value": "x"})
     errors = (FieldError("fields.gpus", "must be a number"), FieldError("fields.ep", "must be a number"))
     refused = typed.refused(InvalidChange("No.", errors))

@@ -1,4 +1,4 @@
-"""The first page: the trend, what needs attention by cost, failures by cause; period and branch in the address."""
+"""The first page: the trend, regressions by cost, failures by cause; period and branch in the URL."""
 
 import hashlib
 import html
@@ -69,7 +69,7 @@ def answer(text: str) -> str:
 
 
 def counts(text: str, *names: str) -> dict[str, float | None]:
-    """Return what the first sentence counts: regressions by state, their cost, runs of the period."""
+    """Return the counts of the first sentence: regressions by state, their cost, runs of the period."""
     match = re.search(r'<p class="answer"([^>]*)>', text)
     assert match is not None
     data = dict(re.findall(r'data-(\w+)="([\d.]*)"', match[1]))
@@ -129,7 +129,7 @@ def test_a_period_that_means_nothing_is_refused(client: TestClient, query: str) 
     assert client.get(f"/?{query}").status_code == 422
 
 
-def test_a_branch_that_nobody_has_is_shown_and_finds_nothing(client: TestClient, make: Make) -> None:
+def test_an_unknown_branch_is_shown_as_filter_and_matches_nothing(client: TestClient, make: Make) -> None:
     make()
     text = overview(client, "branch=nobody%3Cb%3E")
     assert "<option selected>nobody<b></option>" in text
@@ -160,7 +160,7 @@ def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, m
     assert counts(overview(client, "project=nosuch"), "open", "runs") == {"open": 0, "runs": 0}
 
 
-def test_who_has_no_project_or_an_empty_one_hears_so(teams: Teams) -> None:
+def test_users_without_runs_get_an_explanation(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         users.create_user(session, "olga", by="test", issuer="https://id.example.org", subject="1")
         user_ids = {**teams.users, "olga": users.find_user(session, "olga").id or 0}
@@ -227,7 +227,7 @@ def trend_points(client: TestClient, query: str = "") -> list[float]:
 def test_the_trend_has_the_baseline_of_the_regression(
     client: TestClient, engine: Engine, make: Make, make_regression: Make
 ) -> None:
-    # The last runs of the container before were slow, too; the regression compares with its usual level.
+    # The last runs of the container before were slow as well; the regression compares with its usual level.
     nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 20_000, 21_000, 21_000])
     after = nightly(make, "hub.example/train:2", 10, [21_000, 21_000, 21_000])
     number = make_regression(after[0])

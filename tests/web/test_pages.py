@@ -1,4 +1,4 @@
-"""Pages through the door: block or page, escaping, what filters select, errors at their field."""
+"""Pages through the public interface: block or page, escaping, filters, errors at their field."""
 
 import html
 import json
@@ -195,7 +195,7 @@ def test_a_long_log_is_paged_by_line(client: TestClient, make: Make) -> None:
 
 
 def news(page: str, run: int) -> str:
-    """The address that the page asks for news, empty when it asks no more."""
+    """Return the URL that the page polls, empty if it has stopped."""
     match = re.search(rf'hx-get="(/runs/{run}/news\?seen=[^"]+)"', page)
     return match[1] if match else ""
 

@@ -1,4 +1,4 @@
-"""What the service says of itself: alive, ready, its numbers, its reference; the frame of every answer; HEAD."""
+"""The service's own state: health, readiness, metrics, API reference; the headers of every answer; HEAD."""
 
 import asyncio
 import json
@@ -194,7 +194,7 @@ def test_every_answer_is_framed(broken: TestClient, path: str, headers: dict[str
     assert answer.headers["x-request-id"] == "from-the-proxy.1"
 
 
-def test_a_request_id_that_is_none_is_replaced(client: TestClient) -> None:
+def test_an_invalid_request_id_is_replaced(client: TestClient) -> None:
     given = client.get("/healthz", headers={"X-Request-ID": "two words"}).headers["x-request-id"]
     assert given != "two words"
     assert given.isalnum()
@@ -210,13 +210,13 @@ def test_a_defect_says_how_to_find_it_and_nothing_of_itself(broken: TestClient) 
     assert "secret" not in page.text
 
 
-def test_people_get_a_page_for_what_is_not_there(client: TestClient) -> None:
+def test_users_get_a_page_for_a_missing_object(client: TestClient) -> None:
     answer = client.get("/runs/999", headers=PEOPLE)
     assert answer.status_code == 404
     assert answer.headers["content-type"].startswith("text/html")
 
 
-def test_the_reference_shows_every_call_without_a_script_of_its_own(client: TestClient) -> None:
+def test_the_reference_shows_every_call_without_its_own_script(client: TestClient) -> None:
     page = client.get("/docs", headers=PEOPLE).text
     for path in client.get("/openapi.json").json()["paths"]:
         assert path in page
@@ -298,7 +298,7 @@ Handler = Callable[[Scope], Awaitable[Response]]
 
 
 class Service:
-    """An application whose answers wait until `let_go`; `saved` is what they read."""
+    """An application whose answers wait until `let_go`; they read `saved`."""
 
     def __init__(self, answer: Handler | None = None) -> None:
         self.handled: Counter[str] = Counter()
@@ -353,7 +353,7 @@ def test_a_crowd_is_answered_by_two_computations() -> None:
     async def crowd() -> None:
         service = Service()
         assert await together(service, [service.get() for _ in range(50)]) == ["0"] * 50
-        assert service.handled["/"] == 2  # the first one, and one for all that came meanwhile
+        assert service.handled["/"] == 2  # the first one, and one for all that arrived meanwhile
 
     asyncio.run(crowd())
 

@@ -1,4 +1,4 @@
-"""The page of a run begins with its verdict; people decide there about quarantine and pins."""
+"""The page of a run begins with its verdict; users decide there about quarantine and pins."""
 
 import html
 import json
@@ -65,7 +65,7 @@ def linked(text: str, element: str) -> set[int]:
     return {int(run) for run in re.findall(r'href="/runs/(\d+)"', text[start : text.index("</details>", start)])}
 
 
-def test_the_verdict_is_the_first_sentence_and_stands_beside_every_figure(client: TestClient, make: Make) -> None:
+def test_the_verdict_is_the_first_sentence_and_shown_next_to_every_figure(client: TestClient, make: Make) -> None:
     run = make(slower=0.0334)
     text = page(client, run)
     own = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]

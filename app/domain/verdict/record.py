@@ -277,8 +277,7 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
 
 @lru_cache(maxsize=64)
 def _change_points(log_step_times: tuple[float, ...], prior: Prior) -> tuple[int, ...]:
-    """Return where new levels start. Cached, because judging, ranking and scaling request the same history one after
-    another."""
+    """Return where new levels start. Cached: judging, ranking and scaling request the same history."""
     return tuple(point.run for point in find_changes(log_step_times, prior).change_points)
 
 

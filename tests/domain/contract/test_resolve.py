@@ -76,7 +76,7 @@ def test_a_derived_value_names_its_inputs() -> None:
     assert resolved(OVERLAP_CASE).fields["dp"].detail == "gpus / (tp x pp x cp) = 16 / 1"
 
 
-def test_a_knob_that_is_not_in_use_says_what_was_stated() -> None:
+def test_an_unused_knob_shows_its_stated_value() -> None:
     fact = resolved(OVERLAP_CASE | {"cp_comm": "p2p"}).fields["cp_comm"]
     assert (fact.value, fact.in_use, fact.stated_value, fact.detail) == (None, False, "p2p", "not in use: cp is 1")
 
@@ -93,8 +93,8 @@ def test_the_metadata_win_and_the_contradiction_names_both() -> None:
 @pytest.mark.parametrize(
     ("stated", "fields"),
     [
-        ({"sp": True}, {"sp": True}),  # without effect at tp = 1, but said alike
-        ({"pp": 2, "ep": 8, "vpp": None}, {"vpp": 1}),  # the same thing
+        ({"sp": True}, {"sp": True}),  # without effect at tp = 1, but stated equally
+        ({"pp": 2, "ep": 8, "vpp": None}, {"vpp": 1}),  # the same value
         ({"cp_comm": "p2p"}, {"cp_comm": "a2a"}),  # without effect at cp = 1
     ],
 )
@@ -113,7 +113,7 @@ def test_what_has_no_effect_contradicts_nothing(stated: dict[str, Value], fields
         ("fine_offload", ("moe_act",), "empty"),
     ],
 )
-def test_metadata_that_overrule_a_default_of_the_dump_are_told_so(name: str, value: Value, default: str) -> None:
+def test_metadata_that_override_a_default_of_the_dump_get_a_warning(name: str, value: Value, default: str) -> None:
     dump: dict[str, Value] = {field: stated for field, stated in OVERLAP_CASE.items() if field != name}
     contract = resolved(dump, {name: value})
     assert contract.fields[name].value == value
@@ -135,7 +135,7 @@ def test_no_default_is_overruled(dump: dict[str, Value], fields: dict[str, Value
     assert not any("default" in warning for warning in resolved(dump, fields).warnings)
 
 
-def test_what_the_metadata_state_changes_what_follows_from_it() -> None:
+def test_metadata_change_the_derived_fields() -> None:
     log = make_log([100.0] * 10, stated=OVERLAP_CASE | {"dispatcher": "alltoall", "dp": 16})
     contract = resolve(log, make_metadata({"dispatcher_type": "flex", "flex_backend": "hybridep", "gpus": 32}))
     assert contract.fields["dispatcher"].value == "hybridep"
@@ -172,11 +172,11 @@ def test_the_dispatcher_that_ran_counts() -> None:
         ({"model": "DeepSeek-V3"}, "`model` is DeepSeek-V3, but num_layers is 48, DeepSeek-V3 has 61"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_told(stated: dict[str, Value], words: str) -> None:
+def test_impossible_values_get_a_warning(stated: dict[str, Value], words: str) -> None:
     assert words in " ".join(resolved(OVERLAP_CASE | stated).warnings)
 
 
-def test_a_value_that_no_field_takes_is_left_out_and_told() -> None:
+def test_an_invalid_value_is_omitted_with_a_warning() -> None:
     contract = resolved(OVERLAP_CASE | {"attention": "magic"})
     assert contract.fields["attention"].source == "default"
     assert "attention" in contract.warnings[0]
@@ -288,7 +288,7 @@ def spelled_otherwise(raw: object) -> object:
 @settings(max_examples=100, deadline=None)
 @given(contracts(), st.randoms())
 def test_keys_see_facts_only(values: dict[str, object], random: object) -> None:
-    """Neither order, nor source, nor spelling makes another key."""
+    """Order, source and spelling do not change a key."""
     names = list(values)
     random.shuffle(names)
     other = canonical({name: spelled_otherwise(values[name]) for name in names}, "metadata")
@@ -311,7 +311,7 @@ def test_a_changed_member_changes_its_keys_and_no_other(values: dict[str, object
 @settings(max_examples=50, deadline=None)
 @given(st.sets(st.sampled_from(sorted(OVERLAP_CASE))))
 def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
-    """Who states a field does not matter, as long as the dump is there."""
+    """The source of a field does not matter if there is a dump."""
     from_log = resolved(OVERLAP_CASE)
     requested = {name: OVERLAP_CASE[name] for name in names if name not in QWEN3_30B}
     rest = {name: value for name, value in OVERLAP_CASE.items() if name not in requested}
@@ -320,7 +320,7 @@ def test_metadata_and_log_give_the_same_keys(names: set[str]) -> None:
     assert all("the trainer's default is" in warning for warning in split.warnings)
 
 
-# --- What a dump says by leaving a field out, and what it does not say when it was cut.
+# --- The meaning of a field that a dump omits, and of a truncated dump.
 
 
 CUT = LogProblem("unfinished dump", "This configuration dump has no end.", 7)
@@ -368,7 +368,7 @@ def dump(upto: str) -> str:
         (dump("world_size"), True),  # only the line that ends it is missing
         (dump("tensor_model_parallel_size"), False),
         (dump("hidden_size"), False),
-        (dump("world_size") + END + dump("hidden_size"), True),  # the dump of a restart was cut, that of the start not
+        (dump("world_size") + END + dump("hidden_size"), True),  # only the dump of the restart is truncated
         (SUMMARY, True),
         (SUMMARY.partition("  num_moe")[0], False),
     ],
@@ -421,7 +421,7 @@ def test_no_field_without_default_is_a_stranger() -> None:
     assert set(FIELDS) >= WITHOUT_DEFAULT
 
 
-# --- Requested beside active, and the availability that follows: proof by lines and by iterations, never by speed.
+# --- Requested and active values, and the resulting availability: proven by lines and iterations, never by speed.
 
 
 DEEPEP: dict[str, Value] = OVERLAP_CASE | {"dispatcher_type": "flex", "flex_backend": "deepep"}

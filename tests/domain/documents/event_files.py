@@ -55,14 +55,14 @@ def simple(tag: str, value: float) -> bytes:
 
 
 def tensor(tag: str, value: float) -> bytes:
-    """What `add_scalar(..., new_style=True)` writes: metadata of the scalars plugin, and a float tensor."""
+    """The output of `add_scalar(..., new_style=True)`: metadata of the scalars plugin, and a float tensor."""
     metadata = _bytes_field(9, _bytes_field(1, _bytes_field(1, b"scalars")))
     content = b"\x08" + varint(DT_FLOAT) + _bytes_field(2, b"") + _bytes_field(5, struct.pack("<f", value))
     return _bytes_field(1, tag.encode()) + metadata + _bytes_field(8, content)
 
 
 def text(tag: str, value: str) -> bytes:
-    """What `add_text` writes."""
+    """The output of `add_text`."""
     content = b"\x08" + varint(DT_STRING) + _bytes_field(8, value.encode())
     return _bytes_field(1, f"{tag}/text_summary".encode()) + _bytes_field(8, content)
 

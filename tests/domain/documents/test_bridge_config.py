@@ -226,7 +226,7 @@ def test_precision_by_name():
     assert stated(text)["precision"] == "fp8_mx"
 
 
-def test_contradictions_are_told():
+def test_contradictions_are_reported():
     text = QWEN3_235B.replace("sequence_length: 4096", "sequence_length: 8192").replace(
         "moe_flex_dispatcher_backend: hybridep", "moe_flex_dispatcher_backend: null"
     )
@@ -267,6 +267,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         "x" * 2_000_000,
     ],
 )
-def test_what_is_no_container_is_refused(text):
+def test_an_invalid_container_is_refused(text):
     with pytest.raises(ValueError, match=r"\w+ .*"):
         read_bridge_config(text)

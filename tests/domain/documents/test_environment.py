@@ -60,7 +60,7 @@ def test_an_env_dump():
     assert fields["env.NUM_OF_TOKENS_PER_CHUNK_COMBINE_API"] == "128"
 
 
-def test_a_whole_environment_says_what_is_not_set():
+def test_a_complete_environment_shows_which_variables_are_unset():
     assert values(ENVIRONMENT)["env.NCCL_NVLS_ENABLE"] is None
     assert "env.NCCL_NVLS_ENABLE" not in values(ENVIRONMENT.replace("PATH=/usr/bin:/bin\n", ""))
 
@@ -114,7 +114,7 @@ def test_single_variables(text, name, value):
     assert values(text).get(name, "not stated") == value
 
 
-def test_a_node_list_that_does_not_fit_is_told():
+def test_a_contradicting_node_list_gets_a_warning():
     problems = read_job_environment("SLURM_NNODES=4\nSLURM_JOB_NODELIST=n[1-2]\n").problems
     (problem,) = problems
     assert re.findall(r"\d+", problem) == ["4", "2"]
@@ -142,7 +142,7 @@ def test_node_lists(nodelist, count):
 
 
 @pytest.mark.parametrize("text", ["", "no variables here", "{}", "[1]", "x" * 5_000_000])
-def test_what_is_no_environment_is_refused(text):
+def test_an_invalid_environment_is_refused(text):
     with pytest.raises(ValueError, match=r"\w+ .*\."):
         read_job_environment(text)
 

@@ -97,12 +97,12 @@ def test_steps_of_a_golden_run_are_used():
     "text",
     ["", "[]", "{}", '{"a": 1}', '{"a": {"start_step": 1}}', "not json", '{"series": {}}', "[" * 100_000, b"\xff\xfe{"],
 )
-def test_what_is_no_golden_file_is_refused(text):
+def test_an_invalid_golden_file_is_refused(text):
     with pytest.raises(ValueError, match=r"\w+ .*\."):
         read_golden_values(text)
 
 
-def test_entries_that_are_no_numbers_are_skipped_and_told():
+def test_entries_that_are_not_numbers_are_skipped_with_a_warning():
     values = {"1": 1.0, "x": 2.0, "-3": 3.0, "2": [4.0], "99999999999999999999": 1.0, "3": 2.5}
     document = read_golden_values(
         json.dumps({"lm loss": {"start_step": 1, "end_step": 3, "step_interval": 1, "values": values}})
@@ -113,7 +113,7 @@ def test_entries_that_are_no_numbers_are_skipped_and_told():
 
 
 def test_every_golden_run_gives_its_step_times():
-    """As golden-run/1, and in upstream's layout made from it."""
+    """In golden-run/1, and in upstream's layout derived from it."""
     files = sorted((shared_folder("corpus") / "golden").glob("*/*.json"))
     assert len(files) == 688
     timed = 0

@@ -54,7 +54,7 @@ def test_a_megatron_lm_command():
     assert {name: fields.get(name, "not stated") for name in expected} == expected
 
 
-def test_shell_variables_are_left_out_and_told():
+def test_shell_variables_are_omitted_with_a_warning():
     assert any("the shell computes" in problem for problem in read_launch_command(MEGATRON).problems)
 
 
@@ -167,7 +167,7 @@ def test_overrides_say_no_more_than_they_set(overrides, name, value):
 
 
 def test_every_command_of_the_cards():
-    """GPUs and steps as the cards' own commands say them; precision where the recipe's name does."""
+    """GPUs and steps from the commands of the cards; precision where the recipe's name states it."""
     count = 0
     for card in sorted((shared_folder("corpus") / "cards").glob("*.json")):
         for item in json.loads(card.read_bytes())["items"]:
@@ -197,12 +197,12 @@ def test_flags_alone_are_read():
     assert values("--tensor-model-parallel-size 2 --bf16")["tp"] == 2
 
 
-def test_an_open_quote_is_told():
+def test_an_unclosed_quote_gets_a_warning():
     problems = read_launch_command("python pretrain_gpt.py --bf16 --tensor-model-parallel-size 2 --save 'x").problems
     assert any("quote" in problem for problem in problems)
 
 
 @pytest.mark.parametrize("text", ["", "ls -l", "hello", "# --bf16", "x" * 300_000, "'" * 1000])
-def test_what_is_no_launch_command_is_refused(text):
+def test_an_invalid_launch_command_is_refused(text):
     with pytest.raises(ValueError, match=r"\w+ .*\."):
         read_launch_command(text)

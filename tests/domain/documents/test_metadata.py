@@ -1,4 +1,4 @@
-"""The `meta` document: what is read, what is refused with its field's name, what is kept with a warning."""
+"""The `meta` document: accepted fields, errors by field name, and unknown fields that are kept with a warning."""
 
 import json
 
@@ -53,7 +53,7 @@ def test_all_that_can_be_stated() -> None:
         ({"PATH": "/bin", "PWD": "/", "USE_MNNVL": 1}, dict.fromkeys(VARIABLES) | {"USE_MNNVL": "1"}),
     ],
 )
-def test_an_environment_states_what_it_holds_and_a_whole_one_the_rest(
+def test_an_environment_states_its_variables_and_a_complete_one_the_rest(
     env: dict[str, object], stated: dict[str, object]
 ) -> None:
     fields = read_metadata({"env": env}).fields
@@ -88,7 +88,7 @@ def test_nothing_stated_is_fine(document: object) -> None:
         ("[" * 100_000, "`meta` is not JSON"),
     ],
 )
-def test_what_is_no_object_is_refused(document: object, words: str) -> None:
+def test_a_value_that_is_not_an_object_is_refused(document: object, words: str) -> None:
     with pytest.raises(InvalidMetadata) as caught:
         read_metadata(document)
     assert words in caught.value.detail
@@ -131,7 +131,7 @@ def test_what_is_no_object_is_refused(document: object, words: str) -> None:
         ({"launch_args": 5}, "meta.launch_args", "launch_args must be an object, or a command line."),
     ],
 )
-def test_what_is_wrong_is_refused_by_name(document: dict[str, object], field: str, words: str) -> None:
+def test_invalid_values_are_refused_by_name(document: dict[str, object], field: str, words: str) -> None:
     with pytest.raises(InvalidMetadata) as caught:
         read_metadata(document)
     assert [error.field for error in caught.value.errors] == [field]
@@ -173,7 +173,7 @@ def test_what_only_looks_like_a_placeholder_is_a_value(field: str, raw: str, val
     assert read_metadata({field: raw}).fields[field].value == value
 
 
-def test_all_mistakes_are_named_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     with pytest.raises(InvalidMetadata) as caught:
         read_metadata({"gpus": -1, "tp": 0, "purpose": "fun", "window": 3})
     assert {error.field for error in caught.value.errors} == {"meta.gpus", "meta.tp", "meta.purpose", "meta.window"}
@@ -210,7 +210,7 @@ def test_control_characters_are_taken_out() -> None:
     assert any("`name`" in warning for warning in metadata.warnings)
 
 
-def test_a_whole_launch_command_also_states_what_its_launcher_says() -> None:
+def test_a_complete_launch_command_includes_the_launcher_s_values() -> None:
     command = "NCCL_NVLS_ENABLE=1 torchrun --nnodes 4 --nproc-per-node 8 pretrain_gpt.py --expert-model-parallel-size 8"
     fields = read_metadata({"launch_args": command}).fields
     values = {name: fields[name].value for name in ("gpus", "ep", "env.NCCL_NVLS_ENABLE")}
@@ -310,7 +310,7 @@ def test_the_time_of_a_commit_is_kept_in_utc(stated: str, utc: str) -> None:
 
 
 @pytest.mark.parametrize("stated", ["yesterday", 1763438400, "0001-01-01", True, ["2026-11-18"]])
-def test_a_time_that_is_none_is_refused(stated: object) -> None:
+def test_an_invalid_time_is_refused(stated: object) -> None:
     outcome = read_or_refusal({"commit_time": stated})
     assert isinstance(outcome, InvalidMetadata)
     assert [error.field for error in outcome.errors] == ["meta.commit_time"]

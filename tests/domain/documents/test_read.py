@@ -78,7 +78,7 @@ def test_a_document_beyond_the_limit_is_refused():
         read_document("golden values", (b" " * 1024 * 1024 for _ in range(40)))
 
 
-# --- Whatever is uploaded, a reader answers or refuses with a sentence; it never crashes and never takes long.
+# --- For any upload, a reader returns a result or an error sentence; it never crashes and never takes long.
 
 
 READERS = (

@@ -126,7 +126,7 @@ def test_a_cut_last_record_is_normal(cut):
     assert np.isfinite(document.columns["step_time_ms"]).sum() == len(STEP_TIMES_S) - 1
 
 
-def test_a_corrupt_record_is_skipped_and_told():
+def test_a_corrupt_record_is_skipped_with_a_warning():
     good = run_file()
     broken = bytearray(event(7, simple("iteration-time", 1.0)))
     broken[-6] ^= 0xFF

@@ -1,4 +1,4 @@
-"""Runs of an experiment on one knob, for the tables: named by what a test is about, alike otherwise."""
+"""Runs of an experiment on one knob, for tables: tests state only the differing values."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Experiments: how many runs they take, what they found, and the journey that they make."""
+"""Experiments: their size, their results, and the journey that they form."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR, Comparison, Prior
 from tests.domain.experiments.members import ENROLMENT, KNOB, SURE, member, rules, sides, with_figures
 from tests.domain.verdict.runs import make_runs
 
-# --- How many runs a side, in numbers worked out by hand, and the order in which they take turns.
+# --- The number of runs per side, in numbers computed by hand, and their interleaved order.
 
 QUIET = Prior(variance=0.004**2, degrees_of_freedom=20, configurations=9)
 
@@ -77,11 +77,11 @@ def test_own_launches_are_drawn_together_with_the_prior() -> None:
     ("own", "family", "source"),
     [(0, DEFAULT_PRIOR, "default"), (4, DEFAULT_PRIOR, "default"), (4, QUIET, "family"), (5, QUIET, "series")],
 )
-def test_whose_spread_it_is_is_told(own: int, family: Prior, source: str) -> None:
+def test_the_source_of_the_spread_is_stated(own: int, family: Prior, source: str) -> None:
     assert size(make_runs([0.001 * (day % 2) for day in range(own)]), family).spread_from == source
 
 
-def test_what_varies_too_much_is_capped_and_told() -> None:
+def test_a_spread_that_is_too_large_is_capped_with_a_warning() -> None:
     sizing = size([], DEFAULT_PRIOR)
     assert (sizing.needed, sizing.runs_each) == (None, MOST_EACH)
     assert sizing.smallest_pct > sizing.effect_pct
@@ -105,7 +105,7 @@ def test_the_order_is_balanced(runs_each: int) -> None:
     assert apart == (0 if runs_each % 2 == 0 else 1)
 
 
-# --- A knob that is turned takes along what follows from it, and nothing else.
+# --- A changed knob changes the fields that follow from it, and nothing else.
 
 
 def contract(**fields: Value) -> dict[str, Stated]:
@@ -178,7 +178,7 @@ def test_knobs_are_read_into_canonical_values() -> None:
     assert (dispatcher.before_text, dispatcher.after_text) == ("alltoall", "deepep")
 
 
-# --- What is pasted for a planned change.
+# --- The commands to paste for a planned change.
 
 
 def test_a_flag_that_is_no_field_changes_against_the_arguments_of_the_log() -> None:
@@ -188,7 +188,7 @@ def test_a_flag_that_is_no_field_changes_against_the_arguments_of_the_log() -> N
     assert planned_change(idea, {}, None, {"manual_gc_interval": 50, "context_parallel_size": 2}).commands == ()
 
 
-# --- The A/B in numbers worked out by hand; looking early gains nothing; what does not count changes nothing.
+# --- The A/B in numbers computed by hand; early looks gain nothing; excluded runs change nothing.
 
 
 def test_the_gain_and_its_interval() -> None:
@@ -323,7 +323,7 @@ def test_the_prior_of_the_plan_is_the_one_of_the_result() -> None:
     assert result.verdict.prior == SURE
 
 
-# --- A journey is a tree from its root; its texts quote what came from outside.
+# --- A journey is a tree from its root; its texts escape user input.
 
 ROOT = JourneyRun(1, "root", 400.0, 1000.0)
 
@@ -347,7 +347,7 @@ def test_gains_on_the_way_multiply() -> None:
     assert tree.current_run_id == 102
 
 
-def test_where_nothing_is_accepted_the_journey_stands_at_its_root() -> None:
+def test_without_accepted_changes_the_journey_is_at_its_root() -> None:
     tree = make_journey(1, "moe", ROOT, [step(1, None, -3.0, "rejected"), step(2, 99, None, "planned")])
     assert tree.current_run_id == 1
     assert [(edge.source, edge.target) for edge in tree.edges] == [("root", "experiment-1"), ("root", "experiment-2")]

@@ -6,7 +6,7 @@ from app.domain.run import ParsedLog
 
 
 def iteration(number: int, time_ms: float, *, stamp: str = "", total: int = 100, tail: str = "loss scale: 1.0") -> str:
-    """One iteration line; `stamp` is what stands between the brackets in front of it."""
+    """One iteration line; `stamp` is the text between the brackets in front of it."""
     head = f" [{stamp}]" if stamp else ""
     return (
         f"{head} iteration {number:8d}/{total:8d} | consumed samples: {number * 8:12d} | "

@@ -81,7 +81,7 @@ def test_the_block_of_a_restart_wins_and_what_it_changes_is_said() -> None:
     assert problem.message.endswith("1 settings: num_experts.")
 
 
-def test_the_line_before_the_block_tells_the_sizes_too() -> None:
+def test_the_line_before_the_block_also_states_the_sizes() -> None:
     log = parse_text(
         "3: using world size: 64, data-parallel size: 4, context-parallel size: 1, "
         "hierarchical context-parallel sizes: None, tensor-model-parallel size: 2, pipeline-model-parallel size: 8\n"
@@ -247,7 +247,7 @@ def test_a_dense_model_has_no_dispatcher_and_says_why() -> None:
         assert (stated[field].value, stated[field].source) == (None, "derived")
 
 
-def test_a_value_that_no_field_takes_is_told() -> None:
+def test_an_invalid_value_gets_a_warning() -> None:
     log = parse_text(block(tensor_model_parallel_size=-3, world_size=8))
     assert "tp" not in log.stated
     assert log.arguments["tensor_model_parallel_size"] == -3
@@ -318,7 +318,7 @@ def test_the_dispatcher_of_flags(args: str, dispatcher: str) -> None:
     assert values_of(args)["dispatcher"] == dispatcher
 
 
-def test_where_a_value_comes_from_is_told() -> None:
+def test_the_source_of_a_value_is_stated() -> None:
     fields, _ = stated_by_launch_args("--tensor-model-parallel-size 4")
     assert fields["tp"].detail == "launch_args: tensor_model_parallel_size = 4"
 
@@ -341,7 +341,7 @@ def test_what_cannot_be_used_is_a_warning(args: str, words: str) -> None:
 
 
 def test_the_flags_of_real_runs_are_read() -> None:
-    """The golden runs' own arguments: what every one of them states must come out, and nothing may be refused."""
+    """The arguments of the golden runs: every stated value must be read, and none may be refused."""
     paths = sorted(GOLDEN.glob("*/*.json"))
     refused = set()
     for path in paths:

@@ -1,6 +1,6 @@
 """Every log of the corpus against its sidecar, whose values were typed by hand or come from the real series.
 
-The corpus lies beside the checkout (`../shared/corpus/logs`); it is data of others and not copied into the project.
+The corpus is next to the checkout (`../shared/corpus/logs`); it is third-party data and not copied into the project.
 """
 
 import json
@@ -99,7 +99,7 @@ def as_floats(values: list[Any]) -> np.ndarray:
     return np.array([math.nan if value is None else float(value) for value in values])
 
 
-def test_corpus_is_beside_the_checkout() -> None:
+def test_corpus_is_next_to_the_checkout() -> None:
     assert LOGS or os.environ.get("CI") != "true", f"The corpus is missing: {CORPUS}"
 
 
@@ -113,7 +113,7 @@ def test_log_gives_what_its_sidecar_says() -> None:
         for name in LOGS or [""]:
             with case(name):
                 if not name:
-                    continue  # no corpus: told by test_corpus_is_beside_the_checkout
+                    continue  # no corpus: reported by test_corpus_is_next_to_the_checkout
                 log, expected = read(name)
                 iterations = expected["iterations"]
                 if iterations is None:  # step lines have no numbers, so they were counted
@@ -223,7 +223,7 @@ def compare_life(log: ParsedLog, expected: dict[str, Any]) -> None:
     if "log_interval" in expected:
         assert log.log_interval == expected["log_interval"]
     if "true_step2_ms" in expected:
-        # The sidecar has it from the timestamps, which hold some milliseconds of printing
+        # The sidecar has it from the timestamps, which include some milliseconds of printing
         assert log.columns["step_time_true_ms"][1] == pytest.approx(expected["true_step2_ms"], abs=1.0, rel=1e-3)
     if "finished" in expected:
         assert ("training_done" in kinds) is expected["finished"]

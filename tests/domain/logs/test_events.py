@@ -211,7 +211,7 @@ def test_megatron_bridge_says_gb_and_means_it() -> None:
     assert log.trainer == "Megatron-Bridge"
 
 
-def test_reports_glued_together_are_told_apart() -> None:
+def test_joined_reports_are_separated() -> None:
     glued = MEGATRON.format(rank=0, at=2, most="10.0") + MEGATRON.format(rank=8, at=2, most="20.0") + "\n"
     log = parse_text(glued)
     assert [(report.rank, report.max_allocated_bytes) for report in log.memory] == [(0, 10 * 2**20), (8, 20 * 2**20)]
@@ -276,7 +276,7 @@ def test_every_shape_of_a_block_is_read(text: str, low: float | None, high: floa
     assert low is None or column(log, "timer_optimizer_min_ms") == [low]
 
 
-def test_deepspeed_tells_its_times_before_the_iteration() -> None:
+def test_deepspeed_prints_its_times_before_the_iteration() -> None:
     head = "[2024-04-04 09:09:53,313] [INFO] [logging.py:96:log_dist] [Rank 0] time (ms) | "
     log = parse_text("".join(f"{head}fwd: {n}.5 | step: 1.0\n{iteration(n, 10.0)}" for n in (1, 2)))
     assert column(log, "timer_fwd_ms") == [1.5, 2.5]

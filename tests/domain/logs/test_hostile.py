@@ -56,7 +56,7 @@ HOSTILE = {
 
 
 def is_storable(log: ParsedLog) -> None:
-    """What a log says must fit a database and a page: no control characters, no infinite JSON."""
+    """Values from a log must fit into a database and a page: no control characters, no infinite numbers in JSON."""
     plain = asdict(log)
     plain["columns"] = {name: np.isfinite(column).sum().item() for name, column in log.columns.items()}
     plain["line_numbers"] = log.line_numbers.tolist()
@@ -83,7 +83,7 @@ def test_no_bytes_can_make_it_raise(parts: list[bytes]) -> None:
 
 
 class Work:
-    """Counts the bytes that readers are let loose on: each call costs what lies between its key and where it stops."""
+    """Counts the bytes that readers inspect: each call costs the bytes from its key to where it stops."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.bytes = 0
@@ -97,7 +97,7 @@ class Work:
 
 
 class Counted:
-    """A reader that hands on what it is given, in a buffer that tells how much of it was copied out."""
+    """A reader that passes its input on in a buffer that counts the copied bytes."""
 
     def __init__(self, reader: LineReader, work: Work) -> None:
         self.keys, self.block = reader.keys, reader.block
@@ -110,7 +110,7 @@ class Counted:
 
 
 class Watched(bytes):
-    """Bytes that count what is sliced from them and what is searched in them."""
+    """Bytes that count how much of them is sliced and searched."""
 
     work: Work
 
@@ -152,7 +152,7 @@ def test_twice_the_text_is_at_most_twice_the_work(piece: bytes) -> None:
 
 
 def test_no_key_makes_readers_look_far() -> None:
-    """Per key at most 8 KiB, on one endless line as well as on many short ones."""
+    """At most 8 KiB per key, on one endless line as well as on many short ones."""
     with every_case() as case:
         for key in KEYS:
             with case(key):
@@ -191,7 +191,7 @@ def test_an_iteration_line_behind_megabytes_of_progress_bar_is_read() -> None:
 
 
 def test_text_is_not_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes that are taken apart for records stay below twice those of the log, however records are mixed up."""
+    """Parsing records inspects fewer than twice the bytes of the log, even if records are interleaved."""
     taken = 0
     original = iterations._record
 
@@ -262,7 +262,7 @@ def module_patterns() -> Iterator[tuple[str, str | bytes]]:
 
 
 def test_no_pattern_can_backtrack_badly() -> None:
-    """No repetition holds another one that can be long: that is where matching takes exponential time."""
+    """No repetition contains another unbounded one, because matching would take exponential time."""
     with every_case() as case:
         for name, pattern in list(module_patterns()):
             with case((name, pattern)):
@@ -317,7 +317,7 @@ OTHER_LINES = (
 def test_lines_of_unknown_trainers_that_look_like_steps_are_shown_with_their_place() -> None:
     wrong = []
     for trainer, step in STEPS.items():
-        for noise in (3, 9000):  # the beginning and the end of a long log are looked at apart
+        for noise in (3, 9000):  # the beginning and the end of a long log are inspected separately
             lines = [*OTHER_LINES, step, step, *["noise"] * noise, *OTHER_LINES, step, step, "the end"]
             places = [at for at, line in enumerate(lines, 1) if line == step]
             examples = parse_text("\n".join(lines) + "\n").not_understood
@@ -328,7 +328,7 @@ def test_lines_of_unknown_trainers_that_look_like_steps_are_shown_with_their_pla
     assert wrong == []
 
 
-def test_fields_without_a_number_are_told_once_a_name() -> None:
+def test_fields_without_a_number_are_reported_once_per_name() -> None:
     log = parse_text(iteration(1, 10.0, tail="mood: good | eta: 1:00:00") + iteration(2, 10.0, tail="mood: bad"))
     assert log.not_understood == (LineExample("the field mood of an iteration line", 2, "mood: good", 1),)
 

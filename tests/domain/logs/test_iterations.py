@@ -114,7 +114,7 @@ def test_two_sinks_that_print_a_line_twice_are_one_line() -> None:
     assert log.segment_starts == (0,)
 
 
-def test_what_is_glued_behind_a_line_does_not_belong_to_it() -> None:
+def test_text_joined_to_a_line_does_not_belong_to_it() -> None:
     glued = iteration(1, 10.0).rstrip("\n") + "Number of parameters in transformer layers in billions:  6.98\n"
     log = parse_text(glued)
     assert "number_of_parameters_in_transformer_layers_in_billions" not in log.columns
@@ -177,7 +177,7 @@ def test_the_log_interval_is_what_the_lines_show(iterations: list[int], stated: 
     assert log.log_interval == interval
 
 
-def test_a_restart_replaces_what_it_repeats() -> None:
+def test_a_restart_replaces_repeated_iterations() -> None:
     first = "".join(iteration(n, 10.0 + n) for n in range(1, 6))
     second = "".join(iteration(n, 20.0 + n) for n in range(4, 8))
     log = parse_text(first + STARTED + second)
@@ -296,7 +296,7 @@ def test_doubled_lines_do_not_hide_the_second_iteration() -> None:
 
 
 def test_a_correction_that_needs_more_time_than_there_was_is_refused() -> None:
-    # Between the stamps lie 1.2 s: 2 x 1200 - 600 = 1800 ms cannot have passed, 1200 ms can
+    # The timestamps are 1.2 s apart: 2 x 1200 - 600 = 1800 ms cannot have passed, 1200 ms can
     log = parse_text(fine(1, 600.0, 10.0) + fine(2, 1200.0, 11.2))
     assert column(log, "step_time_true_ms") == [600.0, 1200.0]
 

@@ -97,7 +97,7 @@ def test_blocks_of_nothing_are_nothing() -> None:
 
 
 class Recorder:
-    """A reader that writes down what it is given."""
+    """A reader that records its input."""
 
     keys: Sequence[bytes] = (b"key", b"other")
 
@@ -169,7 +169,7 @@ def test_text_without_a_prefix_stays_as_it_is(raw: str) -> None:
     assert unwrap(raw.encode()).text == raw
 
 
-def test_a_cut_line_of_docker_gives_what_it_has() -> None:
+def test_a_truncated_docker_line_is_read_up_to_its_end() -> None:
     assert unwrap(b'{"log": " iteration 1/ 2 | elapsed').text == " iteration 1/ 2 | elapsed"
 
 

@@ -1,4 +1,4 @@
-"""Files of one run, told apart and joined by what they say."""
+"""Files of one run, distinguished and joined by their content."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -56,7 +56,7 @@ def test_one_file_is_itself() -> None:
     assert set(log.columns["log_file"]) == {0.0}
 
 
-def test_rank_zero_tells_the_arguments_and_the_last_rank_the_iterations() -> None:
+def test_rank_zero_prints_the_arguments_and_the_last_rank_the_iterations() -> None:
     memory = "[Rank 0] (after 2 iterations) memory (MB) | allocated: 1.0 | max allocated: 2.0 | reserved: 3.0\n"
     log = merged(iterations(1, 9), ARGUMENTS.format(seed=1, gpus=16) + START.format(stamp="03:00:00") + memory)
     assert log.stated["gpus"].value == 16
@@ -100,7 +100,7 @@ def test_a_log_cut_in_two_with_lines_in_both_has_no_restart() -> None:
     assert log.segment_starts == (0,)
 
 
-def test_a_retry_begins_again_and_what_it_does_not_reach_is_told() -> None:
+def test_a_retry_starts_over_and_unreached_iterations_are_reported() -> None:
     log = merged(iterations(1, 30), iterations(1, 20, minute=5, add=0.5))
     assert printed(log) == list(range(1, 21))
     assert [problem.kind for problem in log.slices] == ["start", "retry"]
@@ -143,7 +143,7 @@ def test_slices_that_each_go_on_from_a_checkpoint_are_no_crash_loop() -> None:
 
 
 @pytest.mark.parametrize(("other", "named"), [((1, 8), ""), ((2, 8), "seed is 1"), ((1, 16), "world_size is 8")])
-def test_files_of_different_jobs_are_told(other: tuple[int, int], named: str) -> None:
+def test_files_of_different_jobs_get_a_warning(other: tuple[int, int], named: str) -> None:
     seed, gpus = other
     first = ARGUMENTS.format(seed=1, gpus=8) + iterations(1, 9)
     second = ARGUMENTS.format(seed=seed, gpus=gpus) + iterations(10, 19)
@@ -181,7 +181,7 @@ def test_a_failure_before_the_first_iteration_of_the_last_start_is_that_of_the_l
     assert log.process_lines[1] > 30
 
 
-def test_what_another_file_says_after_the_last_iteration_belongs_to_the_same_process() -> None:
+def test_lines_of_another_file_after_the_last_iteration_belong_to_the_same_process() -> None:
     done = "[after training is done] datetime: 2026-05-11 03:00:31 \n"
     log = merged("[2026-05-11 09:00:00] NCCL error: teardown\n", iterations(1, 30, total=90) + done)
     assert log.process_lines == (0, 1)

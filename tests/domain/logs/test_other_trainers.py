@@ -84,7 +84,7 @@ Epoch 0:   1%|          | 797/77225 [9:09:20<878:01:48, 41.36s/it, loss=3.0, v_n
 
 GIB = 2**30
 CASES = [
-    # 19.145 - 17.508 s; the second line of step 4 is that of another rank
+    # 19.145 - 17.508 s; the second line of step 4 is from another rank
     (
         TITAN_ALL_RANKS,
         "torchtitan",
@@ -198,7 +198,7 @@ def test_a_restart_and_midnight_keep_the_times_between_stamps_right() -> None:
     assert column(parse_text(TITAN + TITAN.replace("16:04", "16:09")), "step_time_ms") == [None, 1118, 1123]
 
 
-def test_iteration_lines_of_megatron_win_over_what_a_library_prints_beside_them() -> None:
+def test_megatron_iteration_lines_win_over_lines_of_libraries() -> None:
     log = parse_text(DEEPSPEED + iteration(35, 4103.1) + HUGGING_FACE)
     assert (log.trainer, column(log, "iteration"), column(log, "step_time_ms")) == ("Megatron-LM", [35], [4103.1])
     assert log.problems == ()
@@ -222,7 +222,7 @@ def test_lightnings_epochs_go_on_counting() -> None:
 
 
 def test_lightning_ends_normally_at_its_limit() -> None:
-    """The first end is of Lightning's issue 14428. Others stand behind a bar, as logs of two other programs show."""
+    """The first ending is from Lightning's issue 14428. Others follow a bar, as in the logs of two other programs."""
     bars = "GPU available: True (cuda), used: True\n" + "".join(
         f"\rEpoch 0: {batch}%|#  | {batch}/100 [{batch:02d}:00<10:00, 0.02it/s, v_num=0, train_loss=3.1]"
         for batch in range(1, 40)
@@ -245,7 +245,7 @@ def test_running_means_are_said_and_are_no_fair_sample() -> None:
     assert with_means == [HUGGING_FACE, HUGGING_FACE_FAST, HUGGING_FACE_TEXTS, LIGHTNING]
 
 
-# --- A description of step lines reads what no reader knows.
+# --- A description of step lines makes unknown logs readable.
 
 TENSORFLOW = "".join(
     f"INFO:tensorflow:global step {step}: loss = {79 - step}.5 ({seconds} sec/step)\n"

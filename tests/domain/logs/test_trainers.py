@@ -93,7 +93,7 @@ def test_the_summary_states_what_it_lists_and_implies_the_defaults(prefix: str) 
     }
     assert log.arguments["log_interval"] == 5
     assert "gpus" not in log.stated
-    assert "dist_opt" not in log.stated  # there is no [ddp] section whose absence of it would mean something
+    assert "dist_opt" not in log.stated  # there is no [ddp] section, so its absence there has no meaning
 
 
 def test_other_processes_in_between_do_not_disturb_a_summary() -> None:
@@ -242,6 +242,6 @@ def test_a_printed_version_is_stated(line: str, expected: dict[str, str]) -> Non
     assert all(version.source == "log line" and version.detail.startswith("line 2: ") for version in stated.values())
 
 
-def test_the_first_version_told_counts() -> None:
+def test_the_first_printed_version_counts() -> None:
     stated = parse_text("0: NCCL version 2.27.3+cuda12.9\n1: NCCL version 2.21.5+cuda12.4\n").stated
     assert stated["nccl_version"].value == "2.27.3"

@@ -1,4 +1,4 @@
-"""Whole summaries of the shared logs, against their sidecars: parsed, resolved, measured, explained."""
+"""Complete summaries of the shared logs against their sidecars: parsed, resolved, measured, explained."""
 
 import json
 import math
@@ -108,7 +108,7 @@ def test_the_two_renderings_of_a_run_have_the_same_steps_and_the_same_sentences_
     for path in (path for path in rendered() if path.name.endswith(".mlm.log")):
         ours, other = summary_of(path), summary_of(path.with_name(path.name.replace(".mlm.", ".bridge.")))
         if ours.health["restarts"] or ours.health["last_iteration"] != other.health["last_iteration"]:
-            continue  # a restart or a cut end was added to one of them
+            continue  # a restart or a truncation was added to one of them
         assert ours.metrics["step_time_ms"] is not None
         assert other.metrics["step_time_ms"] is not None
         assert ours.metrics["step_time_ms"].value == pytest.approx(other.metrics["step_time_ms"].value, rel=0.02)
@@ -160,7 +160,7 @@ def test_every_log_of_the_corpus_gives_an_answer_in_plain_sentences() -> None:
             assert not {"None", "nan", "True", "False"} & set(sentence.split()), (path.name, sentence)
 
 
-# --- Logs whose numbers were damaged: they are read and explained, and no impossible figure comes of them.
+# --- Logs with damaged numbers: they are read and explained, and produce no impossible figure.
 
 
 CASES = 300

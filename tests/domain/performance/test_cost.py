@@ -25,7 +25,7 @@ def before(*days: float) -> list[datetime]:
         ([13], None),
         ([0, 20], None),  # the other run is older than the window
         ([0, 14], 1 / 14),
-        ([0, 0], 2.0),  # two at once: a day is the least that a rate is taken over
+        ([0, 0], 2.0),  # two at the same time: a rate covers at least a day
         ([0, 0.1, 0.2], 3.0),
         ([0, 2], 0.5),
         ([0, 1, 2, 3], 1.0),
@@ -76,7 +76,7 @@ def test_unknown_stays_unknown_with_the_reason(
     assert because in cost.unknown_because
 
 
-def test_the_factors_stand_beside_the_number() -> None:
+def test_the_factors_are_next_to_the_number() -> None:
     cost = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST)
     assert (cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus) == (1.0, 12.5, 50, 16)
 
@@ -94,7 +94,7 @@ def test_extra_time_comes_from_two_levels() -> None:
         ([(1, 50)], 50, 50),
         ([(10, 500)], 50, 491),  # every tenth iteration is printed
         ([(10_001, 10_050)], 50, 50),  # resumed from a checkpoint
-        ([(1, 50), (31, 100)], 100, 120),  # twenty were done twice
+        ([(1, 50), (31, 100)], 100, 120),  # twenty ran twice
         ([(50, 1)], 7, 7),  # a damaged number
     ],
 )
@@ -108,7 +108,7 @@ def test_the_cost_of_several_stacks_is_the_sum_of_the_known(costs: list[float | 
     assert total_cost(costs) == expected
 
 
-def test_what_is_over_or_runs_no_more_costs_nothing_and_says_why() -> None:
+def test_recovered_and_ended_regressions_cost_nothing_and_say_why() -> None:
     stopped = regression_cost(before(20, 21, 22), 12.5, 50, 16, now=LAST)
     assert (stopped.gpu_hours_per_day, "14 days" in stopped.nothing_because) == (0.0, True)
     back = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST, is_over=True)
@@ -120,8 +120,8 @@ def test_what_is_over_or_runs_no_more_costs_nothing_and_says_why() -> None:
 CLOCKS = [
     # days before LAST of the newest place and of the newest upload, whether it is a replay; the time of the history
     (0.5, 0.5, False, 0.5),  # in use
-    (60, 0, False, 60),  # an old history that was loaded today: as it was at its end
-    (60, 15, False, 0),  # nothing came in for two weeks
+    (60, 0, False, 60),  # an old history that was imported today: the cost at its end
+    (60, 15, False, 0),  # no run for two weeks
     (60, 15, True, 60),
     (-30, 0, False, 0),  # a commit time in the future
     (None, None, False, 0),

@@ -144,7 +144,7 @@ def test_an_empty_step_is_refused(sequences: int, seq_len: int) -> None:
         flops_per_step(qwen3_30b(), sequences, seq_len, discount_window=False)
 
 
-# --- Gaps between printed and computed TFLOP/s, and what explains them.
+# --- Gaps between printed and computed TFLOP/s, and their explanations.
 
 
 QWEN = Inputs(qwen3_30b(), 4096, discount_window=False)
@@ -220,7 +220,7 @@ def test_half_a_per_cent_and_a_rounded_digit_need_no_explanation(printed: float,
     assert explain_difference(printed, computed, QWEN, digit=digit) is None
 
 
-# --- Failures as people read them, from events and columns; texts are those of real logs and of the programs' sources.
+# --- Failures as users read them, from events and columns; the texts are from real logs and the programs' sources.
 
 
 DOCS = " ".join((Path(__file__).resolve().parents[3] / "docs" / "failures.md").read_text().split())
@@ -246,7 +246,7 @@ def event(kind: str, line: int, text: str, rank: int | None = None, file: int = 
 
 
 def failures(*events: LogEvent, total: int = 20) -> tuple[Failure, ...]:
-    """Iterations 1 to 10 stand on lines 101 to 110."""
+    """Iterations 1 to 10 are on lines 101 to 110."""
     return explain_failures(make_log([100.0] * 10, events=events, total_iterations=total))
 
 
@@ -315,7 +315,7 @@ def test_a_run_that_ended_well_has_no_failure(events: list[LogEvent]) -> None:
     assert failures(*events) == ()
 
 
-def test_a_failure_before_a_restart_is_told_as_such() -> None:
+def test_a_failure_before_a_restart_is_labelled_as_such() -> None:
     events = (event("out_of_memory", 50, OOM, 1), event("training_started", 90, "x"), event("training_done", 120, "y"))
     (failure,) = failures(*events)
     assert failure.kind == "out_of_memory"
@@ -556,7 +556,7 @@ def test_a_model_is_recognised_by_its_shape_only_when_all_of_it_fits() -> None:
     assert recognise({"num_layers": 48}) is None
 
 
-def test_a_contradicted_shape_is_told_in_words() -> None:
+def test_a_contradicted_shape_is_explained_in_words() -> None:
     model = known_model("DeepSeek-V3")
     assert model is not None
     assert differences(model, DEEPSEEK_V3 | {"num_layers": 16}) == ("num_layers is 16, DeepSeek-V3 has 61",)

@@ -1,4 +1,4 @@
-"""How runs end, told from events and columns."""
+"""How runs end, derived from events and columns."""
 
 import math
 
@@ -16,7 +16,7 @@ def event(kind: str, line: int, text: str = "") -> LogEvent:
     return LogEvent(kind, line, text or kind)
 
 
-# Iterations stand on lines 101 to 110
+# Iterations are on lines 101 to 110
 @pytest.mark.parametrize(
     ("events", "total", "outcome"),
     [

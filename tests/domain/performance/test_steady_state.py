@@ -37,9 +37,9 @@ def noisy(n: int, seed: int, sd: float = 0.01, warm_up: int = 2) -> FloatArray:
     [
         ([9000, 100, 100, 100, 100, 100], 2, 6, 100),  # the first iteration of a longer run never counts
         ([100, 100, 100, 100, 100, 100], 2, 6, 100),
-        ([100, 100, 100, 100], 1, 4, 100),  # of five or fewer every one may count
+        ([100, 100, 100, 100], 1, 4, 100),  # with five or fewer, every one may count
         ([9000, 500, 120, 101, 100, 99, 100, 100, 101, 99], 4, 10, 100),  # 120 is 20 % over, 101 within 3 %
-        ([9000, 100, 5000, 4000, 100, 100, 100, 100, 100, 100], 5, 10, 100),  # one fast step among slow ones is no end
+        ([9000, 100, 5000, 4000, 100, 100, 100, 100, 100, 100], 5, 10, 100),  # one fast step does not end warm-up
         ([9000, 8000, 7000, 6000, 5000, 100, 100, 100, 100, 100], 6, 10, 100),  # at most half is warm-up
         ([math.nan, 9000, 100, 100, math.inf, 100, 0, 100, -5, 100], 3, 10, 100),  # unusable values are left out
     ],

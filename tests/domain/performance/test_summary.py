@@ -96,7 +96,7 @@ def test_printed_flops_give_way_to_the_formula_that_they_are_rounded_from(
 @pytest.mark.parametrize(
     ("printed", "share"),
     [
-        (1.6, 0.05 / 1.6),  # one decimal of a small figure is 3 %
+        (1.6, 0.05 / 1.6),  # one decimal is 3 % of a small figure
         (192.6, 0.05 / 192.6),
         (1.625, 0.0),  # documents have more decimals
         (0.05, 0.0),
@@ -128,7 +128,7 @@ def test_printed_flops_that_disagree_name_the_input_that_explains_it() -> None:
         ("precision", "mfu_pct", "MFU needs `precision`. State it in the metadata."),
     ],
 )
-def test_a_missing_figure_says_what_it_needs(without: str, metric: str, words: str) -> None:
+def test_a_missing_figure_names_the_fields_that_it_needs(without: str, metric: str, words: str) -> None:
     stated = {name: item for name, item in OVERLAP_CASE.items() if name != without}
     summary = summarise(make_log(TIMES, stated=stated), make_metadata(PLACE))
     assert summary.metrics[metric] is None
@@ -298,7 +298,7 @@ MLM_LINE = (
     ],
 )
 def test_absurd_numbers_of_a_log_make_no_figures(field: str, value: str, missing: str, words: str) -> None:
-    """Nothing that is stored may be infinite: one such row would break every list that holds it."""
+    """No stored value may be infinite: one such row would break every list that contains it."""
     usual = {"time": "100.0", "tflops": "100.0", "batch": "8", "loss": "1.0", "count": "0"}
     text = "".join(MLM_LINE.format(i=i, **usual | {field: value}) for i in range(1, 61))
     summary = summarise(parse_text(text), make_metadata())
@@ -339,7 +339,7 @@ def test_any_step_times_give_finite_positive_figures_or_none(times: list[float])
             None,
             "1 of 61 iterations has no step time; it is left out. The first is iteration 41.",
         ),
-        ([9000.0, np.nan, *([100.0] * 20)], [9000.0, 5000.0, *([100.0] * 20)], ""),  # the reader told of the artefact
+        ([9000.0, np.nan, *([100.0] * 20)], [9000.0, 5000.0, *([100.0] * 20)], ""),  # the reader reported the artefact
         ([100.0] * 40, None, ""),
     ],
 )
@@ -349,7 +349,7 @@ def test_step_times_that_are_left_out_are_counted(times: list[float], printed: l
     assert warnings == ([words] if words else [])
 
 
-def test_short_and_unsteady_windows_are_told_in_words() -> None:
+def test_short_and_unsteady_windows_are_explained_in_words() -> None:
     short = summarise(make_log([9000.0] + [100.0] * 9), make_metadata())
     assert any("9 iterations" in w and "15" in w for w in short.warnings)
     drifting = summarise(make_log([9000.0, *np.linspace(100, 120, 40)]), make_metadata())
@@ -372,7 +372,7 @@ def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
     assert not any("Remark 11" in warning for warning in warnings)
 
 
-# --- Documents beside a log, and in place of one; whose statement counts; what a project's defaults fill.
+# --- Documents with a log and without one; which source takes precedence; what a project's defaults fill.
 
 
 def document(kind: str, **fields: Value) -> Document:
@@ -395,7 +395,7 @@ def test_the_metadata_win_over_every_document() -> None:
     assert any("64 in the metadata" in warning for warning in summary.warnings)
 
 
-def test_a_documents_series_stand_beside_those_of_the_log() -> None:
+def test_series_of_a_document_are_added_to_those_of_the_log() -> None:
     log = make_log([100.0] * 5, columns={"lm_loss": [5.0, 4.0, 3.0, 2.0, 1.0]})
     columns = {"iteration": np.array([4.0, 2.0]), "lm_loss": np.array([9.0, 9.0]), "entropy": np.array([0.4, 0.2])}
     series = summarise(log, make_metadata(), [Document("tensorboard", columns=columns)]).series

@@ -1,4 +1,4 @@
-"""Requests for tests, naming only what the test is about."""
+"""Requests for tests, which state only the values that they are about."""
 
 from app.domain.planning.estimate import Record
 from app.domain.planning.plan import Plan, make_plan

@@ -1,4 +1,4 @@
-"""What is offered and in which order, what is rejected and why, and that both ways of checking say the same."""
+"""Offered layouts and their order, rejected ones with reasons, and the agreement of both ways of checking."""
 
 import random
 import re
@@ -45,7 +45,7 @@ GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
 
 
 def any_request(seed: int) -> PlanRequest:
-    """Requests of every sort, many of them impossible."""
+    """Requests of all kinds, many of them impossible."""
     chance = random.Random(seed)  # noqa: S311  # a test that can be repeated
     fields: dict[str, object] = {
         "model": chance.choice(["DeepSeek-V3", "Qwen3-30B-A3B", "Qwen3-235B-A22B", "Nemotron-3-Nano-30B-A3B", "ours"]),
@@ -71,7 +71,7 @@ def any_request(seed: int) -> PlanRequest:
     return request(fields)
 
 
-def test_the_arrays_say_what_the_words_say() -> None:
+def test_the_arrays_agree_with_the_words() -> None:
     with every_case() as case:
         for seed in range(60):
             with case(seed):
@@ -85,7 +85,7 @@ def test_the_arrays_say_what_the_words_say() -> None:
                     }, search.layout(wanted, index)
 
 
-def test_whatever_is_offered_satisfies_every_identity_and_what_is_rejected_names_one() -> None:
+def test_offered_layouts_satisfy_every_identity_and_rejected_ones_name_a_violation() -> None:
     with every_case() as case:
         for seed in range(60):
             with case(seed):
@@ -133,7 +133,7 @@ def test_the_rule_book_blocks_nothing_that_is_offered() -> None:
 
 
 def test_the_rule_book_blocks_no_recipe_that_is_offered() -> None:
-    """With all settings that an offer states, and what its flags say of the launch."""
+    """Return all settings that an offer states, and those that its flags state for the launch."""
     models = ("DeepSeek-V3", "Qwen3-30B-A3B", "GPT-OSS-120B", "Nemotron-3-Super-120B-A12B", "Mixtral-8x7B")
     with every_case() as case:
         for model, gpu, precision in product(models, ("H100", "GB200"), ("bf16", "fp8_ds")):
@@ -245,7 +245,7 @@ def test_a_dense_model_has_no_flags_of_experts() -> None:
         ({"model": "DeepSeek-V3", "gpu": "H100", "gpus": "8", "seq_len": "4096", "speed": "9"}, {"speed"}),
     ],
 )
-def test_what_is_missing_or_wrong_is_named_by_its_field(fields: dict[str, str], wrong: set[str]) -> None:
+def test_missing_and_invalid_values_are_named_by_field(fields: dict[str, str], wrong: set[str]) -> None:
     with pytest.raises(InvalidPlan) as raised:
         read_request(fields)
     assert set(raised.value.fields) == wrong
@@ -305,7 +305,7 @@ def test_every_constraint_is_documented() -> None:
     )
 
 
-# --- Layouts worked out by hand: the decision examples that are about layout, and one case for every constraint.
+# --- Layouts computed by hand: the decision examples about layouts, and one case for every constraint.
 
 F09 = EXPERTS_64 | {"tp": 2, "cp": 1, "pp": 2, "ep": 8, "etp": 1}
 F05 = DEEPSEEK | {
@@ -326,7 +326,7 @@ def test_f09_the_least_gpus_are_of_the_larger_mesh_and_not_of_the_product() -> N
 def test_f05_a_long_sequence_on_256_gpus_is_feasible_with_dp_1_and_warned_of() -> None:
     given = plan(F05).given
     assert given is not None
-    assert not given.violations  # 32 x 32 x 8 = 8192 is no number of GPUs that anybody needs
+    assert not given.violations  # 32 x 32 x 8 = 8192 GPUs, which no job needs
     assert (given.dp, given.edp, given.tokens_per_cp_shard, given.layout.vpp) == (1, 1, 4096, 4)
     assert {"scale-dp-floor", "scale-long-container"} <= {note.rule for note in given.notes}
     assert (plan(F05).first_cp, given.layout.min_gpus) == (32, 256)

@@ -1,4 +1,4 @@
-"""Every trace of the corpus gives the values of its sidecar, to the nanosecond."""
+"""Every trace of the corpus matches its sidecar to the nanosecond."""
 
 import csv
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_whole_graphs_count_as_computation_and_hide_what_they_contain(name: str,
             assert step["window_ms"] == pytest.approx(built["window_ms"], abs=1e-6)
             assert step["exposed_comm_ms"] is None
             assert step["launch_starved_frac"] == pytest.approx(built["launch_starved_frac"], abs=2e-6)
-            # Gaps inside a graph are no longer seen, so they count as busy.
+            # Gaps inside a graph are not visible any more, so they count as busy.
             gaps = built["compute_absent_split_ms"]["issued_other"] - step["compute_absent_split_ms"]["issued_other"]
             assert step["compute_ms"] == pytest.approx(built["compute_ms"] + gaps, abs=2e-6)
 
@@ -94,7 +94,7 @@ def test_the_rank_that_comes_late_makes_the_other_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_waiting_is_told_from_transfer_without_clocks(seed: str) -> None:
+def test_waiting_is_distinguished_from_transfer_without_clocks(seed: str) -> None:
     truth = expected(f"synthetic/{seed}/ranks", ".truth.json")
     profile = document(*(kineto(f"synthetic/{seed}/ranks-{rank}") for rank in range(4)))
     assert profile["ranks"]["matched"] == len(truth["instances"])
@@ -116,7 +116,7 @@ def test_the_rows_of_two_profiles_add_up_to_the_difference_of_the_step(seed: str
     changed = rows[truth["changed_class"]]
     assert changed.after_ms / changed.before_ms == pytest.approx(
         truth["factor"], abs=2e-3
-    )  # its kernels last whole microseconds
+    )  # the durations of its kernels are whole microseconds
     assert rows["idle.launch_starved"].difference_ms == pytest.approx(-truth["gap_removed_ms_per_step"])
     for row in difference.rows:
         by_kernels = sum(kernel.calls_ms + kernel.per_call_ms for kernel in row.kernels)

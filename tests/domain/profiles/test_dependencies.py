@@ -41,7 +41,7 @@ def kineto(producer: str, *, with_waits: bool = True) -> Trace:
 @pytest.mark.parametrize(
     ("producer", "blocked_ms"), [(COMMUNICATION, 0.02), (COPY, 0.0)], ids=["communication", "copy"]
 )
-def test_a_gap_is_blocked_by_what_its_stream_waited_for(producer: str, blocked_ms: float) -> None:
+def test_a_gap_is_attributed_to_the_event_that_its_stream_waited_for(producer: str, blocked_ms: float) -> None:
     profile = document(kineto(producer))
     assert profile["quality"]["dependencies"] == {"gaps": 1, "resolved": 1, "blocking_comm_ms": blocked_ms}
     assert profile["facts"]["dependency_trace"] is True

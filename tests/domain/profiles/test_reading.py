@@ -42,7 +42,7 @@ def test_layout_and_size_of_chunks_change_nothing(layout: dict[str, object], siz
 
 
 def test_a_file_of_many_blocks_gives_every_event_once() -> None:
-    # Longer than two blocks, with texts that look like borders between events.
+    # Longer than two blocks, with texts that look like boundaries between events.
     events = [event(ts=at, dur=1, name="a}, {b" * (at % 50), args={"text": "}\n,\n{" * 20}) for at in range(30_000)]
     data = trace_bytes(events)
     assert len(data) > 3 * (2 << 20)
@@ -87,7 +87,7 @@ def test_the_first_launch_of_a_correlation_wins() -> None:
     assert trace.devices[0].launch.tolist() == [0, 0]
 
 
-def test_a_cut_file_gives_what_is_whole_but_no_facts() -> None:
+def test_a_truncated_file_is_read_up_to_its_end_without_facts() -> None:
     data = trace_bytes([event(ts=10 * at) for at in range(100)])
     trace = read(data[: len(data) // 2])
     assert "ends early" in trace.incomplete

@@ -40,7 +40,7 @@ def make_run(
     se: float = 0.001,
     **other: object,
 ) -> RankedRun:
-    """`dispatcher` is what ran, None for nothing that the log shows; `requested` the same unless it is given."""
+    """`dispatcher` is the active one, None if the log shows none; `requested` defaults to the same."""
     estimate = RunEstimate(
         run=name,
         log_step_time=math.log(step_time_ms) if step_time_ms > 0 else math.nan,

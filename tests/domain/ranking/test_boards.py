@@ -1,4 +1,4 @@
-"""Who leads, who ties, what is only directional; gains, memory and evidence of one board."""
+"""Leaders, ties and directional results; gains, memory and evidence of one board."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def test_ties_are_ties(deepep: list[float], outcome: str, text: str) -> None:
     (comparison,) = board.comparisons
     assert comparison.outcome == outcome
     assert text in board.sentence
-    if outcome == "equal":  # the interval that is told is the one that says so
+    if outcome == "equal":  # the stated interval is the deciding one
         assert comparison.low_pct is not None
         assert comparison.high_pct is not None
         assert -2.03 < comparison.low_pct < comparison.high_pct < 2.03
@@ -119,7 +119,7 @@ def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
     assert [(item.run, item.why.startswith("short")) for item in entry.left_out] == [("quick", True)]
 
 
-def test_a_short_configuration_never_stands_before_a_full_one() -> None:
+def test_a_short_configuration_never_precedes_a_full_one() -> None:
     quick = make_run("quick", "alltoall", 300, config="quick", short=True, window=8, evidence_level="screen")
     board = board_of([*make_runs("alltoall", [400, 401]), quick, *make_runs("deepep", [390, 391])])
     entry = board.entry("alltoall")
@@ -133,7 +133,7 @@ def test_a_declared_window_after_fifty_steps_counts_in_full() -> None:
     assert board_of(runs).reading == "leader"
 
 
-def test_the_best_configuration_stands_for_its_dispatcher() -> None:
+def test_the_best_configuration_represents_its_dispatcher() -> None:
     slow, fast = make_run("a", "deepep", 380, config="sms 20"), make_run("b", "deepep", 340, config="sms 32")
     board = board_of([*make_runs("alltoall", [400]), slow, fast])
     entry = board.entry("deepep")
@@ -186,7 +186,7 @@ def test_tflops_of_other_work_must_not_order_the_board() -> None:
         (340.0, 60.01, ")."),
     ],
 )
-def test_speed_and_memory_are_told_together(deepep_ms: float, deepep_gib: float, sentence_end: str) -> None:
+def test_speed_and_memory_are_reported_together(deepep_ms: float, deepep_gib: float, sentence_end: str) -> None:
     runs = [*make_runs("alltoall", [400] * 3), *make_runs("deepep", [deepep_ms] * 3, memory_gib=deepep_gib)]
     entry = board_of(runs).entry("deepep")
     assert entry is not None
@@ -315,7 +315,7 @@ def test_the_gain_turns_over() -> None:
     assert math.isclose(back.turned().gain_pct, comparison.gain_pct)
 
 
-# --- What a result rests on: how many runs, which configuration, whose loss, and why two of them tie.
+# --- The basis of a result: number of runs, configuration, loss, and the reason for a tie.
 
 
 NOISY = Prior(variance=0.015**2, degrees_of_freedom=4)
@@ -336,7 +336,7 @@ def test_a_lucky_single_run_does_not_stand_before_a_configuration_that_ties_with
     assert [configuration.config_key for configuration in entry.configurations] == ["usual", "tried once"]
 
 
-def test_a_single_run_stands_where_it_is_clearly_faster() -> None:
+def test_a_single_run_represents_its_dispatcher_if_clearly_faster() -> None:
     often = make_runs("hybridep", [402, 398, 400, 401], config="usual")
     fast = make_run("fast", "hybridep", 300, config="tried once")
     entry = board_of([*make_runs("alltoall", [450, 451]), *often, fast]).entry("hybridep")
@@ -344,7 +344,7 @@ def test_a_single_run_stands_where_it_is_clearly_faster() -> None:
     assert entry.config_key == "tried once"
 
 
-def test_of_well_evidenced_configurations_that_tie_the_faster_one_stands() -> None:
+def test_of_tied_well_evidenced_configurations_the_faster_one_represents() -> None:
     more = make_runs("hybridep", [401, 400, 402] * 4, config="more")
     fewer = [
         make_run(f"f{i}", "hybridep", ms, config="fewer", hour=i) for i, ms in enumerate([399, 400, 399, 400, 399])
@@ -409,7 +409,7 @@ def _with_losses(runs: list[RankedRun], typical: Mapping[str, float]) -> Board:
     return board
 
 
-def test_what_one_run_of_a_stack_states_of_expert_parallelism_holds_for_the_others() -> None:
+def test_expert_parallelism_stated_by_one_run_applies_to_the_others_of_its_stack() -> None:
     failed = make_run("f", None, 0.0, requested="deepep", outcome="failed", missing=("deepep",), ep=None, window=0)
     standings = rank_stack([failed, make_run("a", "alltoall", 400, ep=16)], QUIET)
     assert standings.missing[0].ep == 16
@@ -436,7 +436,7 @@ def test_a_result_whose_dispatcher_is_only_inferred_says_so() -> None:
     assert not entry.inferred
 
 
-# --- The founding documents' measurements, read as those documents say they may be read, and no further.
+# --- The measurements of the founding documents, interpreted only as far as those documents allow.
 
 
 SHORT: dict[str, Any] = {"short": True, "semantic_class": "benchmark_only", "routing_mode": "dropless"}
@@ -482,7 +482,7 @@ def test_a_failed_import_is_a_fact_about_the_container() -> None:
 
 
 def overlap() -> list[RankedRun]:
-    """2026-05-18: alltoall, iterations 3 to 8: without overlap, with it, and with delayed weight gradients, too."""
+    """2026-05-18: alltoall, iterations 3 to 8: without overlap, with it, and with delayed weight gradients as well."""
     screen: dict[str, Any] = {"window": 6, "evidence_level": "screen", **SHORT}
     return [
         make_run("1", "alltoall", 41_250, config="none", **screen),
@@ -535,12 +535,12 @@ def board_of_segments(runs: list[RankedRun], floor: str = "screen") -> Board:
 
 
 def nightly(slow_down: int = 1, repaired: int = 1) -> list[RankedRun]:
-    """HybridEP every night: four weeks' code at 21.0 s, then so many nights times three slower, then as before."""
+    """HybridEP every night: four weeks at 21.0 s, then that many nights three times slower, then as before."""
     return nights("hybridep", FAST * 4 + SLOW * slow_down + FAST * repaired)
 
 
 def test_an_ab_counts_on_the_code_that_both_ran() -> None:
-    """The alltoall run of one night is held against that code's nights, however the code went on."""
+    """The alltoall run of one night is compared with nights of the same code, whatever happened to the code later."""
     runs = [*nightly(), make_run("ab", "alltoall", 23_615, hour=24 * 10)]
     board = board_of_segments(runs)
     assert (board.reading, board.leaders) == ("leader", ("hybridep",))
@@ -565,8 +565,8 @@ def test_a_change_of_the_code_does_not_change_the_leader() -> None:
     assert len(heads) == 1
 
 
-def test_who_ran_on_other_code_only_stands_beside_the_board() -> None:
-    """Alltoall and DeepEP run today's code; allgather ran beside alltoall before a slowdown, never beside DeepEP."""
+def test_dispatchers_on_other_code_are_listed_outside_the_board() -> None:
+    """Alltoall and DeepEP run today's code; allgather ran with alltoall before a slowdown, never with DeepEP."""
     alltoall, deepep = nights("alltoall", [23_600.0] * 3 + [25_100.0] * 3), nights("deepep", FAST, first=4)
     board = board_of_segments([*alltoall, *deepep, *nights("allgather", [30_000.0])])
     assert {entry.dispatcher for entry in board.entries} == {"alltoall", "deepep"}
@@ -591,7 +591,8 @@ def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
 
 def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
     runs = [make_run("ab", "alltoall", 23_615, hour=24 * 2), *nights("hybridep", [*SLOW, *FAST], first=3)]
-    # Alltoall ran before the slow nights: on their code or on what came before, nobody knows; so it is on their side.
+    # Alltoall ran before the slow nights. Whether on their code or the earlier code is unknown, so it counts to their
+    # side.
     assert board_of_segments(runs).reading == "leader"
     between = [*nights("hybridep", SLOW), make_run("ab", "alltoall", 23_615, hour=24 * 3), *nights("hybridep", FAST, 4)]
     board = board_of_segments(between)
@@ -607,7 +608,7 @@ def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
 
 
 def test_runs_of_one_commit_are_on_one_side_of_a_change() -> None:
-    """The A/B of the last fast commit came in after the nightly run of it."""
+    """The A/B of the last fast commit arrived after its nightly run."""
     history = nights("hybridep", [*FAST, *SLOW])
     ab = make_run("z", "alltoall", 23_615, hour=24 * 2)
     stretches = Segments(sorted([*history, ab], key=lambda run: run.history_position), QUIET)
@@ -616,7 +617,7 @@ def test_runs_of_one_commit_are_on_one_side_of_a_change() -> None:
 
 
 def test_changes_that_may_be_one_are_one() -> None:
-    """Two configurations see the same slowdown, one of them every third night only."""
+    """Two configurations have the same slowdown, one of them runs only every third night."""
     daily = nights("hybridep", FAST * 2 + SLOW * 2)
     rare = [make_run(f"d{day}", "deepep", 21_500 if day < 6 else 23_000, hour=24 * day) for day in range(0, 18, 3)]
     stretches = Segments(sorted([*daily, *rare], key=lambda run: run.history_position), QUIET)
@@ -626,7 +627,7 @@ def test_changes_that_may_be_one_are_one() -> None:
 
 
 def test_short_runs_that_count_in_full_make_a_level() -> None:
-    """Validated ones of a short window: a verdict's baseline would be empty of them."""
+    """Validated runs with a short window, which a verdict's baseline would exclude."""
     times = [400.0, 401, 402, 399, 300, 301, 302, 299]
     runs = make_runs("alltoall", times, short=True, window=12)
     assert not any(run.directional for run in runs)

@@ -62,7 +62,7 @@ def test_weak_scaling_as_published_for_qwen3_30b_on_gb300() -> None:
     low, high = efficiencies[1].low, efficiencies[1].high
     assert low is not None
     assert high is not None
-    assert low < 100 < high  # one run each: nobody may say that 32 GPUs are better
+    assert low < 100 < high  # one run each: it cannot be concluded that 32 GPUs are better
 
 
 def test_strong_scaling_shares_the_same_work() -> None:
@@ -104,7 +104,7 @@ def test_without_flops_the_efficiency_of_a_sequence_is_unknown() -> None:
         {"ep_overlap": True},
         {"mbs": 4},
         {"dispatcher": "alltoall"},
-        {"gbs": 1000},  # neither the same batch nor the same batch a GPU
+        {"gbs": 1000},  # neither the same batch nor the same batch per GPU
         {"semantic_class": "benchmark_only"},
     ],
 )
@@ -121,7 +121,7 @@ def test_unknown_members_make_a_series_provisional() -> None:
     assert not any(name.startswith("env.") for name in series.unknown)
 
 
-def test_the_faster_context_parallelism_stands_for_its_length() -> None:
+def test_the_faster_context_parallelism_represents_its_length() -> None:
     points = [
         make_point("a", 1000, seq_len=4096, cp=1),
         make_point("b", 5000, seq_len=16384, cp=8),
@@ -131,7 +131,7 @@ def test_the_faster_context_parallelism_stands_for_its_length() -> None:
     assert [(point.size, point.cp) for point in series.points] == [(4096, 1), (16384, 4)]
 
 
-def test_a_size_that_nobody_states_is_in_no_series() -> None:
+def test_an_unknown_size_is_in_no_series() -> None:
     unknown = make_point("b", 4000)
     del unknown.known["gpus"]
     assert scaling_series([make_point("a", 8000), unknown]) == ()
@@ -170,7 +170,7 @@ def test_a_change_of_the_code_is_no_scaling() -> None:
 def test_sizes_that_never_ran_the_same_code_have_no_efficiency() -> None:
     after = dict.fromkeys(range(7, 13), 24000.0)
     few = days_of(16, {day: REGRESSED[day] for day in (1, 2, 3, 10, 11, 12)})
-    between = days_of(32, {5: 20_400.0, 6: 20_400.0})  # somewhere there the speed changed: on which side, nobody knows
+    between = days_of(32, {5: 20_400.0, 6: 20_400.0})  # the speed changed somewhere in between, on an unknown side
     (series,) = scaling_series([*few, *between])
     assert series.compared == ()
     assert [point.efficiency_pct for point in series.points] == [None, None]

@@ -1,4 +1,4 @@
-"""Standings of a stack, and what holds for every ranking."""
+"""Standings of a stack, and properties of every ranking."""
 
 import json
 import math
@@ -52,7 +52,7 @@ from tests.domain.ranking.runs import START, make_run, make_runs, rank_runs
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 
 
-def test_a_new_leader_is_told_once() -> None:
+def test_a_new_leader_is_reported_once() -> None:
     runs = [make_run("1", "alltoall", 400)]
     assert _changes(runs) == ()
 
@@ -75,7 +75,7 @@ def _changes(runs: Sequence[RankedRun], last_heads: Sequence[Head] = ()) -> tupl
     return head_changes(rank_stack(runs, QUIET), last_heads)
 
 
-def test_a_ranking_that_is_gone_is_told() -> None:
+def test_a_lost_ranking_is_reported() -> None:
     heads = [Head("dropless", "training_equivalent", "leader", ("deepep",))]
     for left in (make_run("1", "alltoall"), make_run("1", "alltoall", quarantined="bad node")):
         assert [change.sentence for change in _changes([left], heads)] == ["from deepep to no ranking"]
@@ -83,7 +83,7 @@ def test_a_ranking_that_is_gone_is_told() -> None:
     assert _changes([make_run("1", "alltoall", quarantined="bad node")], after) == ()
 
 
-def test_nothing_is_told_of_leaders_while_figures_are_computed_again() -> None:
+def test_no_leader_changes_are_reported_during_recomputation() -> None:
     runs = [make_run("1", "alltoall", 400), make_run("2", "deepep", 320, definition_version=DEFINITION_VERSION - 1)]
     standings = rank_stack(runs, QUIET)
     assert standings.partial
@@ -124,7 +124,7 @@ def test_the_prior_is_kept_until_it_moved(fresh: Prior, kept_prior: bool) -> Non
 def explanation(
     before: Sequence[RankedRun], after: Sequence[RankedRun], newest: str = "", *, other_rules: bool = False
 ) -> Head:
-    """What a change from the board of some runs to that of others is explained with; its head is another one."""
+    """Return the explanation of a change between the boards of two sets of runs; the leader differs."""
     boards = [rank_stack(runs, QUIET).boards_at("screen")[0] if runs else None for runs in (before, after)]
     was, now = boards
     assert now is not None
@@ -140,7 +140,7 @@ FAST = [make_run(name, "deepep", 300, hour=hour) for name, hour in (("135", 9.0)
 
 
 def test_the_first_ranking_is_made_by_the_run_that_completes_the_pair() -> None:
-    """Runs of one commit stand at one place of the history: the one that arrived last made it."""
+    """Runs of one commit share one history position: the last arrival caused the change."""
     head = explanation([], [*SLOW, *FAST])
     assert (head.run, head.because) == ("135", "Run 135 was added.")
 
@@ -248,7 +248,7 @@ def test_each_stack_counts_once() -> None:
         assert row.won + row.tied + row.lost + row.directional + row.alone + row.could_not_run == len(row.stacks) == 1
 
 
-# --- Standings are stored as JSON by their types, and come back as they were.
+# --- Standings are stored as JSON by their types, and are restored unchanged.
 
 
 def test_standings_survive_storage() -> None:
@@ -301,7 +301,7 @@ ODD: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def any_run(draw: st.DrawFn) -> RankedRun:
-    """Mostly fit to be ranked, so that there are rankings to look at; else with up to three oddities."""
+    """Mostly eligible runs, so that there are rankings to check; others have up to three anomalies."""
     fields = {name: draw(values) for name, values in SOUND.items()}
     odd = draw(st.one_of(st.just([]), st.just([]), st.lists(st.sampled_from(sorted(ODD)), max_size=3)))
     return make_run("unnamed", **(fields | {name: draw(ODD[name]) for name in odd}))
@@ -321,7 +321,7 @@ def named(runs: list[RankedRun]) -> list[RankedRun]:
 
 @st.composite
 def history(draw: st.DrawFn) -> list[RankedRun]:
-    """One stack whose code becomes faster or slower, and runs of other dispatchers than its usual one in between."""
+    """One stack whose code becomes faster or slower, with runs of other dispatchers in between."""
     usual, *others = draw(st.permutations(DISPATCHERS[:3]))
     levels = draw(st.lists(st.sampled_from((300.0, 400.0, 500.0)), min_size=1, max_size=3))
     runs = [
@@ -363,7 +363,7 @@ def test_no_ranking_holds_two_stacks_two_classes_or_an_ineligible_run(runs: list
 
 @THOROUGH
 @given(RUNS)
-def test_a_run_never_counts_for_what_it_only_asked_for(runs: list[RankedRun]) -> None:
+def test_a_run_never_counts_for_a_merely_requested_dispatcher(runs: list[RankedRun]) -> None:
     ranked = {(name, entry.dispatcher) for _, board in boards(runs) for entry in board.entries for name in entry.runs}
     assert not ranked & {(fallback.run, fallback.dispatcher) for fallback in fallbacks(runs)}
 
@@ -418,7 +418,7 @@ def test_every_stack_counts_once_for_each_dispatcher(runs: list[RankedRun]) -> N
 
 @pytest.mark.parametrize("reading", get_args(Reading))
 def test_the_runs_of_these_tests_make_rankings_of_every_kind(reading: str) -> None:
-    """Else the tests above would prove nothing."""
+    """Otherwise the tests above would prove nothing."""
     find(RUNS, lambda runs: any(board.reading == reading for _, board in boards(runs)), settings=FINDING)
 
 
@@ -484,10 +484,10 @@ def test_a_run_that_may_not_be_ranked(fields: dict[str, object], why: str, sente
     "fields",
     [
         {},
-        {"outcome": ""},  # documents only: nobody says how it ended
+        {"outcome": ""},  # documents only: how it ended is unknown
         {"short": True, "window": 8, "evidence_level": "screen"},
-        {"dispatcher": None, "requested": "alltoall"},  # needs no package, and nothing else is run in its name
-        {"dispatcher": "alltoall", "requested": "deepep"},  # counts for what ran
+        {"dispatcher": None, "requested": "alltoall"},  # needs no package, and nothing else runs under its name
+        {"dispatcher": "alltoall", "requested": "deepep"},  # counts for the active dispatcher
         {"dispatcher": "alltoall", "requested": None},
     ],
 )
@@ -495,7 +495,7 @@ def test_a_run_that_may(fields: dict[str, object]) -> None:
     assert refusal(make_run(**fields)) is None
 
 
-def test_a_fallback_counts_for_what_ran_and_not_for_what_was_asked_for() -> None:
+def test_a_fallback_counts_for_the_active_and_not_the_requested_dispatcher() -> None:
     run = make_run("7", "alltoall", requested="deepep")
     sentences = fallbacks([run])
     assert [(item.run, item.dispatcher, item.sentence) for item in sentences] == [
@@ -511,7 +511,7 @@ def test_a_dispatcher_that_ran_in_the_stack_is_not_missing() -> None:
     assert rank_stack([failed, make_run("2", "deepep", hour=1)]).missing == ()
 
 
-def test_a_model_of_another_shape_is_left_out_whatever_its_name_is() -> None:
+def test_a_model_of_another_shape_is_excluded_under_any_name() -> None:
     runs = [
         make_run("1", shape=("24", "2048", ""), hour=0),
         make_run("2", shape=("48", "2048", ""), hour=1),
@@ -529,7 +529,7 @@ def test_standings_wait_for_figures_of_other_definitions() -> None:
     assert not rank_stack([make_run("2", hour=1)]).partial
 
 
-def test_a_thousand_refused_runs_are_told_by_their_number() -> None:
+def test_a_thousand_refused_runs_are_counted() -> None:
     standings = rank_stack([make_run(str(i), outcome="failed", hour=i) for i in range(60)])
     assert (standings.refused_count, len(standings.refused), standings.refused[0].run) == (60, 50, "59")
     board = standings.board("screen", "dropless", "training_equivalent")

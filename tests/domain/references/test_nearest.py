@@ -1,4 +1,4 @@
-"""The nearest published figure, what differs, and what the gap may be made of."""
+"""The nearest published figure, the differences, and the likely causes of the gap."""
 
 import csv
 import json
@@ -49,7 +49,7 @@ def make_point(**fields: Any) -> ReferencePoint:
 
 
 def test_the_stack_of_the_record_finds_the_record() -> None:
-    """20.147 s, another lab, 2026-07-27, differs in nothing known."""
+    """20.147 s, another lab, 2026-07-27, no known difference."""
     result = nearest(OurFigures(12_000.0, 276.0, 21_846.0))
     assert (result.point.step_time_ms, result.point.date) == (20147.29, "2026-07-27")
     assert result.differs_in == ()
@@ -72,12 +72,12 @@ def test_another_model_or_gpu_is_never_near() -> None:
         assert nearest_reference(other, OurFigures(), published()) is None
 
 
-def test_of_equals_the_newest_is_taken_whatever_their_order() -> None:
+def test_the_newest_of_equals_is_chosen_in_any_order() -> None:
     old, new = make_point(date="2026-05"), make_point(date="2026-07-01")
     assert nearest(points=(old, new)).point is nearest(points=(new, old)).point is new
 
 
-def test_a_field_that_nobody_states_is_unknown_and_not_equal() -> None:
+def test_an_unstated_field_is_unknown_and_not_equal() -> None:
     result = nearest(points=(make_point(dispatcher="unknown", gbs=512),))
     assert {difference.field: difference.is_known for difference in result.differences} == {
         "dispatcher": False,
@@ -139,7 +139,7 @@ def test_likely_causes(theirs: dict[str, Any], ours: dict[str, Any], field: str,
 @pytest.mark.parametrize(
     ("ours", "sentence"), [(23.0, ""), (23.1, ""), (23.3, "FLOP counts per token differ"), (46.0, "a factor of two")]
 )
-def test_another_convention_of_flops_is_told_before_all_else(ours: float, sentence: str) -> None:
+def test_another_flops_convention_is_named_first(ours: float, sentence: str) -> None:
     point = make_point(tokens_per_s_per_gpu=10_000.0, tflops_per_gpu=230.0)
     causes = nearest(OurFigures(10_000.0, ours * 10), (point,)).causes
     assert [cause.field for cause in causes][:1] == (["flops"] if sentence else [])
@@ -151,7 +151,7 @@ def test_a_container_is_the_same_by_any_address() -> None:
     assert "container" not in {difference.field for difference in result.differences}
 
 
-# --- The figures that come with the service.
+# --- The built-in figures.
 
 NAMES = {
     "DeepSeekV3": "DeepSeek-V3",
@@ -164,7 +164,7 @@ NAMES = {
 }
 
 
-def test_each_point_has_its_source_and_an_address_of_its_own() -> None:
+def test_each_point_has_its_source_and_its_own_url() -> None:
     points = published()
     assert len(points) == 222
     assert len({point.key for point in points}) == len(points)
@@ -302,7 +302,7 @@ def test_what_is_wrong_is_told_by_field(change: dict[str, Any], field: str) -> N
     assert list(caught.value.fields) == [field]
 
 
-def test_all_wrong_fields_are_told_at_once() -> None:
+def test_all_invalid_fields_are_reported_together() -> None:
     with pytest.raises(InvalidReference) as caught:
         read_reference({})
     assert set(caught.value.fields) == {

@@ -1,4 +1,4 @@
-"""Untrusted text in Markdown: table of what goes in and what comes out."""
+"""Untrusted text in Markdown: a table of inputs and outputs."""
 
 import pytest
 

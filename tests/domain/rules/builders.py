@@ -52,7 +52,7 @@ def book(*rules: str) -> RuleBook:
 
 
 def reading_of(summary: RunSummary, **more: object) -> RunReading:
-    """The reading of a processed run; `more` are fields of RunReading that a summary does not hold."""
+    """The reading of a processed run; `more` are fields of RunReading that a summary lacks."""
     return RunReading(
         contract=summary.contract,
         metrics=summary.metrics,

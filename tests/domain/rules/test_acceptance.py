@@ -1,6 +1,6 @@
-"""The decision examples of the founding papers: which blockers and warnings fire, what is derived, what comes first.
+"""The decision examples of the founding papers: firing blockers and warnings, derived values, the first suggestion.
 
-Each case goes the way of an upload: metadata, contract, facts, rules. The environment that a case lists is all of it.
+Each case takes the path of an upload: metadata, contract, facts, rules. The environment in a case is complete.
 """
 
 import json
@@ -47,7 +47,7 @@ def cases() -> dict[str, Any]:
 
 
 def contract_of(run: Mapping[str, Any]) -> tuple[Mapping[str, Stated], tuple[str, ...], dict[str, object]]:
-    """The contract of a case, its unknown fields, and what it states beside: facts that are no contract field."""
+    """Return the contract of a case, its unknown fields, and stated facts that are not contract fields."""
     stated = {RENAMED.get(name, name): value for name, value in run.items()}
     stated = OFF | stated
     stated |= {"env": dict.fromkeys(VARIABLES) | run["env"]} if "env" in run else {}

@@ -50,7 +50,7 @@ def test_a_mistake_of_the_form_names_the_file_and_the_rule(change: tuple[str, st
         scale_book(GOOD.replace(*change))
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_returned_together() -> None:
     with pytest.raises(RuleError) as error:
         scale_book(GOOD.replace("phase: scale", "phase: later") + GOOD.replace("kind: blocker", "kind: idea"))
 
@@ -67,10 +67,10 @@ def test_a_file_that_is_no_yaml_is_named() -> None:
         scale_book("- id: [\n")
 
 
-# --- Every built-in rule is sound: its facts exist, its sources stand in the list, its examples do what they say.
+# --- Every built-in rule is sound: its facts and sources exist, and its examples behave as stated.
 
 
-def test_a_rule_is_sound_and_its_examples_do_what_they_say() -> None:
+def test_a_rule_is_sound_and_its_examples_behave_as_stated() -> None:
     with every_case() as case:
         for name in list(built_in_rules().rules):
             with case(name):
@@ -131,7 +131,7 @@ def test_each_mistake_is_said(change: tuple[str, str], message: str) -> None:
     assert problems
 
 
-# --- Every rule can fire for an upload: its facts come from a log, metadata, a profile, the database or a person.
+# --- Every rule can fire for an upload: its facts come from a log, metadata, a profile, the database or a user.
 
 OF_A_RUN = {
     *("framework", "semantic_class", "evidence_level", "fair_for_timing", "unknown_fields", "unknown_names"),
@@ -168,7 +168,7 @@ def can_be_supplied(name: str) -> bool:
 
 
 def test_every_rule_fires_on_facts_that_an_upload_can_have() -> None:
-    """Facts of the examples that only follow from others are left out first: they have to follow here, too."""
+    """Derived facts are removed from the examples first, because they must be derived here as well."""
     with every_case() as case:
         for rule in built_in_rules().rules.values():
             with case(rule.id):
@@ -209,7 +209,7 @@ def test_the_conditions_that_are_shown_are_those_of_the_rules() -> None:
     assert {name: built_in_rules().rules[name].when.source for name, _ in shown} == dict(shown)
 
 
-# --- A team's own rule files: checked, left out by the file, and never in place of a rule by accident.
+# --- A team's own rule files: validated, ignored per file, and never replacing a rule by accident.
 
 OURS = GOOD.replace("scale-vpp-small", "ours-vpp-small").replace("M-arg", "wiki-12")
 WIKI = 'wiki-12: {title: "Pipeline notes", where: "https://wiki.example/12", date: "2026-09"}\n'
@@ -219,7 +219,7 @@ def team(texts: dict[str, str], sources: str = WIKI) -> TeamRules:
     return with_team(built_in_rules(), {**texts, SOURCES_FILE: sources})
 
 
-def test_a_teams_rules_stand_beside_the_services_own() -> None:
+def test_a_teams_rules_are_added_to_the_built_in_ones() -> None:
     team_rules = team({"ours.yaml": OURS})
 
     assert team_rules.mistakes == ()
@@ -299,7 +299,7 @@ def test_a_wrong_source_is_named_and_the_services_own_are_never_replaced(sources
 
 # --- The rules of the founding papers.
 
-# --- Nothing that the founding documents say is missing from the rules, nor any rule of the fact base.
+# --- The rules cover every statement of the founding documents and every rule of the fact base.
 
 COVERAGE: Mapping[str, Mapping[str, list[str]]] = yaml.safe_load(
     (Path(__file__).parent / "coverage.yaml").read_text(encoding="utf-8")
@@ -314,7 +314,7 @@ LEAST = 114
 
 
 def _named(words: list[str]) -> set[str]:
-    """The rules that a list of names and patterns stands for; a name without a rule stands for itself."""
+    """Return the rules that match a list of names and patterns; a name without a rule matches itself."""
     rules = built_in_rules().rules
     keys: set[str] = set()
     for word in words:
@@ -374,7 +374,7 @@ def test_every_rule_of_the_fact_base_is_built_in_with_its_phase_wall_and_kind(
     assert got == wanted
 
 
-# --- Rules of tuning as a whole: what the papers list is there, and no change that a rule proposes breaks a launch.
+# --- The tuning rules as a whole: they cover the lists of the papers, and no proposed change breaks a launch.
 
 CONFIDENCE = {"H": "high", "M": "medium", "L": "low"}
 _CANDIDATE = re.compile(r"^\*\*([a-z0-9-]+)\*\* \| (\w+) \| (\w+) \| (\w)(?:\([^)]*\))? \| ([\d-]+)", re.MULTILINE)
@@ -464,7 +464,7 @@ def blockers(evaluation: Evaluation) -> set[str]:
 
 
 def changed(facts: Facts, evaluation: Evaluation, rule: str) -> dict[str, object]:
-    """The facts after the change of a rule; what follows from them is worked out anew, unless the facts state it."""
+    """Return the facts after the change of a rule; derived facts are computed again unless stated."""
     suggestion = evaluation.find(rule)
     assert suggestion is not None
     new = dict(facts) | {name: list(v) if isinstance(v, tuple) else v for name, v in suggestion.set.items()}

@@ -15,7 +15,7 @@ from app.domain.run import Value
 from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
 
-# --- A change as a diff against the run's own command, or against its contract where the command is not known.
+# --- A change as a diff against the run's own command, or against its contract if the command is unknown.
 
 
 def diff(change: str, facts: Mapping[str, object], launch: object = None) -> ChangeDiff:
@@ -118,7 +118,7 @@ def test_without_a_command_the_contract_stands_in() -> None:
     assert changed.megatron_lm.command == ""
 
 
-def test_what_the_run_has_already_is_said_and_not_pasted() -> None:
+def test_settings_that_the_run_already_has_are_listed_and_not_pasted() -> None:
     changed = diff("set: {te_rng: true, cp: 4}", {"te_rng": True})
 
     assert changed.already == ("te_rng",)
@@ -300,7 +300,7 @@ def test_overrides_are_read_back() -> None:
                 assert same_value(name, read_value(name, stated[name].value), read_value(name, value))
 
 
-def test_modules_are_read_back_beside_their_switch() -> None:
+def test_modules_are_read_back_together_with_their_switch() -> None:
     graphs = f"{command('graph_impl', 'transformer_engine')} {command('graph_modules', ('attn', 'moe_router'))}"
     recompute = f"{command('recompute_granularity', 'selective')} {command('recompute_modules', ('moe_act', 'mlp'))}"
 

@@ -1,4 +1,4 @@
-"""What the rules answer: three-valued evaluation, order, evidence, and the phases of a run."""
+"""Results of the rules: three-valued evaluation, order, evidence, and the phases of a run."""
 
 import re
 
@@ -13,7 +13,7 @@ from app.domain.rules.phases import TuningPhases, tuning_phases
 from tests.cases import every_case
 from tests.domain.rules.builders import book, rule
 
-# --- Three-valued evaluation, order, what is kept back, what is missing, and which evidence counts.
+# --- Three-valued evaluation, order, deferred suggestions, missing facts, and which evidence counts.
 
 
 def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:
@@ -55,7 +55,7 @@ def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projectio
 @pytest.mark.parametrize(
     ("model", "modules"), [("DeepSeek-V3", ("mla_up_proj",)), ("Qwen3-30B-A3B", ("moe_act",)), ("mine", ("moe_act",))]
 )
-def test_in_place_of_whole_layers_the_modules_of_the_model_are_recomputed(model: str, modules: tuple[str, ...]) -> None:
+def test_modules_of_the_model_replace_full_recomputation(model: str, modules: tuple[str, ...]) -> None:
     whole = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_layers": 1, "ep": 8}
     selective = evaluate({**whole, "model": model, "oom": False}, built_in_rules()).find("fit-selective-first")
     assert selective is not None
@@ -83,7 +83,7 @@ def test_a_long_sequence_that_ran_out_of_memory_is_split_first(gpus: int, cp: in
     assert (first.rule.id, first.set["cp"], first.place.tier) == ("scale-cp-enable", cp, "health")
 
 
-def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
+def test_missing_facts_are_listed_with_ways_to_supply_them() -> None:
     rules = book(
         rule("a-shape", "dp == 1"), rule("b-comm", "exposed_comm_frac > 0.1"), rule("c-env", 'env.USE_MNNVL == "1"')
     )
@@ -97,7 +97,7 @@ def test_what_is_missing_is_told_as_what_somebody_can_supply() -> None:
     assert "profile" in missing["exposed_comm_frac"].fact.supply
 
 
-def test_a_fact_that_unlocks_more_by_itself_is_told_first() -> None:
+def test_a_fact_that_unlocks_more_by_itself_comes_first() -> None:
     rules = book(rule("a-one", "tp > 1 && cp > 1"), rule("b-two", "ep > 1"), rule("c-three", "ep > 2"))
 
     evaluation = evaluate({}, rules)
@@ -260,7 +260,7 @@ def test_an_order_may_depend_on_facts() -> None:
     assert first([]) == "a-overlap"
 
 
-def test_a_change_is_worked_out_and_says_what_it_cannot_know() -> None:
+def test_a_change_is_computed_and_names_unknown_values() -> None:
     change = 'change: {text: do it, set: {cp: "= cp0", ep: "= gpus", te_rng: true}, megatron_lm: ["--x {tp}"]}'
     requirements = "needs: [{text: n, when: tp == 2}]\n  conflicts: [{text: c, when: pp > 1}, {text: look}]"
     evaluation = evaluate(
@@ -280,7 +280,7 @@ def test_a_change_is_worked_out_and_says_what_it_cannot_know() -> None:
     ]
 
 
-def test_a_rule_that_does_not_suit_its_facts_is_told_and_stops_nothing() -> None:
+def test_a_rule_with_unsuitable_facts_is_reported_and_stops_nothing() -> None:
     evaluation = evaluate(
         {"vpp": None, "tp": 2, "profiled": True}, book(rule("a-broken", "vpp > 1"), rule("b-good", "tp > 1"))
     )
@@ -333,7 +333,7 @@ def own(name: str, gain: float, **more: object) -> OwnResult:
     return OwnResult(name, 4, gain, gain - 0.5, gain + 0.5, ("stack",), "2026-11-01", **more)
 
 
-def test_what_was_measured_here_outranks_what_is_published_and_hides_nothing() -> None:
+def test_results_measured_here_outrank_published_ones_and_hide_none() -> None:
     rules = book(rule("a-published", "true", PUBLISHED), rule("b-plain", "true"), rule("c-gain", "true"))
     facts = {"gpu": "H100", "profiled": True}
 
@@ -419,9 +419,9 @@ def test_the_wall_is_measured_inferred_or_unknown() -> None:
 KNOWN_WITHOUT_BEING_STATED = {
     *("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac", "sm_util"),  # without them a run is not profiled
     "ep",  # without experts it is 1
-    "profiler_on",  # otherwise no profile is known to have been written
-    *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them memory is not known to be ample
-    *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them where there is one
+    "profiler_on",  # otherwise it is unknown whether a profile was written
+    *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them, it is unknown whether memory is sufficient
+    *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them if there is one
     *("worked_changes", "failure_text", "faster_pct", "record_pct"),
     "window",  # without one no iteration is steady
 }
@@ -464,7 +464,7 @@ def states(progress: TuningPhases) -> list[str]:
     return [step.state for step in progress.steps]
 
 
-def test_a_run_that_nobody_started_is_open_at_its_contract() -> None:
+def test_a_run_that_was_not_started_opens_at_its_contract() -> None:
     progress = of()
 
     assert states(progress) == ["open", "open", "blocked", "blocked", "blocked", "blocked"]

@@ -62,7 +62,7 @@ def test_a_run_gets_the_profiler_commands_of_its_trainer_and_version(
     assert all(any(recipe.endswith(title) for recipe in shown) for title in titles), shown
 
 
-# --- A run's summary becomes facts; what nobody stated stays absent, and what was stated of an unused knob is kept.
+# --- A run's summary becomes facts; unstated values stay absent, and stated values of unused knobs are kept.
 
 PLACE: dict[str, Value] = {"gpu": "H100", "cluster": "eos", "container": "nemo:26.06"}
 
@@ -147,7 +147,7 @@ def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
     assert facts_of_pair([], windows=(None, (8, 40))) == facts_of_pair([])
 
 
-# --- Facts of the preflight checks, and the checks on jobs that ran: what went past a check was not stopped by it.
+# --- Facts of the preflight checks, and the checks on jobs that ran: a job that passed a check was not stopped by it.
 
 UNSET = {"pp_layout": None, "first_stage_layers": None, "last_stage_layers": None, "hybrid_layer_pattern": None}
 LAYOUT = "Et*3|(tt|)*29m|L"
@@ -219,7 +219,7 @@ def test_no_check_stops_a_real_job_that_ran() -> None:
     assert {name: evaluation.broken for name, evaluation in evaluations.items() if evaluation.broken} == {}
 
 
-# --- The built-in rules over the shared logs: none is broken by a real contract, and the stepper has its reasons.
+# --- The built-in rules over the shared logs: real contracts break none of them, and every phase has a reason.
 
 LOGS = 20
 FULL = {
@@ -293,7 +293,7 @@ def test_an_unknown_gpu_is_asked_for_and_hides_nothing_else() -> None:
 
 
 SPIKES = [
-    # Slow iterations, arguments, and what has to be said of them.
+    # Slow iterations, arguments, and the expected explanation.
     ([21], {}, ["Iteration 21 took 2.4 times", "profiler"]),
     ([21], {"profile": False}, ["took 2.4 times the median."]),
     ([21, 31, 41], {}, ["Iterations 21, 31 and 41", "10 iterations apart"]),
@@ -340,7 +340,7 @@ def test_no_rule_is_broken_by_a_real_contract() -> None:
             assert change_of(suggestion, evaluation.facts).megatron_lm.command == ""
 
 
-# --- Facts as people state them: read by kind, refused with what to do instead.
+# --- Facts that users state: parsed by kind, or refused with advice.
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_no_field_of_the_contract_no_threshold_and_nothing_of_two_runs_is_stated
     assert groups == {"measured", "asked"}
 
 
-# --- Where sources contradict each other: own A/Bs above what is published, that above the founding documents.
+# --- Contradicting sources: own A/Bs outrank published evidence, which outranks the founding documents.
 
 SOURCES = built_in_rules().sources
 GAIN = OwnResult("x", 3, 18.2, 12.0, 21.0)

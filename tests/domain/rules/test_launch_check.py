@@ -132,7 +132,7 @@ def test_omitted_flags_have_the_defaults_of_the_stated_release(
     assert fields["dispatch_sms"].value == sms
 
 
-def test_what_a_recipe_or_a_preset_decides_stays_unknown() -> None:
+def test_values_set_by_a_recipe_or_preset_stay_unknown() -> None:
     assert {"num_experts", "mbs", "grouped_gemm"}.isdisjoint(
         checked(PRIMUS.replace("num_experts: 64", "")).contract.fields
     )
@@ -238,7 +238,7 @@ def test_recipes_of_nemo_are_read_by_their_own_names(text: str) -> None:
         assert "scale-gbs-divisible" in {item.rule.id for item in check.blockers}
 
 
-def test_a_configuration_of_megatron_lms_tests_is_the_command_it_stands_for() -> None:
+def test_a_megatron_lm_test_configuration_is_read_as_its_command() -> None:
     check = checked(TEST_CASE)
     values = {name: field.value for name, field in check.contract.fields.items()}
     assert (values["ep"], values["recompute_modules"], values["env.CUDA_DEVICE_MAX_CONNECTIONS"]) == (
@@ -258,7 +258,7 @@ def test_flags_that_a_script_may_add_are_unknown_and_not_off() -> None:
     assert "sbatch_benchmarking.sh" in checked(f"bash ./sbatch_benchmarking.sh {flags}").defaults
 
 
-def test_slurm_gives_the_gpus_of_a_command_whose_srun_names_none() -> None:
+def test_slurm_gives_the_gpus_that_srun_does_not_set() -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nCMD='python pretrain_gpt.py --bf16'\n"
     check = checked(f'{script}srun --mpi=pmix bash -c "$CMD --pipeline-model-parallel-size 5"')
     assert check.contract.fields["gpus"].value == 32
@@ -275,7 +275,7 @@ def test_the_name_of_a_recipe_gives_its_model() -> None:
     assert "model" not in checked(launch.replace("gpt_oss_20b", "house_model")).contract.fields
 
 
-def test_what_is_no_launch_is_refused_with_a_sentence() -> None:
+def test_an_unreadable_launch_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="No command with training flags"):
         checked("hello world")
 

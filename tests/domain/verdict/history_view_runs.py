@@ -1,4 +1,4 @@
-"""Histories for tests: runs a day apart, naming only what the test is about."""
+"""Histories for tests: runs a day apart. Tests state only the values that they are about."""
 
 import math
 from collections.abc import Sequence

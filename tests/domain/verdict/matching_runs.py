@@ -1,4 +1,4 @@
-"""Runs for the tables: one whole contract, of which a test names what it changes. `...` takes a field out."""
+"""Runs for tables: one complete contract, of which a test states its changes. `...` removes a field."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Runs for the tables: named by what the test is about, quiet otherwise."""
+"""Runs for tables: tests state only the values that they are about; all others are inconspicuous."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which runs are the baseline, and where its centre lies."""
+"""Which runs are the baseline, and where its centre is."""
 
 import json
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ VARIANCE = 0.006**2
 @pytest.mark.parametrize(
     ("slower", "dropped"),
     [
-        ([0, 0.2], []),  # of two, nobody can say which is the bad one
+        ([0, 0.2], []),  # with two, it is unknown which is the bad one
         ([0, 0.001, 0.2], ["run 2"]),
         ([0, 0.001, 0.049], []),  # within the floor of 5 %
         ([0, 0.001, -0.06], ["run 2"]),
@@ -78,7 +78,7 @@ def test_the_newest_twenty_usable_runs_count() -> None:
     ("values", "expected"),
     [
         ([3.0], 3.0),
-        ([1.0, 2.0, 6.0], 3.0),  # below five runs the plain mean
+        ([1.0, 2.0, 6.0], 3.0),  # with fewer than five runs, the plain mean
         ([0, 0, 0, 0, 1], 0.0),  # MAD 0: the median
         # median 3, MAD 1.4826, clip at 3.7065: the deviations are -2, -1, 0, 1, 3.7065
         ([1, 2, 3, 4, 100], 3 + 1.7065 / 5),
@@ -89,7 +89,7 @@ def test_centre(values: list[float], expected: float) -> None:
     assert centre(np.array(values, dtype=float)) == pytest.approx(expected)
 
 
-# --- Which earlier runs are the baseline, and what is said of the others.
+# --- Which earlier runs are the baseline, and the reasons for the others.
 
 
 MAIN = BaselineRules(branch="main")
@@ -172,7 +172,7 @@ def test_a_pinned_run_comes_first_with_the_reruns_of_its_commit() -> None:
     assert (choice.kind, names(choice.runs)) == ("golden", ["golden", "its rerun"])
 
 
-def test_the_newest_pinned_run_counts_whatever_its_job_and_branch_point() -> None:
+def test_the_newest_pinned_run_counts_for_any_job_and_branch_point() -> None:
     earlier = [make_record("old"), make_record("new", job="other", commit="c0ffee"), make_record("plain")]
     rules = BaselineRules("main", frozenset({"old", "new"}), after_it=frozenset({"new", "plain"}))
     choice = choose_baseline(make_record(job="nightly"), earlier, rules)
@@ -226,7 +226,7 @@ def test_only_the_newest_20_runs_of_the_current_level_count() -> None:
     assert len(choice.left_out) == 35
 
 
-def test_a_run_is_no_baseline_of_its_own() -> None:
+def test_a_run_is_not_its_own_baseline() -> None:
     assert choose_baseline(make_record("a"), [make_record("a")], MAIN).kind == "none"
 
 
@@ -427,7 +427,7 @@ def test_an_upgrade_is_measured_against_the_same_job_before_it() -> None:
 
 
 PASSED_OVER = [
-    # Older runs, the pin, and the reason of the first of them: one, not a choice of two.
+    # Older runs, the pin, and a single reason for the first of them.
     ([0.2] * 14 + [0.0] * 14, frozenset(), OLDER_SEGMENT),
     ([0.0] * 30, frozenset(), BEYOND_NEWEST),
     ([0.0] * 30, frozenset({"20"}), "run 20 is pinned as golden baseline"),
@@ -446,7 +446,7 @@ def test_a_run_that_was_passed_over_has_the_reason_that_is_true(
         assert {run.why for run in choice.left_out} == {why}
 
 
-# --- Runs that are no reference for others, and what a run that skipped steps or lost its loss may show.
+# --- Runs that cannot be a reference, and what a run with skipped steps or a lost loss can show.
 
 
 FAMILY = Prior(0.006**2, 5, 8)
@@ -510,7 +510,7 @@ def golden(losses: list[float | None], times: list[float | None]) -> RunSummary:
     [
         ([3.0] * 30, [0.5] * 30, True),
         ([3.0] * 29 + [None], [0.5] * 30, False),  # null is a loss that was not finite
-        ([None] * 10 + [3.0] * 20, [None] * 10 + [0.5] * 20, True),  # steps before a resume, which nobody made
+        ([None] * 10 + [3.0] * 20, [None] * 10 + [0.5] * 20, True),  # steps before a resume, which this job did not run
     ],
 )
 def test_a_null_loss_of_a_step_that_was_made_is_lost(
@@ -530,14 +530,14 @@ def test_the_step_time_is_that_of_steps_that_did_their_work() -> None:
     assert np.isclose(summary.steady_state.step_time_ms, 401, atol=1)
 
 
-# --- The level that a run is measured against in histories that are too young for change points: never two of them.
+# --- The level that a run is compared with in histories too young for change points: never two levels.
 
 
 LEARNED = Prior(variance=0.006**2, degrees_of_freedom=5, configurations=7)
 F, S = 0.0, 0.08
 """Two levels, 8 % apart."""
 
-# The shifts of earlier runs; places of those that the next run is measured against.
+# The shifts of earlier runs; positions of those that the next run is compared with.
 YOUNG = [
     ([F, F, F, F], [0, 1, 2, 3]),
     ([F, F, F, F, S], [0, 1, 2, 3]),
@@ -555,7 +555,7 @@ YOUNG = [
     ([F, F, S, S, S, S], [2, 3, 4, 5]),
     ([F, F, F, F, S, S, S, 2 * S, 2 * S], [4, 5, 6]),
     ([F, F, F, F, S, S, S, 2 * S, 2 * S, 2 * S], [7, 8, 9]),
-    ([F, F, F, F, 0.012, S, S], [0, 1, 2, 3, 4]),  # the first of them is of neither level
+    ([F, F, F, F, 0.012, S, S], [0, 1, 2, 3, 4]),  # the first of them belongs to neither level
 ]
 
 

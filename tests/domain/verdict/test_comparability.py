@@ -1,4 +1,4 @@
-"""The table of PRODUCT's comparability, and what holds for every pair of runs."""
+"""The table of comparability, and properties of every pair of runs."""
 
 from types import EllipsisType
 
@@ -93,10 +93,10 @@ def test_what_follows_a_knob_is_what_that_knob_switches_off(field: str) -> None:
 
 
 UNKNOWN_CASES = [
-    # On both sides: the keys are equal, but nobody knows that the runs are.
+    # Unknown on both sides: the keys are equal, but the runs may differ.
     ({"container": ...}, {"container": ...}, "verdict", ("container",)),
     ({"ep_overlap": ...}, {"ep_overlap": ...}, "verdict", ("ep_overlap",)),
-    # On one side: the keys differ, and nobody knows that the runs do.
+    # Unknown on one side: the keys differ, but the runs may be equal.
     ({}, {"container": ...}, "incomparable", ("container",)),
     ({"gpus": ...}, {"container": "other"}, "incomparable", ("gpus",)),
     ({}, {"ep_overlap": ...}, "side_by_side", ("ep_overlap",)),
@@ -106,7 +106,7 @@ UNKNOWN_CASES = [
 
 
 @pytest.mark.parametrize(("a", "b", "kind", "supply"), UNKNOWN_CASES)
-def test_what_nobody_states_is_never_silently_equal(a: Fields, b: Fields, kind: str, supply: tuple[str, ...]) -> None:
+def test_unstated_values_are_never_silently_equal(a: Fields, b: Fields, kind: str, supply: tuple[str, ...]) -> None:
     comparison = compare_contracts(make_record("a", a), make_record("b", b))
     assert (comparison.kind, comparison.provisional, comparison.unknown) == (kind, True, supply)
     assert comparison.attributed_to is None
@@ -123,7 +123,7 @@ def test_other_projects_are_other_stacks() -> None:
     assert (comparison.kind, [difference.field for difference in comparison.stack]) == ("contrast", ["project"])
 
 
-def test_differences_are_grouped_by_axis_and_versions_stand_beside_the_keys() -> None:
+def test_differences_are_grouped_by_axis_and_versions_are_outside_the_keys() -> None:
     a = make_record("a", {"nccl_version": "2.27", "driver": "570"}, commit="aaaa")
     b = make_record(
         "b", {"nccl_version": "2.28", "driver": "580", "container": "new", "tp": 4, "seq_len": 16}, commit="b"
@@ -146,7 +146,7 @@ def test_a_commit_that_is_unknown_or_shortened_is_no_difference(a: str, b: str) 
     assert compare_contracts(make_record("a", commit=a), make_record("b", commit=b)).beside == ()
 
 
-def test_forced_balance_beside_natural_routing_is_told() -> None:
+def test_forced_balance_against_natural_routing_is_named() -> None:
     forced = make_record("b", {"routing_mode": "forced-balance"})
     assert compare_contracts(make_record("a"), forced).one_is_benchmark_only
     assert not compare_contracts(forced, forced).one_is_benchmark_only
@@ -233,7 +233,7 @@ def test_a_matched_ab_over_other_software_is_provisional() -> None:
     assert [difference.field for difference in other.other_software] == ["te_version"]
 
 
-# --- Which of several single-field contrasts is measured where there is no baseline.
+# --- Which of several single-field contrasts is measured if there is no baseline.
 
 
 CONTAINER = make_record("old container", {"container": "train:2026.08"})

@@ -1,4 +1,4 @@
-"""What may be said of two sides, as tables: kind, winner, and the sentences that a person reads."""
+"""Results for two sides, as tables: kind, winner, and the shown sentences."""
 
 import re
 from dataclasses import replace
@@ -105,7 +105,7 @@ def test_made_up_data_promise_nothing_for_training() -> None:
     assert (comparison.winner, len(comparison.no_winner)) == ("", 1)
 
 
-def test_what_is_paid_with_memory_or_loss_is_no_win() -> None:
+def test_a_gain_at_the_cost_of_memory_or_loss_is_not_a_win() -> None:
     a, b = of(record("1"), peak_memory_bytes=60e9, loss=2.0), record("2", slower=-0.1)
     assert compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).winner == "b"
     heavy, dull = of(b, peak_memory_bytes=66e9, loss=2.0), of(b, peak_memory_bytes=60e9, loss=2.2)
@@ -140,7 +140,7 @@ def test_a_run_that_never_settled_gets_no_speed() -> None:
 
 
 def test_the_run_is_the_sample() -> None:
-    """Three reruns are three values; one of them that failed counts for nothing, and is named."""
+    """Three reruns are three values; a failed one does not count and is named."""
     a = [record("1"), record("2", slower=0.002)]
     b = [record("3", slower=0.05), record("4", slower=0.052), record("5", slower=2.0, outcome="failed")]
     comparison = compared(a, b)

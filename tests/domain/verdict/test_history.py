@@ -49,7 +49,7 @@ def least_cost(values: list[float], penalty: float, shortest: int) -> float:
         ([], 1, []),
         ([1.0] * 5, 0.01, []),  # too short for two segments
         ([0.0] * 3 + [1.0] * 3, 0.1, [3]),
-        ([0.0] * 3 + [1.0] * 3, 2.0, []),  # the gain of 1.5 does not pay for the boundary
+        ([0.0] * 3 + [1.0] * 3, 2.0, []),  # the gain of 1.5 does not justify the boundary
         ([0.0] * 3 + [1.0] * 3, 1.4, [3]),
         ([0.0] * 6 + [1.0] * 2 + [0.0] * 6, 1.0, []),  # two odd runs are no level
         ([0.0] * 6 + [1.0] * 3 + [0.0] * 6, 0.1, [6, 9]),
@@ -73,7 +73,7 @@ def test_no_division_is_better(values: list[float], penalty: float, shortest: in
     assert cost_of(values, starts, penalty) == pytest.approx(least_cost(values, penalty, shortest), abs=1e-9)
 
 
-# --- Levels and change points of made histories.
+# --- Levels and change points of generated histories.
 
 
 FAMILY = Prior(0.006**2, 5, 8)
@@ -94,11 +94,11 @@ def history(seed: int, *levels: tuple[int, float], sd: float = 0.006) -> FloatAr
         ([(10, 6.0), (10, 6.1), (10, 6.0)], [10, 20]),
         ([(20, 6.0), (3, 6.1)], [20]),  # three runs make a level
         ([(20, 6.0), (2, 6.1)], []),  # two wait for the third
-        ([(20, 6.0), (1, 6.1)], []),  # one is the verdict's business
+        ([(20, 6.0), (1, 6.1)], []),  # a single run is left to the verdict
         ([(20, 6.0), (1, 6.5), (20, 6.0)], []),  # a bad node
-        ([(5, 6.0), (6, 6.2)], []),  # under twelve runs nothing is divided
+        ([(5, 6.0), (6, 6.2)], []),  # with fewer than twelve runs, there are no segments
         ([(6, 6.0), (6, 6.2)], [6]),
-        ([(30, 6.0), (30, 6.005)], []),  # certain or not, half a per cent is nothing
+        ([(30, 6.0), (30, 6.005)], []),  # certain or not, 0.5 % is too small
     ],
 )
 def test_change_points(levels: list[tuple[int, float]], runs: list[int]) -> None:
@@ -144,7 +144,7 @@ def test_a_single_run_is_a_history() -> None:
 
 
 @pytest.mark.parametrize("bad", [[], [6.0, math.nan], [6.0, math.inf]])
-def test_what_is_no_history_is_refused(bad: list[float]) -> None:
+def test_an_invalid_history_is_refused(bad: list[float]) -> None:
     with pytest.raises(ValueError, match="at least one run"):
         find_changes(bad)
 
@@ -190,7 +190,7 @@ def test_simulated_changes_are_found_soon_and_nothing_else() -> None:
     assert false <= 2
 
 
-# --- What becomes of a regression that was opened at run 12, from 6.0 to 6.1.
+# --- The states of a regression that was opened at run 12, from 6.0 to 6.1.
 
 
 OPENED = OpenedRegression(run=12, usual_level=6.0, slow_level=6.1)
@@ -216,12 +216,12 @@ def levels(*parts: tuple[int, float]) -> list[float]:
         ([(12, 6.0), (8, 6.1), (5, 5.9)], "fixed", 20),  # better than ever
         ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.1)], "reopened", 26),
         ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.2)], "reopened", 26),
-        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.05)], "fixed", 20),  # a regression of its own
+        ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.05)], "fixed", 20),  # a separate regression
         ([(12, 6.0), (8, 6.1), (6, 6.0), (5, 6.1), (5, 6.0)], "fixed", 31),
         ([(12, 6.0), (8, 6.1), (6, 6.0), (1, 6.1), (4, 6.0)], "fixed", 20),  # one bad run reopens nothing
         ([(12, 6.0), (1, 6.1), (1, 6.0)], "open", 12),
         ([(12, 6.0), (1, 6.1), (2, 6.0)], "fixed", 13),
-        ([(12, 6.0), (1, 6.1), (3, 6.0)], "fixed", 13),  # the alarm that nobody confirmed
+        ([(12, 6.0), (1, 6.1), (3, 6.0)], "fixed", 13),  # the alarm that no run confirmed
     ],
 )
 def test_state(parts: list[tuple[int, float]], state: str, run: int) -> None:
@@ -240,10 +240,10 @@ def test_noise_does_not_reopen() -> None:
 @pytest.mark.parametrize(
     ("parts", "said_fixed_at", "state"),
     [
-        ([(12, 6.0), (5, 6.1)], 17, "fixed"),  # nothing came after it was said
+        ([(12, 6.0), (5, 6.1)], 17, "fixed"),  # no run since the state was set
         ([(12, 6.0), (5, 6.1)], 15, "fixed"),  # two runs are no level
         ([(12, 6.0), (6, 6.1)], 15, "reopened"),  # three runs are as slow as before
-        ([(12, 6.0), (3, 6.1), (6, 6.0), (4, 6.1)], 24, "fixed"),  # what came back before it was said is known
+        ([(12, 6.0), (3, 6.1), (6, 6.0), (4, 6.1)], 24, "fixed"),  # a return before the state was set is already known
         ([(12, 6.0), (5, 6.1), (5, 6.0)], 17, "fixed"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A history as its page shows it: what counts, levels of each configuration, drift of pins, versions, the answer."""
+"""A history as its page shows it: eligible runs, levels of each configuration, drift of pins, versions, the answer."""
 
 import math
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_a_change_lies_between_the_runs_that_count() -> None:
     assert configuration.now.step_time_ms == pytest.approx(424, rel=0.001)
 
 
-def test_each_configuration_has_levels_of_its_own() -> None:
+def test_each_configuration_has_its_own_levels() -> None:
     old, new = history((14, 400), config_key="alltoall"), history((20, 300), config_key="hybridep", first=8)
     runs = in_order(old, new)
     first, second = configurations(runs, eligibilities(runs))
@@ -93,7 +93,7 @@ def test_drift_of_pins() -> None:
     runs[1] = replace(runs[1], purpose="release")
     pins = [pinned(1, BEGIN, 7, BEGIN + timedelta(days=9)), pinned(3, BEGIN + timedelta(days=9), 8)]
     newest, oldest = drifts(pins, runs, configurations(runs, eligibilities(runs)))
-    level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to tell levels apart
+    level = math.exp((math.log(400) + math.log(412) + math.log(424)) / 3)  # too few runs to distinguish levels
     assert newest.since_last is not None
     assert newest.since_release is not None
     assert newest.now is not None
@@ -103,7 +103,7 @@ def test_drift_of_pins() -> None:
     assert newest.since_release.delta_pct == pytest.approx(100 * (412 / 404 - 1))
     assert newest.now.delta_pct == pytest.approx(100 * (level / 412 - 1))
     assert not newest.since_last.other_configuration
-    assert (oldest.since_last, oldest.since_release) == (None, None)  # there was none yet
+    assert (oldest.since_last, oldest.since_release) == (None, None)  # none existed yet
 
 
 def test_a_pin_of_another_configuration_says_so() -> None:
@@ -112,7 +112,7 @@ def test_a_pin_of_another_configuration_says_so() -> None:
     newest, _ = drifts(pins, runs, configurations(runs, eligibilities(runs)))
     assert newest.since_last is not None
     assert newest.since_last.other_configuration
-    assert newest.now is None  # no run of it counts
+    assert newest.now is None  # none of its runs counts
 
 
 def test_a_pin_of_a_run_that_is_gone_or_has_no_figure_has_no_drift() -> None:

@@ -1,4 +1,4 @@
-"""What a project decides: thresholds, fixed limits, its budget of reruns; and what reruns buy."""
+"""A project's policy: thresholds, fixed limits, its budget of reruns; and what reruns gain."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_a_project_sets_what_matters(candidate: dict[str, float], thresholds: di
     assert judge([run], BASELINE, FAMILY, thresholds=Thresholds(**thresholds)).decision == decision
 
 
-def test_a_stack_has_its_own_thresholds_and_limits_beside_those_of_the_project() -> None:
+def test_a_stack_can_have_its_own_thresholds_and_limits() -> None:
     policy = Policy.read(
         {
             "every": {
@@ -96,7 +96,7 @@ def test_reruns_buy_power_and_cost_no_false_alarms() -> None:
     assert power(5.0, 0.003, 20).with_reruns > 0.99
 
 
-def test_what_one_percent_would_take() -> None:
+def test_launches_needed_to_detect_one_percent() -> None:
     few, many = launches_needed(1.0, 0.003), launches_needed(1.0, 0.006)
     assert few is not None
     assert many is not None

@@ -1,4 +1,4 @@
-"""What of a verdict opens a regression, and what explains it already."""
+"""Which verdicts open a regression, and which an existing one explains."""
 
 import pytest
 
@@ -44,7 +44,7 @@ CAUSES = [
 
 
 @pytest.mark.parametrize(("run", "key", "text"), CAUSES)
-def test_the_cause_is_what_differs_beside_the_keys(run: RunRecord, key: str, text: str) -> None:
+def test_the_cause_is_the_difference_outside_the_keys(run: RunRecord, key: str, text: str) -> None:
     raised = alarms(run, usual())
     assert [alarm.metric for alarm in raised] == ["step_time_ms"]
     assert raised[0].cause.key.startswith(key)
@@ -67,11 +67,11 @@ NO_ALARM = [
 
 
 @pytest.mark.parametrize("run", NO_ALARM)
-def test_what_is_no_alarm(run: RunRecord) -> None:
+def test_verdicts_that_raise_no_alarm(run: RunRecord) -> None:
     assert alarms(run, usual()) == ()
 
 
-def test_two_jobs_give_no_alarm_whatever_they_share() -> None:
+def test_runs_of_two_jobs_raise_no_alarm() -> None:
     earlier = usual(job="muon")
     assert [alarm.metric for alarm in alarms(make_record(slower=0.1, job="muon"), earlier)] == ["step_time_ms"]
     assert [alarm.metric for alarm in alarms(make_record(slower=0.1), earlier)] == ["step_time_ms"]  # states no job
@@ -128,7 +128,7 @@ def test_a_regression_explains_slow_runs_up_to_its_level(
         ("fixed", "fixed"),
     ],
 )
-def test_what_is_sensible_is_allowed(before: str, after: str) -> None:
+def test_valid_limits_are_accepted(before: str, after: str) -> None:
     assert refused_because(before, after) == ""
 
 
@@ -141,7 +141,7 @@ def test_what_is_sensible_is_allowed(before: str, after: str) -> None:
         ("expected", "acknowledged", "it is expected and can only become open, fixed, stale or invalid"),
     ],
 )
-def test_what_was_decided_is_opened_before_it_is_decided_otherwise(before: str, after: str, because: str) -> None:
+def test_a_closed_regression_is_reopened_before_another_decision(before: str, after: str, because: str) -> None:
     assert refused_because(before, after) == because
 
 

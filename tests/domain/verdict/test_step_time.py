@@ -1,4 +1,4 @@
-"""The test on step time: when each word is said, and what would decide."""
+"""The test of the step time: the conditions of each decision, and what would decide."""
 
 import math
 
@@ -237,7 +237,7 @@ def test_faster_is_slower_in_the_mirror(slower: float, baseline: list[float]) ->
 
 @given(SHIFTS, BASELINES)
 @settings(max_examples=60, deadline=None)
-def test_a_regression_is_what_its_figures_say(slower: float, baseline: list[float]) -> None:
+def test_a_regression_follows_from_its_figures(slower: float, baseline: list[float]) -> None:
     step_time_change = change(slower, baseline)
     callable_shift = math.log1p(step_time_change.smallest_callable_pct / 100)
     if abs(step_time_change.shift - callable_shift) > 1e-9:
@@ -433,6 +433,6 @@ def test_impossible_arguments_are_refused(p: float, df: float) -> None:
 
 
 @pytest.mark.parametrize("function", [digamma, trigamma])
-def test_gamma_functions_refuse_what_is_not_positive(function: object) -> None:
+def test_gamma_functions_refuse_non_positive_arguments(function: object) -> None:
     with pytest.raises(ValueError, match="positive"):
         function(0.0)

@@ -1,4 +1,4 @@
-"""What an upgrade did, as tables: runs on both sides in, pairs, near misses, one-sided stacks and a sentence out."""
+"""The effect of an upgrade, as tables: from runs of both sides to pairs, near misses and a sentence."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -91,7 +91,7 @@ def test_of_several_configurations_the_one_without_another_knob_is_the_counterpa
 
 
 def test_only_the_current_level_of_either_side_counts() -> None:
-    """A slowdown that was there before the upgrade is none of it."""
+    """A slowdown from before the upgrade is not attributed to it."""
     before, after = config(OLD, slower=-0.1), config(OLD, first=7)
     old = ConfigRuns(after.newest, (*before.runs, *after.runs))
     upgrade = report([old], [config(NEW, first=50)])

@@ -1,4 +1,4 @@
-"""The overall verdict: what decides, and what a reader is told."""
+"""The overall verdict: what decides, and the shown text."""
 
 import dataclasses
 import math
@@ -58,7 +58,7 @@ LESS_MEMORY = {"peak_memory_bytes": 54 * GIB}
         (0.0, LESS_MEMORY, "no_change"),
         (0.013, LESS_MEMORY, "inconclusive"),
         (-0.05, LESS_MEMORY, "improvement"),
-        # a clearly worse loss takes back what is good, and excuses nothing
+        # a clearly worse loss cancels an improvement and excuses nothing
         (-0.05, {"loss": 2.1}, "inconclusive"),
         (0.0, {"loss": 2.1}, "inconclusive"),
         (0.05, {"loss": 2.1}, "regression"),
@@ -67,7 +67,7 @@ LESS_MEMORY = {"peak_memory_bytes": 54 * GIB}
         # no speed is evidence without a finite loss
         (-0.05, {"not_finite_iterations": 1}, "failed"),
         (0.05, {"not_finite_iterations": 1}, "failed"),
-        # what never settled decides nothing
+        # an unsteady run decides nothing
         (-0.05, {"is_steady": False}, "inconclusive"),
         (0.05, {"window_length": 4}, "inconclusive"),
     ],
@@ -94,7 +94,7 @@ def test_an_unsteady_run_asks_for_no_reruns() -> None:
     assert judged.step_time is not None
     assert (judged.decision, judged.step_time.need_runs) == ("inconclusive", None)
     assert judged.step_time.ci_low_pct < 0 < judged.step_time.ci_high_pct
-    assert verdict(0.5, is_steady=False).decision == "regression"  # beyond what a drift can explain
+    assert verdict(0.5, is_steady=False).decision == "regression"  # more than a drift can explain
     assert verdict(0.5, is_steady=False, se=0.2).decision == "inconclusive"  # two speeds
     assert verdict(0.0, is_steady=False).decision == "inconclusive"
 
@@ -199,7 +199,7 @@ def test_an_outlier_of_the_baseline_is_named() -> None:
 
 
 APART = [
-    # Shifts of reruns against a baseline that varies by 0.45 %; what comes out.
+    # Shifts of reruns against a baseline that varies by 0.45 %, and the decisions.
     ([0.05, 0.05], "regression"),
     ([0.03, 0.07], "regression"),
     ([0.0, 0.10], "inconclusive"),
@@ -207,7 +207,7 @@ APART = [
     ([0.04, 0.05, 0.12], "inconclusive"),
     ([0.05] * 6 + [0.07], "regression"),
     ([0.05] * 6 + [0.15], "inconclusive"),
-    ([-0.03, 0.03], "inconclusive"),  # their mean would be no change
+    ([-0.03, 0.03], "inconclusive"),  # their mean would show no change
 ]
 
 
@@ -255,8 +255,8 @@ def test_certainty_explains_an_interval_of_one_direction(
     assert certainty(time).replace(THIN, " ") == words
 
 
-def test_what_is_shown_to_be_the_same_contradicts_no_interval() -> None:
-    """The interval is that of the test that decided, so it lies within the limits of equality."""
+def test_no_change_is_consistent_with_its_interval() -> None:
+    """The interval is that of the deciding test, so it is within the limits of equality."""
     judged = verdict(0.009)
     time = judged.step_time
     assert time is not None
@@ -397,13 +397,13 @@ def test_figures_of_other_work_a_step_are_not_judged() -> None:
     assert (tokens.delta_pct, tokens.decision) == (pytest.approx(100), "not_judged")
 
 
-def test_what_is_unknown_on_a_side_is_no_change_of_nothing() -> None:
+def test_an_unknown_value_on_one_side_is_not_a_change() -> None:
     verdict = judge([run("new", 400, None)], [run("a", 400)])
     changes = metric_changes(verdict, {"new": figures(400, None), "a": figures(400, 4e6)})
     assert [name for name, change in changes.items() if change is not None] == ["step_time_ms"]
 
 
-def test_memory_is_told_in_gib_without_an_interval() -> None:
+def test_memory_is_in_gib_without_an_interval() -> None:
     memory = metric_changes(
         judge([run("new", 400, 66.0)], [run("a", 400)]), {"new": figures(400, 4e6), "a": figures(400, 4e6)}
     )["peak_memory_gib"]
@@ -412,7 +412,7 @@ def test_memory_is_told_in_gib_without_an_interval() -> None:
     assert memory.decision == "regression"
 
 
-# --- What a page says first of a verdict, for each kind of answer.
+# --- The first sentence of a page about a verdict, for each kind of answer.
 
 
 def plain(text: str) -> str:
@@ -470,7 +470,7 @@ def plain(text: str) -> str:
         ),
     ],
 )
-def test_the_answer_says_how_much_against_what_and_how_sure_it_is(candidate: RunRecord, text: str) -> None:
+def test_the_answer_states_change_baseline_and_certainty(candidate: RunRecord, text: str) -> None:
     assert plain(answer(make_document(candidate, make_baseline(commit="0123456789")))) == text
 
 
@@ -512,7 +512,7 @@ def test_an_inconclusive_verdict_says_what_would_decide_and_says_it_once() -> No
     assert what_would_decide(make_document(make_record(slower=0.03), make_baseline())) == ""
 
 
-# --- The 200 labelled cases, through the product's own functions, within what the method promises.
+# --- The 200 labelled cases, through the product's own functions, within the promised error rates.
 
 
 def test_the_labelled_cases_are_judged_as_well_as_the_method_promises() -> None:
@@ -522,7 +522,7 @@ def test_the_labelled_cases_are_judged_as_well_as_the_method_promises() -> None:
     assert broken_bounds(scored) == []
 
 
-# --- The plan of reruns: the first launch, then those that it asks for, as one second look.
+# --- The plan of reruns: the first launch, then the requested ones, as one second look.
 
 
 def planned(*slower: float, baseline: int = 5, spread: float = 0.006) -> Verdict:
@@ -554,7 +554,7 @@ def test_requested_reruns_are_one_look_and_nothing_is_decided_before_all_are_in(
     assert (all_of_them.looks, all_of_them.step_time and all_of_them.step_time.awaits) == (2, 0)
 
 
-def test_what_the_reruns_decided_is_final_unless_a_launch_contradicts_them() -> None:
+def test_the_decision_after_reruns_is_final_unless_a_launch_contradicts_them() -> None:
     final = planned(0.05, 0.05)
     later = planned(0.05, 0.05, 0.01, 0.02)
     assert (later.decision, later.looks, later.step_time) == (final.decision, final.looks, final.step_time)
