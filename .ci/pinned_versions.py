@@ -1,7 +1,7 @@
 """Checks that nothing pinned here is older than `.ci/minimum-versions.yml` allows.
 
     .venv/bin/python .ci/pinned_versions.py             # what CI runs
-    .venv/bin/python .ci/pinned_versions.py --release   # besides, every base image must have its digest
+    .venv/bin/python .ci/pinned_versions.py --release   # also requires a digest for every base image
 
 Exits 1 and names each package and image that is too old, or that the list does not cover.
 """
@@ -27,7 +27,7 @@ def main() -> int:
         problems.append(f"{', '.join(unpinned)}: no digest. Where a registry can be reached, run: .ci/pin-images")
     print("\n".join(problems) or f"{len(MINIMUM['packages'])} packages and {len(images)} images are new enough.")
     if unpinned and not problems:
-        print(f"Without a digest, which a release needs: {', '.join(unpinned)}")
+        print(f"A release needs the digest of: {', '.join(unpinned)}")
     return int(bool(problems))
 
 
@@ -47,7 +47,7 @@ def _image_problems(images: list[Image]) -> Iterator[str]:
         yield f"{name}: no file uses this image. Remove it from .ci/minimum-versions.yml."
     for image in images:
         entry = MINIMUM["images"].get(image.name, {"at_least": ""})
-        # A fix reaches each line of releases by a version of its own, so 18.1 may be worse than 17.12.
+        # Each release line has its own first fixed version, so 18.1 may be worse than 17.12.
         if image.version.rpartition(".")[0] != entry["at_least"].rpartition(".")[0]:
             yield f"{image.name}:{image.tag}: .ci/minimum-versions.yml has nothing on this line of releases. Add it."
         elif Version(image.version) < Version(entry["at_least"]):

@@ -1,4 +1,4 @@
-// Small on purpose: the theme switch, the log viewer's links, and what htmx leaves to its page.
+// The theme switch, links between charts and logs, and event handlers around htmx.
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -39,7 +39,7 @@ async function showLine({ run, file, line }) {
 
 document.addEventListener("showline", (event) => showLine(event.detail));
 
-// The box scrolls to the line that matters, the page stays where it is.
+// Scroll the log to its highlighted line without moving the page.
 function showInside(log) {
   const line = $("li.chosen", log) ?? $('li.event a[href^="#failure"]', log);
   if (line) log.scrollTop += line.getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 2;
@@ -53,19 +53,19 @@ function goTo(id) {
   link?.focus({ preventScroll: true });
 }
 
-/* ---------- what htmx leaves to its page ---------- */
+/* ---------- around htmx ---------- */
 
 function announce(root) {
   const text = root.dataset?.announce ?? $("[data-announce]", root)?.dataset.announce;
   if (text) $("#announce").textContent = text;
 }
 
-// A filter that was taken away by its chip must leave its select box too.
+// A filter removed by its chip must also leave its select box.
 function followAddress() {
   const parameters = new URLSearchParams(location.search);
   for (const form of $$("[data-follows-address]")) {
     for (const control of form.elements) {
-      // Hidden ones come with the list itself.
+      // Hidden fields are part of the new list.
       if (control.name && control.type !== "hidden" && control !== document.activeElement) control.value = parameters.get(control.name) ?? "";
     }
   }
@@ -87,7 +87,7 @@ function problemText(request) {
   try { return JSON.parse(request.responseText).detail; } catch { return `The service answered ${request.status}. Reload the page.`; }
 }
 
-// Without accounts, the first change asks for the user's name; a cookie remembers it for all forms.
+// Without log-ins, the first change requests the user's name; a cookie remembers it for all forms.
 const NAME_COOKIE = "threewalls_name";
 
 function rememberName(name) {
@@ -121,7 +121,7 @@ document.addEventListener("submit", (event) => {
   if (event.submitter?.formMethod === "get") return; // it only looks
   event.preventDefault();
   event.stopImmediatePropagation();
-  // A click, because htmx forgets the button when the dialog takes the focus.
+  // A click instead of a submit: htmx forgets the button when the dialog takes the focus.
   askName(() => (event.submitter ? event.submitter.click() : event.target.requestSubmit()));
 }, { capture: true });
 
@@ -129,12 +129,12 @@ document.addEventListener("submit", (event) => {
 
 const TOAST_MS = 20_000;
 
-// A toast goes by itself, but not while it is pointed at or has the focus.
+// A toast disappears after a while, but not under the pointer or with the focus.
 function fade(toast) {
   setTimeout(() => (toast.matches(":hover, :focus-within") ? fade(toast) : toast.remove()), TOAST_MS);
 }
 
-// Decisions come back with the part of the page that they changed; the focus must not fall off the page.
+// A decision replaces the part of the page with its button; restore the focus.
 function followDecision(root) {
   if (root.id === "decided" && document.activeElement === document.body) $("#decisions .button", root)?.focus();
 }
@@ -165,7 +165,7 @@ document.addEventListener("click", (event) => {
   }
 });
 
-// Empty fields are no filters: addresses stay short enough to be read and shared.
+// Leave empty filters out of the URL, so that it stays readable.
 document.addEventListener("htmx:configRequest", (event) => {
   const { parameters, verb } = event.detail;
   if (verb !== "get") return;
@@ -180,9 +180,9 @@ document.addEventListener("htmx:load", ({ detail: { elt } }) => {
   start(elt);
   followDecision(elt);
 });
-// A form that was refused comes back as HTML with its errors; other refusals are JSON.
+// A rejected form returns as HTML with its errors; other errors are JSON.
 document.addEventListener("htmx:beforeSwap", ({ detail }) => {
-  // The new part comes in before the old one goes: an open panel there would close its successor.
+  // htmx inserts the new part before it removes the old one, so close open panels first: they would close the new ones.
   for (const panel of $$("details[name][open]", detail.target)) panel.removeAttribute("name");
   const isForm = [404, 409, 422].includes(detail.xhr.status) && detail.requestConfig.verb === "post"
     && detail.xhr.getResponseHeader("Content-Type")?.startsWith("text/html");
@@ -193,7 +193,7 @@ document.addEventListener("htmx:beforeSwap", ({ detail }) => {
 });
 document.addEventListener("htmx:afterSwap", (event) => announce(event.detail.elt));
 document.addEventListener("htmx:pushedIntoHistory", followAddress);
-// A page that follows a run must not take away what is being typed, nor close what was opened.
+// An automatic refresh must neither discard typed text nor close an open part.
 document.addEventListener("htmx:oobBeforeSwap", (event) => {
   const { target, fragment } = event.detail;
   if (target.contains(document.activeElement) && document.activeElement.matches("input, select, textarea") || $("form.changed", target)) {
@@ -213,7 +213,7 @@ document.addEventListener("click", ({ target }) => {
   for (const box of names ? $$("input[type=checkbox]", target.closest("fieldset")) : [])
     box.checked = names.includes("all") || names.includes(box.value);
 });
-// A word is found where a word of the text begins: "wall" in "walls", not in "Threewalls".
+// A search matches beginnings of words: "wall" finds "walls", not "Threewalls".
 const find = (target) => {
   const words = target.value.toLowerCase().split(/\s+/).filter(Boolean)
     .map((word) => new RegExp("(?<![a-z0-9])" + word.replace(/[^a-z0-9]/g, "\\$&")));
@@ -243,7 +243,7 @@ document.addEventListener("htmx:timeout", () => problem("The service took too lo
 start(document.body);
 $('main [aria-invalid="true"]')?.focus(); // a form that came back stands far down on some pages
 
-/* ---------- files dropped anywhere on a page with a form that takes them ---------- */
+/* ---------- files dropped on a page with an upload form ---------- */
 
 const taker = (event) => event.dataTransfer?.types.includes("Files") && $("form[data-drops]");
 for (const type of ["dragenter", "dragover"]) {

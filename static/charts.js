@@ -1,7 +1,7 @@
-// Charts: the Vega specification in `data-chart` is drawn in the colours of the theme that is shown.
+// Draws the Vega specifications in `data-chart` in the colours of the current theme.
 const drawn = new Map(); // chart area -> vega view
 
-// The script comes with the first chart. The policy of the pages forbids code from text, so Vega interprets expressions.
+// Vega is loaded with the first chart. The content security policy forbids eval, so Vega interprets expressions.
 async function viewOf(area, options) {
   const { View, expressionInterpreter, parse } = await import(area.dataset.vega);
   const spec = withColours(JSON.parse(area.querySelector("[data-spec]").textContent), area);
@@ -10,7 +10,7 @@ async function viewOf(area, options) {
   return new View(parse(spec, {}, { ast: true }), { expr: expressionInterpreter, tooltip: showTooltip, ...options });
 }
 
-// Specifications name colours by token (`--accent`): the stylesheet says what they are in this theme.
+// Specifications contain colour tokens (`--accent`), which the stylesheet defines for each theme.
 function withColours(value, probe) {
   if (typeof value === "string" && value.startsWith("--")) {
     probe.style.color = `var(${value})`;
@@ -25,19 +25,19 @@ function withColours(value, probe) {
 
 async function drawChart(area) {
   const source = area.querySelector("[data-spec]");
-  // It must stand in the page while it is drawn: it takes its width from there. What was drawn before stays until then.
+  // A chart takes its width from the page, so draw it in place. The old drawing stays until the new one is ready.
   const target = document.createElement("div");
   target.className = "chart-drawing";
   try {
     area.append(target);
     const view = await viewOf(area, { container: target });
     await view.runAsync();
-    if (!source.isConnected) { view.finalize(); target.remove(); return; } // newer data came meanwhile
+    if (!source.isConnected) { view.finalize(); target.remove(); return; } // newer data arrived meanwhile
     drawn.get(area)?.finalize();
     hideTooltip();
     drawn.set(area, view);
     target.className = "";
-    // Never lower than what kept its place, so that nothing below moves up.
+    // Never lower than the placeholder, so that content below does not move up.
     area.style.minHeight = `${area.querySelector(".reserved")?.getAttribute("height") ?? 0}px`;
     area.replaceChildren(source, target, chartTools(area));
     listen(area, view);
@@ -51,8 +51,8 @@ async function drawChart(area) {
   }
 }
 
-// The tooltip hangs on the page, not on the chart: the chart that showed it may be gone before the pointer leaves it.
-// Values come from logs, so they are set as text.
+// The tooltip belongs to the page, because a chart may be replaced while its tooltip is open.
+// Its values are untrusted (logs), so they are set as text.
 function showTooltip(_view, event, _item, value) {
   hideTooltip();
   if (value === null || value === undefined || value === "") return;
@@ -76,7 +76,7 @@ function hideTooltip() {
   document.getElementById("chart-tooltip")?.remove();
 }
 
-// A click follows what the point leads to; a drag writes the form of the chart, which asks for the part it spans.
+// A click follows the link of a point; a drag fills and submits the form of the chart, which zooms to that range.
 function listen(area, view) {
   let pressedAt = 0;
   view.addEventListener("pointerdown", (event) => { pressedAt = event.clientX; });
@@ -126,7 +126,7 @@ function chartTools(area) {
   return tools;
 }
 
-// A picture that the server draws.
+// A picture drawn by the server.
 document.addEventListener("click", ({ target }) => {
   const address = target.closest("[data-copy-picture]")?.dataset.copyPicture;
   if (!address || !navigator.clipboard?.write) return;
@@ -150,7 +150,7 @@ function save(blob, type) {
   return `${type.toUpperCase()} saved`;
 }
 
-// The chart drawn again in the shape of a slide of 1600 by 900, with title, date, address and the `generated` mark.
+// Draws the chart again as a slide of 1600 by 900, with title, date, URL and the `generated` mark.
 async function picture(area, write) {
   const { margin, head, foot, width, height } = PICTURE;
   const view = await viewOf(area, { renderer: "none" });
@@ -212,7 +212,7 @@ function resolved(name, area) {
 
 /* ---------- the keyboard on a chart ---------- */
 
-// Points are the marks with a tooltip, from left to right. Arrow keys move between them, Enter opens what they lead to.
+// Points are the marks with a tooltip, from left to right. Arrow keys move between them; Enter follows the link.
 function walk(area, view, target) {
   const ring = Object.assign(document.createElement("div"), { className: "chart-ring", hidden: true });
   let points = [];
@@ -226,7 +226,7 @@ function walk(area, view, target) {
     const canvas = target.querySelector("canvas");
     const box = canvas.getBoundingClientRect();
     const frame = area.getBoundingClientRect();
-    const scale = box.width / Number.parseFloat(canvas.style.width || canvas.width); // shown smaller than drawn?
+    const scale = box.width / Number.parseFloat(canvas.style.width || canvas.width); // displayed smaller than drawn?
     const [left, top] = [box.left + x * scale, box.top + y * scale];
     ring.style.left = `${left - frame.left}px`;
     ring.style.top = `${top - frame.top}px`;
@@ -271,14 +271,14 @@ function pointsOf(view) {
   return [...points.values()].sort((a, b) => a.x - b.x || a.y - b.y);
 }
 
-// An address of this service, null for any other: `//host` and `/\host` begin like a path and lead elsewhere.
+// The URL if it belongs to this service, else null: `//host` and `/\host` begin like a path but lead to other hosts.
 export function ownAddress(href) {
   if (typeof href !== "string" || !href.startsWith("/")) return null;
   const address = new URL(href, location.origin);
   return address.origin === location.origin ? address.href : null;
 }
 
-// Where points have numbers (runs), those of the outermost ones inside; else the axis itself counts (iterations).
+// The range of a drag: numbers of its first and last point (runs), or values of the axis (iterations).
 function zoomEnds(points, low, high) {
   if (points[0]?.id === undefined) return Math.floor(high) - Math.ceil(low) < 1 ? null : [Math.max(1, Math.ceil(low)), Math.floor(high)];
   const inside = points.filter((point) => point.at >= low && point.at <= high);
@@ -291,7 +291,7 @@ function redrawCharts() {
 
 function start(root) {
   for (const area of root.querySelectorAll("[data-chart]")) drawChart(area);
-  const area = root.closest("[data-chart]"); // the chart itself, or the new data of one
+  const area = root.closest("[data-chart]"); // the chart, or its new data
   if (area) drawChart(area);
 }
 

@@ -1,5 +1,5 @@
-// The combo boxes of a comparison: choosing one of the offered runs compares at once; typed numbers wait for Enter,
-// and a typed name is searched for in the list below.
+// The combo boxes of a comparison: an offered run is compared immediately, typed numbers on Enter,
+// and a typed name filters the list below.
 let search;
 for (const input of document.querySelectorAll("[data-combo]")) {
   input.addEventListener("focus", () => input.select());

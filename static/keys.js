@@ -1,4 +1,4 @@
-// The command palette and the keys of every page. None of them acts while something is typed or a dialog is open.
+// The command palette and the keys of every page. Keys do nothing in a text field or while a dialog is open.
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
@@ -25,7 +25,7 @@ function openPalette() {
 
 function follow() {
   const text = input.value.trim();
-  // The answer may not have come yet.
+  // The answer may still be on its way.
   const isAnswered = $("#palette-results", palette).dataset.for === text;
   location.assign((isAnswered && activeHit()?.href) || `/search?${new URLSearchParams({ q: text })}`);
 }

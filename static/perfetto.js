@@ -1,4 +1,4 @@
-// Opens a kept trace in ui.perfetto.dev: the browser passes the bytes from window to window, no server gets them.
+// Opens a kept trace in ui.perfetto.dev: the browser passes the bytes between windows, without a server.
 const PERFETTO = "https://ui.perfetto.dev";
 const ASK_EVERY_MS = 50;
 

@@ -1,4 +1,4 @@
-// The triage list: select all rows of the page, and how many are selected. Without script each row is selected by itself.
+// The triage list: a box that selects all rows of the page, and a count. Without script, select rows one by one.
 const rows = () => [...document.querySelectorAll('input[name="seen"]')];
 
 function show() {

@@ -1,4 +1,4 @@
-// The page of a run: an anchor in a part that is not shown opens that part.
+// The page of a run: a link to an anchor in a hidden part opens that part.
 const TABS = [
   [/^(verdict|figures|rerun|left-out|verdict-notes|older-verdicts)$/, "why"],
   [/^(iterations|timers|slices|run-table)$/, "iterations"],

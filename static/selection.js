@@ -1,4 +1,4 @@
-// The list of runs. Those that are selected in the list stay selected under other filters and pages, until they are compared or cleared.
+// The list of runs. A selection survives other filters and pages until it is compared or cleared.
 const KEY = "selected-runs";
 const form = () => document.querySelector("#to-compare");
 const boxes = () => [...document.querySelectorAll('input[name="run"][form="to-compare"]')];
@@ -14,7 +14,7 @@ function show(selected = read()) {
   document.querySelector("#selection").classList.toggle("no-js", !selected.size);
   form().querySelector("[data-selected-runs]").textContent = `${selected.size} selected`;
   form().querySelector("button[type=submit]").disabled = selected.size < 2;
-  // Those of other pages of the list are sent, too.
+  // Also send the selected runs of other pages.
   const elsewhere = [...selected].filter((run) => !here.some((box) => box.value === run));
   send(form(), elsewhere);
   for (const change of document.querySelectorAll("form[data-selected]")) send(change, selected);
@@ -46,7 +46,7 @@ document.addEventListener("submit", ({ target, submitter }) => {
 document.addEventListener("htmx:afterSwap", () => show());
 document.addEventListener("htmx:afterSettle", () => show()); // settling restores the class that hides the bar
 
-// The step times of the row under the pointer, or with the focus.
+// Step times of the row under the pointer or with the focus.
 const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });
 document.body.append(card);
 let waiting;
@@ -68,7 +68,7 @@ function showSpark({ target, pointerType }) {
 document.addEventListener("pointerover", showSpark);
 document.addEventListener("focusin", showSpark);
 
-// What may follow in the search field: names of filters, then their values.
+// Completions of the search field: names of filters, then their values.
 let asked;
 document.addEventListener("input", ({ target }) => {
   if (!target.matches("[data-completes]")) return;

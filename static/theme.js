@@ -2,5 +2,5 @@
 try {
   const theme = localStorage.getItem("theme");
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
-} catch { /* storage is switched off: the system's theme stands */ }
+} catch { /* storage is disabled: the system's theme applies */ }
 document.documentElement.classList.add("js");

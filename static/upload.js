@@ -19,7 +19,7 @@ function remember(project) {
   try { localStorage.setItem(PROJECT, project); } catch { /* chosen again next time */ }
 }
 
-// What the beginning of a file shows, as the service reads it. Nothing is stored.
+// Preview: the service reads the beginning of a file and stores nothing.
 async function preview(file, bytes) {
   const answer = await fetch(`/upload/preview?name=${encodeURIComponent(file.name.slice(-300))}`, {
     method: "POST",
@@ -39,7 +39,7 @@ function uploads(form) {
   const button = $("[data-send]", form);
   const fields = [...ask.querySelectorAll(".field")];
   const isFilled = (field) => Boolean($("input", field).value) || Boolean($('[aria-invalid="true"]', field));
-  let asked = 0; // the newest choice counts, whichever answer comes last
+  let asked = 0; // only the answer to the newest choice counts
 
   const choose = (files) => {
     const data = new DataTransfer();
@@ -136,7 +136,7 @@ function send(form, input) {
     form.replaceWith(next);
     $('input[type="file"]', next).files = files;
     uploads(next);
-    next.dispatchEvent(new CustomEvent("htmx:load", { bubbles: true, detail: { elt: next } })); // its copy buttons
+    next.dispatchEvent(new CustomEvent("htmx:load", { bubbles: true, detail: { elt: next } })); // enables its copy buttons
     ($('[aria-invalid="true"]', next) ?? $("[data-status]", next)).focus();
   });
   request.addEventListener("error", () => stop("The connection broke, and nothing was kept. Check the size of the file and the network, then send it again."));

@@ -1,5 +1,5 @@
-// Bundles entry.js into static/vega/vega.js, without the parts of Vega and D3 that no chart of ours uses: `make vega`.
-// What is left out is undefined. A specification that needs it is not drawn, which the tests in tests/browser show.
+// Bundles entry.js into static/vega/vega.js, without the parts of Vega and D3 that our charts do not use: `make vega`.
+// Removed parts are undefined. A chart that needs one is not drawn, and tests/browser fails.
 import { existsSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -10,12 +10,12 @@ const HERE = dirname(fileURLToPath(import.meta.url));
 const MODULES = join(HERE, "node_modules");
 const TARGET = join(HERE, "../../static/vega");
 
-// Packages with the exports that remain.
+// Packages and the exports that we keep.
 const PARTS = {
   "d3-color": [],
   "d3-ease": [],
   "d3-geo": [],
-  // The ranges of our scales are numbers, or colours without any between them.
+  // Ranges of our scales are numbers or discrete colours, without interpolation.
   "d3-interpolate": ["interpolateNumber as interpolate", "interpolateNumber", "interpolateRound"],
   "d3-scale": ["scaleImplicit", "scaleLinear", "scaleLog", "scaleOrdinal", "scaleUtc", "tickFormat"],
   "d3-scale-chromatic": [],
@@ -23,9 +23,9 @@ const PARTS = {
   "vega-loader": [],
   "vega-statistics": [],
 };
-// Pages contain the data of their charts, and charts.js follows links: for Vega, they lead nowhere.
+// Vega loads and links nothing: pages contain their data, and charts.js follows links.
 const LOADER = "export const read = (data) => data; export const loader = () => ({ sanitize: async () => ({}) });";
-// Modules of Vega's packages that our charts do without.
+// Modules of Vega's packages that our charts do not need.
 const ABSENT = [
   "functions/src/functions/(geo|lasso|luminance|pinch|scale-gradient|shape|tree)",
   "parser/src/parsers/(legend|projection|title)",
@@ -34,7 +34,7 @@ const ABSENT = [
   "view/src/bind",
   "view-transforms/src/layout/(grid|legend|title)",
 ];
-// Packages that d3-delaunay's build contains.
+// Packages that the d3-delaunay build already contains.
 const CONTAINED = ["delaunator", "robust-predicates"];
 
 async function undefinedExports(address, except = []) {
@@ -42,7 +42,7 @@ async function undefinedExports(address, except = []) {
   return rest.map((name) => (name === "default" ? "export default undefined;" : `export const ${name} = undefined;`)).join("");
 }
 
-// Of Vega's packages the sources: their builds are one module each, which nothing can be left out of.
+// Use the sources of Vega's packages: each of their builds is a single module, from which nothing can be removed.
 function entryOf(name) {
   const sources = ["index.browser.js", "index.js"].map((path) => join(MODULES, name, path));
   return sources.find(existsSync) ?? fileURLToPath(import.meta.resolve(name));
@@ -51,7 +51,7 @@ function entryOf(name) {
 const parts = {
   name: "parts",
   setup({ onResolve, onLoad }) {
-    // From MODULES, so that there is one copy of each package, whatever versions the others name.
+    // Resolve from MODULES: one copy of each package, regardless of the versions that others require.
     onResolve({ filter: /^(vega|d3)-[a-z-]+$/ }, ({ path }) => (
       path in PARTS ? { path, namespace: "part" } : { path: entryOf(path), sideEffects: path === "vega-functions" }
     ));
@@ -67,7 +67,7 @@ const parts = {
     onLoad({ filter: new RegExp(`/vega-(${ABSENT.join("|")})[.]js$`) }, async ({ path }) => (
       { contents: await undefinedExports(pathToFileURL(path)) }
     ));
-    // Two tables of 10 kB name the letters that a property of Unicode names, too.
+    // Replace two tables of 10 kB by a Unicode property.
     onLoad({ filter: /\/vega-expression\/src\/parser[.]js$/ }, ({ path }) => ({
       contents: readFileSync(path, "utf8")
         .replace(/NonAsciiIdentifierStart = new RegExp\(.*\)/, "NonAsciiIdentifierStart = /\\p{ID_Start}/u")
@@ -90,10 +90,10 @@ const { metafile, outputFiles: [script] } = await build({
   plugins: [parts],
 });
 
-// Every package with code in the script, and each text of a licence once.
+// List every package in the script, and each licence text once.
 function licenceOf(name) {
   const file = readdirSync(join(MODULES, name)).find((path) => /licen[cs]e/i.test(path));
-  // vega-interpreter has none of its own; all packages of Vega come from one repository.
+  // vega-interpreter has no licence file; all packages of Vega are from one repository.
   return file ? readFileSync(join(MODULES, name, file), "utf8").trim() : licenceOf("vega-util");
 }
 
