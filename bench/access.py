@@ -1,8 +1,8 @@
-"""What the check of who asks adds to a request: `python -m bench.access`. Each beside the same request without it.
+"""Cost of the access check per request: `python -m bench.access`. Compares each request with and without the check.
 
-A stub answers behind the check, over ASGI and without a network, a viewer of a hundred projects asks for a run of one.
-CPU time of the process with its threads, because other work on the machine is none of the check's; in turns, so
-that what that does to caches hits all of them. Requests are counted as they are by default.
+A viewer of a hundred projects requests a run of one of them over ASGI, without a network; a stub answers behind the
+check. Measures CPU time of the process and its threads, so that other work on the machine does not count. Requests
+alternate, so that cache effects hit all of them. The default rate limits are on.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from app.storage.visible import see_every_project
 LIMIT_MS = 0.2
 ROUNDS, REQUESTS = 60, 40
 PATH = "/api/v1/runs/7"
-"""Answered by a stub: what is measured is the check, and nothing that a handler does."""
+"""Answered by a stub, so that only the check is measured."""
 
 Ask = Callable[[], Awaitable[None]]
 
@@ -63,7 +63,7 @@ def asking(app: ASGIApp, headers: dict[str, str], *, of: FastAPI) -> Ask:
 
 
 def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
-    """The application, a token and what a cookie holds; a viewer of a hundred projects."""
+    """Return the application, a token and the value of a cookie, for a viewer of a hundred projects."""
     from tests.builders import make_run  # noqa: PLC0415  after the settings are the bench's own
 
     app = create_app(settings)
@@ -82,7 +82,7 @@ def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
 
 
 async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
-    """Milliseconds of CPU a request, by name: one figure a round."""
+    """Return CPU milliseconds per request by name, one figure per round."""
     times_by_name: dict[str, list[float]] = {name: [] for name in asks}
     for ask in asks.values():
         await ask()

@@ -1,8 +1,8 @@
-"""Server time of a comparison: two runs of 10,000 iterations each, and two sets of five runs of 50.
+"""Server time of a comparison: two runs of 10,000 iterations each, and two sets of five runs of 50 iterations.
 
-First `make setup`. `.venv/bin/python -m bench.compare` fills an SQLite database and asks the application in this very
-process, so that what is printed holds no network and no second process. The first answers are left out: they import
-the chart library and fill its cache of specifications.
+First `make setup`. `.venv/bin/python -m bench.compare` fills an SQLite database and calls the application in this
+process, without a network. The first answers do not count: they import the chart library and fill its cache of
+specifications.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""Accuracy of the verdicts on labelled cases, beside a fixed 5 % rule, and what a verdict costs.
+"""Accuracy of verdicts on labelled cases, compared with a fixed 5 % rule, and the cost of a verdict.
 
     make setup; .venv/bin/python -m bench.detect [--cases ../shared/detection] [--full] [--check] [--reruns 10]
 
-`--reruns N` also judges once more with the reruns that a verdict asks for (one that confirms a regression, at most
-three that decide an inconclusive verdict), drawn N times: each launch has an effect of its own with the spread of its
-case (Student's t with 5 degrees of freedom), around blocks of the candidate's own iterations.
-`--full` prints every line of the scorer, `--check` fails when the figures leave the bounds of the method.
+`--reruns N` judges again with the requested reruns (one to confirm a regression, at most three to decide an
+inconclusive verdict), simulated N times: each launch gets a random effect with the spread of its case (Student's t with
+5 degrees of freedom) and blocks of the candidate's iterations. `--full` prints all output of the scorer; `--check`
+fails if a figure is outside its bounds.
 """
 
 import argparse
@@ -40,7 +40,7 @@ ROWS = {
 }
 AT_MOST = {"fpr": 0.02, "false_no_change_3pct_up": 0.0, "estimate_p90": 1.6}
 LEAST_POWER = 0.35
-"""What the method promises on these cases; one case of the 63 is 1.6 %."""
+"""Bounds for these cases; one of the 63 cases is 1.6 %."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Estimated:
-    """A case with its runs estimated once, so that families need no second pass."""
+    """A case with the estimates of its runs, computed once."""
 
     case: Case
     baseline: list[RunEstimate]
@@ -89,7 +89,7 @@ def verdicts(cases: Sequence[Estimated]) -> Iterable[tuple[Estimated, Verdict]]:
 
 
 def in_the_scorer_s_words(verdict: Verdict) -> str:
-    """The scorer has no word for a baseline without a usable run; like an inconclusive verdict, it calls nothing."""
+    """Map a missing baseline to inconclusive, because the scorer has no word for it."""
     return "inconclusive" if verdict.decision == "no_baseline" else verdict.decision
 
 
@@ -107,7 +107,7 @@ def prediction(estimated: Estimated, verdict: Verdict) -> dict[str, Any]:
 
 
 def fixed_rule(case: Case) -> dict[str, Any]:
-    """What most trackers do: the mean step time without the first iteration, and 5 %."""
+    """The rule of most trackers: mean step time without the first iteration, 5 % threshold."""
     candidate = float(np.mean(case.candidate[1:]))
     shift = candidate / float(np.mean([np.mean(run[1:]) for run in case.baseline])) - 1
     called = "regression" if shift > FIXED_RULE else "improvement" if shift < -FIXED_RULE else "no_change"
@@ -115,7 +115,7 @@ def fixed_rule(case: Case) -> dict[str, Any]:
 
 
 def score(folder: Path, predictions: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The scorer's own figures, by running it."""
+    """Run the scorer and return its figures."""
     with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
         file.writelines(json.dumps(p) + "\n" for p in predictions)
         file.flush()
@@ -131,7 +131,7 @@ def truth(folder: Path) -> dict[str, dict[str, Any]]:
 def with_reruns(
     cases: Sequence[Estimated], labels: dict[str, dict[str, Any]], draw: np.random.Generator
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the predictions after one batch of requested reruns, and how many were made."""
+    """Return the predictions after one batch of requested reruns, and the number of reruns."""
     families: dict[str, list[Estimated]] = defaultdict(list)
     for case in cases:
         families[case.case.family].append(case)
@@ -193,11 +193,11 @@ def _share(value: float | list[float] | None) -> str:
 
 
 def print_costs() -> None:
-    """Median and worst time on made-up runs: costs hardly depend on the values."""
+    """Return the median and worst time on synthetic runs; the cost hardly depends on their values."""
     draw = np.random.default_rng(1)
     runs = [RunEstimate(f"{i}", 6 + 0.006 * draw.standard_normal(), 0.003, 50) for i in range(121)]
     prior = family_prior([runs[i : i + 10] for i in range(20, 120, 10)])
-    unclear = RunEstimate("c", 6.0133, 0.003, 50)  # inconclusive: the dearest kind, it searches for what would decide
+    unclear = RunEstimate("c", 6.0133, 0.003, 50)  # inconclusive: the most expensive verdict
     history = [6 + 0.05 * (i // 250) + 0.006 * draw.standard_normal() for i in range(1000)]
     families = [runs[i : i + 10] for i in range(20, 120, 10)] * 10
     for label, action, times in (

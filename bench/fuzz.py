@@ -1,10 +1,10 @@
-"""Throws mutated logs at the reader, guided by the code they reach.
+"""Feeds mutated logs to the reader, guided by code coverage.
 
     make setup; .venv/bin/python -m bench.fuzz bench/.cache/fuzz -max_total_time=600
 
-Needs atheris, which is no dependency of the project: `uv pip install atheris`. What follows the module's name goes to
-libFuzzer; the folder keeps inputs that reached new code. Besides that nothing is raised, by the reader or by what
-explains its result, each input checks that both can be stored and that it does not matter how the bytes arrived.
+Needs atheris, which is not a dependency of the project: `uv pip install atheris`. Arguments go to libFuzzer; the folder
+keeps inputs that reached new code. Neither the reader nor the explanation of its result may raise. Both must be
+storable, and the result must not depend on the chunks in which the bytes arrive.
 """
 
 import json
@@ -41,7 +41,7 @@ WORDS = tuple(dict.fromkeys(key for reader in Reading()._readers() for key in re
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Mostly libFuzzer's own mutation; now and then a seed or a key is put in, which random bytes rarely become."""
+    """Mostly mutate with libFuzzer; sometimes insert a seed or a key, which random bytes rarely form."""
     kind, at = seed % 4, seed // 4 % (len(data) + 1)
     if kind == 0:
         piece = SEEDS[seed // 7 % len(SEEDS)]
@@ -65,12 +65,12 @@ def check(data: bytes) -> None:
 
 
 def plain(log: ParsedLog) -> list[str]:
-    """The fields that are no arrays."""
+    """Return all fields except arrays."""
     return [field.name for field in fields(log) if field.name not in ("columns", "line_numbers")]
 
 
 def main() -> None:
-    if {"-h", "--help"} & set(sys.argv):  # libFuzzer takes no notice of flags with two hyphens, and runs
+    if {"-h", "--help"} & set(sys.argv):  # libFuzzer ignores flags with two hyphens and runs
         print(__doc__)
         return
     atheris.Setup([*sys.argv, "-max_len=4096", "-timeout=10", "-rss_limit_mb=2048"], check, custom_mutator=mutate)

@@ -1,7 +1,7 @@
-"""A realistic 256-rank Megatron-LM log of any size: the same bytes for the same size, every time.
+"""Generates a realistic 256-rank Megatron-LM log of any size. Equal sizes give equal bytes.
 
-What it imitates: `srun -l` prefixes; NCCL INFO floods of all ranks at start-up; warnings of every rank; one arguments
-block; memory lines of many ranks; timers, loader and checkpoint chatter between iteration lines of the last rank.
+It contains `srun -l` prefixes, NCCL INFO lines of all ranks at start-up, warnings of every rank, one arguments block,
+memory lines of many ranks, and timer, loader and checkpoint lines between the iteration lines of the last rank.
 """
 
 import random
@@ -60,7 +60,7 @@ def _start_up() -> Iterator[str]:
     yield f"{tag}using world size: {RANKS}, data-parallel size: 32, context-parallel size: 1, "
     yield "tensor-model-parallel size: 1, pipeline-model-parallel size: 8\n"
     yield f"{tag}------------------------ arguments ------------------------\n"
-    # Megatron-LM prints some 600 names; those that no reader looks at are filled up here
+    # Megatron-LM prints some 600 names; these are placeholders for those that no reader uses
     names = dict.fromkeys((f"some_other_option_number_{i:03d}" for i in range(560)), None) | MODEL_ARGUMENTS
     for name in sorted(names, key=str.lower):
         yield f"{tag}  {name} {'.' * (48 - len(name))} {names[name]}\n"
@@ -148,10 +148,10 @@ def _checkpoint(iteration: int) -> str:
 
 
 def lines(size: int, iterations: int, seed: int = 1) -> Iterator[str]:
-    """Text of about `size` bytes with `iterations` steps; a fifth of it is start-up, the rest lies between steps."""
+    """Yield about `size` bytes of text with `iterations` steps; a fifth is start-up, the rest is between steps."""
     draw = random.Random(seed)
     yield from _start_up()
-    # A long stretch of noise is drawn once and repeated: drawing a gigabyte line by line would take minutes
+    # noise is generated once and repeated, because generating a gigabyte line by line would take minutes
     flood = "".join(_nccl_line(draw) for _ in range(40_000 if size > 10**7 else 1_500))
     chatter = ["".join(draw.choice((_nccl_line, _warning))(draw) for _ in range(60)) for _ in range(50)]
     for _ in range(max(1, size // 5 // len(flood))):
@@ -176,7 +176,7 @@ def lines(size: int, iterations: int, seed: int = 1) -> Iterator[str]:
 
 
 def cached_log(folder: Path, size: int, iterations: int) -> Path:
-    """The log of that size as a file in `folder`, written on first use."""
+    """Return the file in `folder` with a log of that size; it is written on first use."""
     path = folder / f"megatron-{RANKS}-ranks-{size}-{iterations}.log"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

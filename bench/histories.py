@@ -2,9 +2,10 @@
 
     make setup; .venv/bin/python -m bench.histories [--corpus ../shared/corpus] [--every N] [--all]
 
-Each document is uploaded, read and judged before the next one, in this process. Printed are the verdicts, what the
-regressions compare, and for each lasting change of `observed-changes.csv` what a user saw at its first run. `--every N`
-takes only every Nth test case, `--only TEXT` those with this in their name; `--all` also lists what was noticed.
+Each document is uploaded, read and judged before the next one, in this process. It prints the verdicts, the runs that
+each regression compares, and what a user saw at the first run of each change in `observed-changes.csv`. `--every N`
+takes only every Nth test case, `--only TEXT` those whose names contain the text; `--all` also lists the detected
+changes.
 """
 
 import argparse
@@ -46,7 +47,7 @@ class GoldenRun:
 
     @property
     def history(self) -> tuple[str, str, str]:
-        """What may be compared by the corpus' own words: one test on one platform in one environment."""
+        """The comparable runs according to the corpus: one test on one platform in one environment."""
         return (self.job, *self.environment)
 
 
@@ -84,8 +85,8 @@ def uploaded(client: TestClient, run: GoldenRun) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """`ids`: run number by name; `verdicts` by run number; `members`: of every regression, with it; `upgrades`: what an
-    upgrade changed, by its first run.
+    """`ids`: run number by name; `verdicts` by run number; `members`: members of every regression, with the regression;
+    `upgrades`: changes of an upgrade, by its first run.
     """
 
     runs: Sequence[GoldenRun]
@@ -100,7 +101,7 @@ class Result:
         return {self.ids[run.name]: run for run in self.runs}
 
     def compared_with(self, run_id: int) -> list[int]:
-        """The runs that the verdict, or the contrast in its place, was measured against."""
+        """Return the baseline runs of the verdict, or of the contrast in its place."""
         verdict = self.verdicts[run_id]
         contrast = verdict.get("contrast")
         runs = verdict["baseline"]["runs"] or (contrast["runs"] if contrast else [])
@@ -143,7 +144,7 @@ def _regressions(client: TestClient) -> Iterator[dict[str, Any]]:
 
 
 def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
-    """What the first run of a lasting change shows: a word of NOTICED or `missed`, and why."""
+    """Return what the first run of a lasting change shows (a word of NOTICED, or `missed`), and the reason."""
     run_id = result.ids[change["after_run"]]
     verdict = result.verdicts[run_id]
     slower = change["direction"] == "slower"
@@ -162,7 +163,7 @@ def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _regression_at(result: Result, run_id: int, change: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return how a slower run is part of a regression of step time; None when it is not."""
+    """Return how a slower run belongs to a regression of step time, or None."""
     verdict = result.verdicts[run_id]
     own = [regression for regression, member in result.members if member["run_id"] == run_id]
     own = [regression for regression in own if regression["metric"] == "step_time_ms"]
@@ -170,13 +171,13 @@ def _regression_at(result: Result, run_id: int, change: Mapping[str, str]) -> tu
         return ("upgrade" if own[0]["kind"] == "upgrade" else "opened"), f"#{own[0]['id']}"
     if verdict["verdict"] == "regression":
         asks = bool(verdict.get("rerun"))
-        return ("called", "asks for a rerun that confirms it") if asks else ("joined", "covered by another regression")
+        return ("called", "requests a confirming rerun") if asks else ("joined", "covered by another regression")
     earlier = opened_since(result, change)
     return ("opened earlier", f"#{earlier}") if earlier else None
 
 
 def opened_since(result: Result, change: Mapping[str, str]) -> int:
-    """Return the regression of this history that began after the last run before the change; 0 without one.
+    """Return the regression of this history that began after the last run before the change, or 0.
 
     `observed-changes.csv` leaves out some runs, so the first slow one may be earlier.
     """
@@ -207,7 +208,7 @@ def earlier_runs(result: Result, change: Mapping[str, str]) -> int:
 
 
 def compares_two_jobs(result: Result, run_id: int) -> bool:
-    """Whether a run was measured against a run of another test, or of another platform or environment."""
+    """Whether the baseline of a run belongs to another test, platform or environment."""
     history = result.by_id[run_id].history
     return any(result.by_id[other].history != history for other in result.compared_with(run_id))
 

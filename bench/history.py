@@ -1,8 +1,8 @@
-"""Server time of the history of a stack: the page and its chart of 50, 1,000 and 5,000 runs, beside an empty page.
+"""Server time of a stack's history: page and chart of 50, 1,000 and 5,000 runs, compared with an empty page.
 
-First `make setup`. `.venv/bin/python -m bench.history` fills an SQLite database with runs as a worker leaves them,
-judged by the real judge, and asks one process of the service over HTTP. Printed are the time between request and
-answer as the client sees it, and the processor's time of the service, which waiting for others does not lengthen.
+First `make setup`. `.venv/bin/python -m bench.history` fills an SQLite database with processed runs, judges them with
+the real judge, and sends requests to one process of the service. It prints response times at the client and processor
+times of the service, which other load does not lengthen.
 """
 
 import http.client
@@ -31,7 +31,7 @@ ROUNDS = int(os.environ.get("BENCH_ROUNDS", "40"))
 PARTS = {"page": "", "chart": "/chart", "chart and table (zoom)": "/data", "table": "/runs", "CSV": "/runs.csv"}
 LIMIT_MS = 150
 CHANGES_EVERY = 80
-"""Runs between change points: a stack of 1,000 runs has a dozen."""
+"""Runs between change points: a stack of 1,000 runs has a dozen change points."""
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,12 @@ def main() -> None:
     for row in rows:
         print(f"{row.what:40} {row.median_ms:9.1f}  {row.highest_ms:10.1f}  {row.cpu_ms:12.1f}  {row.kilobytes:7.1f}")
     slow = [row.what for row in rows if row.median_ms > LIMIT_MS and row.what.endswith(("page", "chart"))]
-    print(f"limit {LIMIT_MS} ms for page and chart: {'kept' if not slow else 'broken by ' + ', '.join(slow)}")
+    print(f"limit {LIMIT_MS} ms for page and chart: {'met' if not slow else 'exceeded by ' + ', '.join(slow)}")
     sys.exit(bool(slow))
 
 
 def _fill(settings: Settings) -> dict[int, str]:
-    """The stack's key by its number of runs. Two configurations, of which one runs every tenth time."""
+    """Return the key of each stack by its number of runs. Each stack has two configurations; one is every tenth run."""
     migrate(settings)
     engine = make_engine(settings)
     draw = np.random.default_rng(5)
@@ -109,7 +109,7 @@ def _measure(what: str, house: Running, path: str) -> Row:
 
 
 def _cpu_seconds(house: Running) -> float:
-    """Of the web process; its worker is another, and has nothing to do."""
+    """Of the web process. The worker is a separate, idle process."""
     fields = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,7 +1,8 @@
-"""Uploads a second: 1 MB logs, acknowledged and then processed, beside what an empty endpoint and a commit cost.
+"""Uploads per second of 1 MB logs, acknowledged and processed, compared with an empty endpoint and a commit.
 
-First `make setup`. `.venv/bin/python -m bench.ingest` runs everything at once, so that the ratios are of one machine
-in one state; needs Redis and PostgreSQL. A client is a process that sends one upload after another over one connection.
+First `make setup`. `.venv/bin/python -m bench.ingest` measures everything in one run, so that the ratios hold for one
+state of the machine. It needs Redis and PostgreSQL. A client is a process that sends uploads one after another over one
+connection.
 """
 
 import http.client
@@ -70,7 +71,7 @@ def main() -> None:
 
 
 def _bare(folder: Path) -> Iterator[Row]:
-    """An endpoint that does nothing, asked with nothing and with the same form."""
+    """Measure an endpoint that does nothing, with an empty request and with the same form."""
     code = (
         "from fastapi import FastAPI, Request\napp = FastAPI()\n"
         "@app.post('/')\nasync def nothing(request: Request):\n    await request.form()\n    return {}\n"
@@ -126,9 +127,9 @@ def scaled(data: Path, database_url: str, broker_url: str) -> Iterator[str]:
 
 
 def _send(url: str, clients: int, *, with_log: bool = True, seconds: float = SECONDS) -> tuple[float, int, float]:
-    """Requests a second, how many there were, and when the first was sent."""
+    """Return requests per second, their number, and when the first was sent."""
     with multiprocessing.get_context("spawn").Pool(clients) as pool:
-        pool.map(abs, range(clients), chunksize=1)  # until the processes have imported what they need
+        pool.map(abs, range(clients), chunksize=1)  # until the processes have imported their modules
         began = time.perf_counter()
         counts = pool.starmap(_client, [(url, number, seconds, with_log) for number in range(clients)], chunksize=1)
         return sum(counts) / (time.perf_counter() - began), sum(counts), began
@@ -151,7 +152,7 @@ def _client(url: str, number: int, seconds: float, with_log: bool) -> int:
 
 
 def _wait_until_processed(address: str) -> int:
-    """How many runs there are, once none waits."""
+    """Return the number of runs as soon as none waits."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc)
 

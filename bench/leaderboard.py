@@ -1,13 +1,13 @@
-"""Server time of a leaderboard over 100,000 runs in 500 stacks of one hardware and family, beside 1,000 runs in 500.
+"""Server time of a leaderboard over 100,000 runs in 500 stacks of one hardware and family, compared with 1,000 runs.
 
-First `make setup`. `.venv/bin/python -m bench.leaderboard` fills two SQLite databases with runs as a worker leaves
-them, ranked by the real ranking, and asks one process of the service for each over HTTP. Printed are the time between
-request and answer as the client sees it, and the processor's time of the service, which waiting for others does not
-lengthen. The same page is read from both in turn, so that what else the machine does slows both alike.
+First `make setup`. `.venv/bin/python -m bench.leaderboard` fills two SQLite databases with processed runs, ranks them
+with the real ranking, and sends requests to one process of the service for each. It prints response times at the client
+and processor times of the service, which other load does not lengthen. Requests alternate between both,
+so that other load slows both equally.
 
-Between them, as the growth, stands what more runs cost: both have as many stacks, and pages as long. One more row is
-of 1,000 runs in 5 stacks, where less is told; and ranking itself: what one more run of the largest stack costs.
-Exit code 1 when a limit is broken. With fewer runs, stacks or pages it is quicker, and the limits hold for those.
+Both have the same number of stacks and rows, so the growth is the cost of more runs. Another row has 1,000 runs in 5
+stacks, with less text. The last measures ranking: the cost of one more run of the largest stack. Exit code 1 if a limit
+is exceeded. Fewer runs, stacks or pages make it quicker; the limits then apply to those.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from tests.embedded.processes import Running, running
 
 LIMIT_MS, LIMIT_GROWTH = 150, 2.0
 LEVELS = {"alltoall": 400.0, "deepep": 342.0, "hybridep": 340.0}
-"""Every fifth stack has alltoall alone, and every seventh no deepep."""
+"""Every fifth stack has only alltoall, and every seventh has no deepep."""
 
 HERE = "/leaderboards/h100/qwen3-30b-a3b"
 PAGES = {
@@ -127,7 +127,7 @@ def _report(sizes: dict[str, tuple[int, int]], measured: dict[str, dict[str, Ans
         print(f"{'':20} from {few:,} runs to {many:,}, {stacks} stacks: x {growth:.2f}")
         if what in LIMITED and (answers["many"].median_ms > LIMIT_MS or growth > LIMIT_GROWTH):
             broken.append(what)
-    outcome = f"broken by {', '.join(broken)}" if broken else "kept"
+    outcome = f"exceeded by {', '.join(broken)}" if broken else "met"
     print(f"limits {LIMIT_MS} ms and x {LIMIT_GROWTH:.0f} for {', '.join(LIMITED)}: {outcome}")
     return int(bool(broken))
 
@@ -157,12 +157,12 @@ def _fill(settings: Settings, runs: int, stacks: int) -> None:
 
 
 def rank_all(session: Session, project_id: int, keys: Sequence[str]) -> None:
-    """As a worker does, until nothing is left to rank again."""
+    """Rank like a worker until every stack is up to date."""
     behind = [(project_id, key) for key in keys]
     while behind:
         for owner, key in behind:
             rank.keep(session, rank.rank(session, owner, key))
-        behind = rank.behind(session)  # the family's prior moved while its first stacks were ranked
+        behind = rank.behind(session)  # the prior of the family changed while its first stacks were ranked
 
 
 def _rank_again(session: Session, project_id: int, keys: Sequence[str]) -> float:
@@ -209,7 +209,7 @@ def rows_of(
 
 
 def measure(houses: Sequence[House], path: str, rounds: int) -> dict[str, Answer]:
-    """In turn, so that whatever else the machine does concerns all of them."""
+    """Alternates, so that other load affects all of them."""
     times: dict[str, list[float]] = {house.name: [] for house in houses}
     sizes, used = {}, {}
     for number in range(rounds + 3):
@@ -221,7 +221,7 @@ def measure(houses: Sequence[House], path: str, rounds: int) -> dict[str, Answer
             house.connection.request("GET", path, headers=headers)
             answer = house.connection.getresponse()
             content = answer.read()
-            house.connection.close()  # the service closes one that rests while the others are asked
+            house.connection.close()  # the service closes idle connections
             if number >= 3:
                 times[house.name].append((time.perf_counter() - began) * 1000)
             assert answer.status == 200, (path, answer.status, content[:500])

@@ -1,4 +1,4 @@
-"""What a benchmark can be told on its command line: `--help` explains it, and runs nothing."""
+"""Options of the benchmarks. `--help` explains them and runs nothing."""
 
 import argparse
 import inspect
@@ -11,12 +11,12 @@ def parser(module_doc: str | None) -> argparse.ArgumentParser:
 
 
 def without_options(module_doc: str | None) -> None:
-    """For a benchmark that has none: `--help` explains it, and anything else is refused."""
+    """For a benchmark without options: accepts only `--help`."""
     parser(module_doc).parse_args()
 
 
 def count(text: str) -> int:
-    """A whole number from 1."""
+    """Parse a whole number of 1 or more."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number from 1, not {text!r}")
     return int(text)

@@ -1,8 +1,8 @@
 """Measure every page in a small and a large database: `.venv/bin/python -m bench.pages --runs 100000`.
 
-Both databases are filled by `bench.seed` and asked in turn, by HTTP inside this process. On a busy machine the time of
-the processor and its ratio count. They are SQLite files, or the empty PostgreSQL databases that `--database` (large)
-and `--small-database` name. `--data` or `--filled` reads databases that were filled before, the small one first.
+`bench.seed` fills both databases. Requests alternate between them, over ASGI in this process. On a busy machine, use
+the processor times and their ratio. The databases are SQLite files, or empty PostgreSQL databases: `--database` (large)
+and `--small-database`. `--data` or `--filled` uses databases that are already filled, the small one first.
 """
 
 import os
@@ -80,7 +80,7 @@ def filled(folder: Path, url: str, runs: int) -> Settings:
 
 
 class _Service:
-    """The web application on one database, with the address of each page by name."""
+    """The web application on one database, with the URL of each page by name."""
 
     def __init__(self, settings: Settings) -> None:
         self._app = create_app(settings, open_to=("testserver",))
@@ -104,7 +104,7 @@ class _Service:
 
 
 def page_addresses(engine: Engine) -> Mapping[str, str]:
-    """Return the address of each page by name, with runs and stacks of this database."""
+    """Return the URL of each page by name, with runs and stacks of this database."""
     with read_session(engine) as session:
         stacks = select_any(RunRow.stack_key, func.count().label("n")).where(col(RunRow.stack_key) != "")
         sizes = session.execute(stacks.group_by(col(RunRow.stack_key)).order_by(func.count().desc())).all()

@@ -1,10 +1,9 @@
-"""How fast logs are read: `make setup`, then `.venv/bin/python -m bench.parse`.
+"""Speed of reading logs: `make setup`, then `.venv/bin/python -m bench.parse`.
 
-Side by side on one generated log of 1 GB and 256 ranks, in turns: `grep -c` for one key, and `parse_log` for all
-fields. Then the peak memory of a fresh process that reads it, and the time for a 1 MB log. Beside them stands what was
-measured when only Megatron's lines were read, on an idle 2-core machine: reading everything may cost twice that. Speed
-is compared as a share of grep's, which a busy machine slows down as well. Exits 1 when a target is missed. The file is
-in the page cache.
+Alternates on one generated log of 1 GB and 256 ranks: `grep -c` for one key, and `parse_log` for all fields. Then
+measures the peak memory of a new process that reads it, and the time for a 1 MB log. References are the figures of an
+idle 2-core machine when only lines of Megatron were read; reading everything may cost twice as much. Speed is relative
+to grep, which a busy machine slows down too. Exit code 1 if a target is missed. The file is in the page cache.
 """
 
 import resource
@@ -22,7 +21,7 @@ from bench.options import without_options
 CACHE = Path(__file__).parent / ".cache"
 LARGE, LARGE_ITERATIONS = 10**9, 20_000
 SMALL, SMALL_ITERATIONS = 10**6, 100
-"""A CI job: 100 steps, as most of Megatron-LM's own MoE tests have, between the noise of its ranks."""
+"""A CI job: 100 steps, like most MoE tests of Megatron-LM, between other lines of its ranks."""
 CHUNK = 1 << 18
 ROUNDS = 7
 KEY = "elapsed time per iteration"
@@ -47,7 +46,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def processor_ms(call: Callable[[], object]) -> float:
-    """Of this process alone, so that others on a busy machine do not count."""
+    """Of this process only, so that other processes do not count."""
     start = time.process_time()
     call()
     return (time.process_time() - start) * 1000
@@ -63,7 +62,7 @@ def read(path: Path) -> None:
 
 
 def compare(path: Path) -> tuple[float, float]:
-    """MB/s of grep and of parse_log: medians over rounds that take turns, after one round to warm up."""
+    """Return MB/s of grep and of parse_log: medians of alternating rounds after a warm-up."""
     grep(path)
     read(path)
     times = [(seconds(lambda: grep(path)), seconds(lambda: read(path))) for _ in range(ROUNDS)]
@@ -73,7 +72,7 @@ def compare(path: Path) -> tuple[float, float]:
 
 
 def peak_memory_mib(path: Path) -> float:
-    """Of a fresh process that does nothing but read the log; Linux counts in KiB."""
+    """Of a new process that only reads the log; Linux counts in KiB."""
     code = f"from pathlib import Path; from bench.parse import read, peak; read(Path({str(path)!r})); peak()"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     return float(output)
@@ -84,14 +83,14 @@ def peak() -> None:
 
 
 def small_ms(path: Path) -> float:
-    """Milliseconds for a log that is in memory already, in the chunks of a file that is read; median."""
+    """Return the median milliseconds for a log in memory, in chunks of the usual size."""
     parts = list(chunks(path))
     assert parse_log(parts).n == SMALL_ITERATIONS
     return statistics.median(processor_ms(lambda: parse_log(parts)) for _ in range(101))
 
 
 def microseconds_a_line(path: Path) -> float:
-    """What each iteration line costs: those of the large log alone, parsed together."""
+    """Return the cost per iteration line: only those of the large log, parsed together."""
     output = subprocess.run(["grep", "-m", "2000", KEY, str(path)], check=True, capture_output=True).stdout
     return statistics.median(processor_ms(lambda: parse_log([output])) for _ in range(31)) / 2000 * 1000
 

@@ -1,7 +1,7 @@
-"""Time to plan: every combination of degrees tried, the feasible ones ranked, fifty of them told in full.
+"""Time of a plan: try every combination of degrees, rank the feasible ones, describe fifty of them.
 
-First `make setup`; then `.venv/bin/python -m bench.planner`. Exit code 1 when an ordinary plan takes more than 50 ms,
-or one of nearly as many combinations as are allowed more than a second.
+First `make setup`; then `.venv/bin/python -m bench.planner`. Exit code 1 if an ordinary plan takes more than 50 ms, or
+one with nearly the maximum number of combinations more than a second.
 """
 
 import statistics
@@ -35,7 +35,7 @@ WIDEST: Mapping[str, object] = {
 
 
 def measure(fields: Mapping[str, object], rounds: int) -> tuple[float, int, int]:
-    """Median milliseconds, combinations that were tried, and feasible ones."""
+    """Return median milliseconds, and the numbers of tried and feasible combinations."""
     request = read_request({name: str(value) for name, value in fields.items()})
     took = []
     for _ in range(rounds):

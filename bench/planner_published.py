@@ -1,11 +1,11 @@
-"""Place of published recipes among the planner's offers, and predicted against published step time and memory.
+"""Rank of published recipes among the planner's layouts, and predicted against published step time and memory.
 
 First `make setup`; then `.venv/bin/python -m bench.planner_published --corpus DIR`, where DIR holds
 `published/bridge-performance-archive.csv` and `dgxc/moe-recipe-configs.csv`. `--rows` prints every recipe. `--fit` fits
 the constant of the time model again, on all models and with each model left out.
 
-Places are counted twice: "alone" knows no record of the model at all; "others" knows the published records of the same
-model in other work (GPUs, batch, sequence, precision), as the planner's page does.
+Ranks are computed twice: "alone" without any record of the model; "others" with the published records of the same model
+on other work (GPUs, batch, sequence, precision), as on the planner's page.
 """
 
 import csv
@@ -46,7 +46,7 @@ _WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs")
 _DEGREES = ("tp", "pp", "cp", "ep")
 FIRST, SHORT = 5, 3
 _UNEVEN = 1.5
-"""A split whose largest stage has more than this multiple of the mean was not what the recipe used."""
+"""If the largest stage has more than this multiple of the mean, the recipe used another split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Published:
         )
 
 
-# --- Recipes: rows of both tables, each layout and work once.
+# --- Recipes: rows of both tables, without duplicates of layout and work.
 
 
 def recipes(corpus: Path) -> list[Published]:
@@ -146,7 +146,7 @@ def _records() -> tuple[Record, ...]:
 
 
 def place(recipe: Published, records: Iterable[Record]) -> tuple[int | None, int]:
-    """Return the place of the recipe's degrees among all feasible layouts, None when infeasible; and their number."""
+    """Return the rank of the recipe among all feasible layouts (None if infeasible), and the number of layouts."""
     records_of_request = comparable(recipe.request, records)
     request = replace(recipe.request, calibration=calibrate(recipe.request, records_of_request))
     options = candidates(request)
@@ -206,7 +206,7 @@ def _timed(published: Sequence[Published]) -> list[tuple[Published, float]]:
 
 
 def _predicted(recipe: Published) -> float | None:
-    """Return the predicted step time; the tables do not state how layers are split, so the planner's split is taken."""
+    """Return the predicted step time with the planner's split of layers, because the tables do not state theirs."""
     a, request = recipe.layout, recipe.request
     fixed = {"tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp} | ({"vpp": a.vpp} if a.vpp > 1 else {})
     layout = given_layout(replace(request, fixed=fixed))
@@ -235,7 +235,7 @@ def print_times(published: Sequence[Published], *, rows: bool) -> None:
 
 
 def print_pairs(published: Sequence[Published]) -> None:
-    """Two layouts of one model on one GPU in one number format: predicted over published ratio of their times."""
+    """For two layouts of one model, GPU and precision: predicted over published ratio of their times."""
     timed = _timed(published)
     errors: list[float] = []
     for index, (first, seconds) in enumerate(timed):
@@ -273,7 +273,7 @@ def _errors(ratios: Sequence[float]) -> str:
     return f"{len(ratios)} records: median error {middle:.0%}, within x 1.5: {within}, median ratio {bias:.2f}"
 
 
-# --- The one constant that is fitted: all models, and each model predicted by the constant of the others.
+# --- The fitted constant: for all models, and for each model from the others.
 
 
 def fit(published: Sequence[Published]) -> None:
@@ -293,14 +293,14 @@ def fit(published: Sequence[Published]) -> None:
 
 
 def _stack(ideal: Sequence[tuple[str, float]]) -> float:
-    """Return the median of measured over ideal step time, each model with the same weight."""
+    """Return the median of measured over ideal step time, with equal weights of the models."""
     by_model: dict[str, list[float]] = {}
     for name, ratio in ideal:
         by_model.setdefault(name, []).append(1 / ratio)
     return statistics.median(statistics.median(ratios) for ratios in by_model.values())
 
 
-# --- Memory: peaks that sources state with layout, recomputation and precision. GB are 1e9 bytes.
+# --- Memory: peaks that sources publish with layout, recomputation and precision. GB are 1e9 bytes.
 
 _GIB = 1.073741824
 _QWEN = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "mbs": "1"}

@@ -1,13 +1,13 @@
-"""How fast profiles are read, beside HolisticTraceAnalysis (HTA).
+"""Speed of reading profiles, compared with HolisticTraceAnalysis (HTA).
 
     python3 -m venv /tmp/hta && /tmp/hta/bin/pip install HolisticTraceAnalysis
     .venv/bin/python -m bench.profiles --corpus ../shared/corpus/traces --hta /tmp/hta/bin/python
 
-Repeats traces of the corpus until they are large, then measures processor seconds and peak memory, each in a fresh
-process. Both tools answer the same questions of the same file: the breakdown of the step, and how much communication
-is hidden. Hidden communication must equal HTA's under HTA's own filter (`^nccl.*Kernel`, activities with a launch);
-HTA keeps the last step and does not round times to microseconds, which it does by default. Then exposed communication
-under that filter is compared with that under the classes of docs/profiles.md. Exits 1 when a target is missed.
+Repeats traces of the corpus until they are large, then measures processor seconds and peak memory, each in a new
+process. Both tools compute the same from the same file: the breakdown of the step, and the share of hidden
+communication. Hidden communication must equal HTA's under HTA's own filter (`^nccl.*Kernel`, activities with a launch);
+HTA keeps the last step and does not round times to microseconds, which it does by default. Then compares exposed
+communication under that filter with the classes of docs/profiles.md. Exit code 1 if a target is missed.
 """
 
 import argparse
@@ -69,7 +69,7 @@ print("RESULT" + json.dumps({
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Read a plain or compressed trace, or an SQLite export, as the command line does."""
+    """Read a plain or compressed trace, or an SQLite export, like the command line."""
     from app.domain.profiles.profile import describe_profile  # noqa: PLC0415  measured processes start with this
     from app.pipeline.profile_files import OpenedFile, read_profile  # noqa: PLC0415
     from app.settings import Settings  # noqa: PLC0415
@@ -78,7 +78,7 @@ def read_file(path: str) -> dict[str, Any]:
 
 
 def repeat(source: Path, target: Path, size: int) -> None:
-    """Write a trace of at least `size` bytes: the source again and again, later in time, with own correlations."""
+    """Write a trace of at least `size` bytes: repetitions of the source, shifted in time, with new correlation ids."""
     document = json.loads(gzip.decompress(source.read_bytes()))
     events = document.pop("traceEvents")
     timed = [event for event in events if event.get("ph") == "X"]
@@ -113,7 +113,7 @@ def _moved(event: dict[str, Any], copy: int, span: float, ids: int, steps: int) 
 
 
 def write_export(path: Path, kernels: int) -> None:
-    """Write an SQLite export of Nsight Systems with as many kernels, each with its launch."""
+    """Write an SQLite export of Nsight Systems with this number of kernels and their launches."""
     names = ["nvjet_tst_192x192_64x4", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "flash_fwd_kernel", "Adam"]
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT)")
@@ -141,7 +141,7 @@ def write_export(path: Path, kernels: int) -> None:
 
 
 def ours(path: Path) -> dict[str, Any]:
-    """Measure in fresh processes; the fastest counts, because others on a busy machine slow the rest down."""
+    """Measure in new processes. The fastest counts, because other load slows the rest down."""
     command = [sys.executable, "-c", _OURS, str(path)]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(ROUNDS)]
     answers: list[dict[str, Any]] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
@@ -195,7 +195,7 @@ def _row(name: str, megabytes: float, result: dict[str, Any]) -> None:
 
 
 def _classes(options: argparse.Namespace) -> Iterator[str]:
-    """Print communication under HTA's filter and under ours, for every trace of the corpus; yield what differs."""
+    """Print communication under HTA's filter and ours for every trace of the corpus; yield differences."""
     print(f"\n{'':<26}{'exposed, ms':>12}{'exposed, ms':>14}{'hidden, %':>12}{'hidden, %':>10}")
     print(f"{'trace':<26}{'HTA filter':>12}{'our classes':>14}{'HTA filter':>12}{'HTA':>10}")
     for path in sorted([*options.corpus.glob("*.json.gz"), *options.corpus.glob("synthetic/seed-11/*.json.gz")]):
@@ -216,8 +216,8 @@ def _classes(options: argparse.Namespace) -> Iterator[str]:
 
 
 def by_name(path: Path, *, launched: bool) -> tuple[float, float | None]:
-    """Return exposed communication in ms and its hidden share in percent, when only names like `nccl...Kernel`
-    communicate. `launched`: leave out kernels without a known launch, as HTA does.
+    """Return exposed communication in ms and the hidden share in percent, counting only names like `nccl...Kernel`.
+    `launched`: skip kernels without a known launch, like HTA.
     """
     events = [
         event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event.get("ph") == "X"

@@ -1,10 +1,10 @@
-"""Do many readers lock the service? 64 of them over 8 kinds of page, beside 4 uploaders, on the embedded service.
+"""Do many readers block the service? 64 readers of 8 kinds of pages and 4 uploaders, on the embedded service.
 
-`python -m bench.readers` starts the service with runs to show, times a single reader for a tenth of the time, then
-reads for `BENCH_SECONDS` (180) over `BENCH_READERS` (64) connections of the loopback while `BENCH_UPLOADERS` (4)
-upload, and times single requests again. It fails when a request failed, an upload was not acknowledged, or a page, the
-list of the API or `/healthz` takes a second or more afterwards. Readers ask without a pause, each for the next kind. It
-prints the 95th percentile of each kind as a multiple of the single reader's; 20 of them are the goal.
+`python -m bench.readers` starts the service with some runs and times a single reader for a tenth of the time. Then it
+reads for `BENCH_SECONDS` (180) over `BENCH_READERS` (64) loopback connections while `BENCH_UPLOADERS` (4) clients
+upload, and times single requests again. It fails if a request failed, an upload was not acknowledged, or a page, the
+list of the API or `/healthz` takes a second or more afterwards. Readers cycle through the kinds without a pause. It
+prints the 95th percentile of each kind as a multiple of the single reader's; the goal is at most 20.
 """
 
 import collections
@@ -75,7 +75,7 @@ def make_rows(data: Path) -> None:
 
 
 def under_load(address: str, *, readers: int, uploaders: int, seconds: float) -> list[Answer]:
-    """All answers of the readers, in a process of their own, and of the uploaders."""
+    """Return all answers of the readers (in a separate process) and of the uploaders."""
     context = multiprocessing.get_context("spawn")
     queue: multiprocessing.SimpleQueue[list[Answer]] = context.SimpleQueue()
     process = context.Process(target=read_all, args=(address, readers, seconds, queue))
@@ -141,7 +141,7 @@ def ask(open_connection: http.client.HTTPConnection, path: str) -> Answer:
 
 
 def by_path(answers: Sequence[Answer]) -> dict[str, list[tuple[float, int]]]:
-    """Seconds and status of the answers of each path."""
+    """Return seconds and status of the answers of each path."""
     rows = collections.defaultdict(list)
     for path, status, seconds in answers:
         rows[path].append((seconds, status))

@@ -1,12 +1,12 @@
 """Fill a database with many runs: `.venv/bin/python -m bench.seed --runs 100000 --data DIR` (or `--database URL`).
 
-Some runs are uploaded, read, judged and ranked by the service's own code. All others are copies of their rows, written
-by Core inserts, with their own commit, time, step time and, by stack, their own contract and keys. The sizes of stacks
+The code of the service uploads, reads, judges and ranks some runs. All others are copies of their rows, written by Core
+inserts. Each has its own commit, time and step time; each stack has its own contract and keys. The sizes of stacks
 follow a Zipf law. Ten stacks are one workload in as many containers, whatever the number of runs. Every history has
 change points; each slow-down has its regression, of which the newest are open.
 
-Other benches and tests call `fill`. The newest runs of each stack also have series, readings and files; the others have
-what lists, histories and verdicts read, because a page shows the series of one run.
+Other benches and tests call `fill`. Only the newest runs of each stack have series, readings and files; lists,
+histories and verdicts do not read them.
 """
 
 import hashlib
@@ -55,11 +55,11 @@ PROJECTS = ("pretraining", "kernels", "nightly", "research", "upgrades", "partne
 YEARS = 3
 RUNS_PER_STACK = 50
 CONTAINERS = 10
-"""Containers of a project, in which each of its workloads ran: stacks that differ in nothing else."""
+"""Containers of a project. Each of its workloads ran in all of them, so these stacks differ only in the container."""
 ZIPF = 0.8
-"""Exponent of the sizes of stacks: of 200 stacks the largest has 7 % of all runs."""
+"""Zipf exponent of stack sizes: the largest of 200 stacks has 7 % of all runs."""
 SEGMENT_RUNS = 40
-"""Runs between the change points of a history, of which every third is a slow-down."""
+"""Runs between the change points of a history; every third change point is a slowdown."""
 SLOW = 1.05
 NOISE = 0.004
 DETAILED = 5
@@ -72,7 +72,7 @@ _DETAILS = ("series", "reading", "run_file")
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """What `fill` wrote. `stacks`: project id and stack key, the largest first, with the number of its runs."""
+    """Result of `fill`. `stacks`: project id and stack key, the largest first, with the number of its runs."""
 
     runs: int
     stacks: tuple[tuple[int, str, int], ...]
@@ -157,7 +157,7 @@ def table_of_name(name: str) -> Table:
     return SQLModel.metadata.tables[name]
 
 
-# --- The templates: runs that went through the whole pipeline.
+# --- Templates: runs that the whole pipeline processed.
 
 
 def _templates(engine: Engine, settings: Settings) -> list[_Template]:
@@ -214,7 +214,7 @@ def _as_text(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _json(value) if isinstance(columns[key].type, JSON) else value for key, value in row.items()}
 
 
-# --- The stacks: a template with another model, GPU, size and container, and therefore other keys.
+# --- Stacks: a template with another model, GPU, size and container, and therefore other keys.
 
 
 def _stacks(projects: Mapping[str, int], templates: list[_Template], count: int, seed: int) -> list[_Stack]:
@@ -271,7 +271,7 @@ def _projects(connection: Connection) -> dict[str, int]:
 
 @dataclass
 class _Batch:
-    """Rows to write by table. The copies bring their own ids, because rows of other tables refer to them."""
+    """Rows to write, by table. Copies have their own ids, because rows of other tables refer to them."""
 
     next_id: dict[str, int] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -285,7 +285,7 @@ class _Batch:
         return self.next_id[name]
 
     def write(self, connection: Connection) -> None:
-        """Write the rows in an order that foreign keys allow."""
+        """Write the rows in the order of their foreign keys."""
         for source in SQLModel.metadata.sorted_tables:
             if rows := self.rows.get(source.name):
                 _write(connection, source, rows)
@@ -327,7 +327,7 @@ def _add_run(batch: _Batch, stack: _Stack, at: datetime, number: int, *, runs: i
 
 
 def _scaled(template: _Template, level: float) -> dict[str, Any]:
-    """The figures of a template at another speed. `level`: its step time, divided by the template's."""
+    """Return the figures of a template at another speed. `level`: step time relative to the template."""
     base = template.run
     figures: dict[str, Any] = {"step_time_ms": level, "log_step_time": 1.0}
     figures |= dict.fromkeys(("tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct"), 1 / level)
@@ -395,11 +395,11 @@ def _standings(stacks: Iterable[_Stack]) -> _Batch:
     return batch
 
 
-# --- Rows as the drivers take them, and tables without indexes, which are built at the end.
+# --- Fast inserts: raw driver rows, and indexes that are built at the end.
 
 
 def _write(connection: Connection, source: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows that have JSON as text already. Statements of SQLAlchemy take three times as long."""
+    """Write rows whose JSON is already text. SQLAlchemy statements take three times as long."""
     names = tuple(rows[0])
     kinds = [source.c[name].type.dialect_impl(connection.dialect) for name in names]
     encode = [kind.bind_processor(connection.dialect) or (lambda value: value) for kind in kinds]
@@ -432,7 +432,7 @@ _FOR_LONG_STATEMENTS = {
 
 @contextmanager
 def _without_indexes(engine: Engine) -> Iterator[None]:
-    """Drop the triggers and indexes of the tables that are filled, and build them afterwards, which is faster."""
+    """Drop the triggers and indexes of the filled tables and rebuild them afterwards, which is faster."""
     with engine.execution_options(writes=True).begin() as connection:
         derived.remove(connection)
         indexes = _indexes(connection)
@@ -450,7 +450,7 @@ def _without_indexes(engine: Engine) -> Iterator[None]:
 
 
 def _indexes(connection: Connection) -> dict[str, str]:
-    """Return the definition of each index of the filled tables that is no constraint, by name."""
+    """Return the definition of each index of the filled tables by name, except constraints."""
     filled = ("run", *_EVERY_RUN, *_DETAILS, "segment")
     query = (
         "SELECT name, sql, tbl_name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
@@ -471,7 +471,7 @@ def _last_id(engine: Engine, source: Table) -> int:
 
 
 def _analyse(engine: Engine) -> None:
-    """Give the planner of PostgreSQL its statistics, as autovacuum does. The service collects none on SQLite."""
+    """Update the planner statistics of PostgreSQL, like autovacuum. The service collects none on SQLite."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("ANALYZE")

@@ -1,8 +1,8 @@
-"""What one more run costs in a long stack: `.venv/bin/python -m bench.stack [--runs 5000]`.
+"""Cost of one more run in a long stack: `.venv/bin/python -m bench.stack [--runs 5000]`.
 
-Stacks of 40, 1,000 and `--runs` runs on SQLite, each with a lasting change every 80 runs and the regressions and
-improvements that the real judge makes of them. Then a new run is judged and the stack ranked, in turns over the stacks,
-so that the ratios hold on a busy machine. Printed are processor time and SQL statements, of judging and of ranking.
+Stacks of 40, 1,000 and `--runs` runs on SQLite, each with a lasting change every 80 runs, judged by the real judge.
+Then it judges a new run and ranks the stack, alternating between the stacks so that the ratios hold on a busy machine.
+It prints processor time and SQL statements of judging and of ranking.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def fill(engine: Engine, settings: Settings, runs: int) -> None:
 
 
 def new_run(engine: Engine, settings: Settings, runs: int, number: int) -> StackClaim:
-    """Add a run to the end of the stack, and claim the stack."""
+    """Add a run to the end of the stack and claim the stack."""
     with transaction(engine) as session:
         at = FIRST_PLACE + timedelta(days=runs, minutes=number)
         level = LEVELS[(runs - 1) // CHANGE_EVERY % 3]

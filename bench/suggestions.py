@@ -1,10 +1,9 @@
-"""What the service suggests for every run of the demo, and for a folder of logs: how often each rule fires, and what
-comes first.
+"""Suggestions for every run of the demo and for a folder of logs: how often each rule fires, and which one is first.
 
 First `make setup`; then `.venv/bin/python -m bench.suggestions --logs FOLDER` (`corpus/logs/real-full` of the shared
-data). It uploads every run to a service of its own in a temporary folder, without other processes. Exit code 1 when a
-rule without evidence fires for more than 60 % of the runs and is not marked `general`, or when the first suggestion of
-a regression of the demo is not its cause.
+data). It uploads every run to a separate service in a temporary folder, in this process. Exit code 1 if a rule without
+evidence and without `general` fires for more than 60 % of the runs, or if the first suggestion for a regression of the
+demo is not its cause.
 """
 
 import argparse
@@ -34,12 +33,12 @@ from workers.tasks import judge_stack, process_run
 MOST_SHARE = 0.6
 FIRST = 3
 NO_CAUSE = "no known field differs"
-"""Every regression of the demo was planted, so its cause is known."""
+"""Every regression of the demo is planted, so its cause is known."""
 
 
 @contextmanager
 def service(folder: Path) -> Iterator[Any]:
-    """A client of a service in this process, with an empty database in the folder."""
+    """Return a client of a service in this process, with an empty database in the folder."""
     os.environ["THREEWALLS_DATA_DIR"], os.environ["THREEWALLS_LOG_LEVEL"] = str(folder), "warning"
     migrate(get_settings())
     see_every_project()
@@ -58,7 +57,7 @@ def upload(client: Any, log: bytes, meta: dict[str, Any]) -> int:
 
 
 def settle(client: Any) -> None:
-    """Judge every stack that waits."""
+    """Judge every waiting stack."""
     for _ in range(3):
         with read_session(client.app.state.engine) as session:
             waiting = session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "")).all()
@@ -68,7 +67,7 @@ def settle(client: Any) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", type=Path, help="folder of further logs; the GPU is stated from the file beside each")
+    parser.add_argument("--logs", type=Path, help="folder of further logs; the file next to each states the GPU")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, service(Path(name)) as client:
         return report(client, options.logs)
@@ -101,7 +100,7 @@ def report(client: Any, logs: Path | None) -> int:
 
 
 def sidecar(path: Path) -> dict[str, Any]:
-    """What the person who uploads a log knows: its name, and the GPU by the file beside it (`8x MI355X`)."""
+    """Return what an uploader knows about a log: its name, and the GPU from the file next to it (`8x MI355X`)."""
     meta: dict[str, Any] = {"project": "real", "name": path.name}
     beside = path.with_suffix(".json")
     hardware = json.loads(beside.read_text()).get("hardware", "") if beside.is_file() else ""
@@ -111,7 +110,7 @@ def sidecar(path: Path) -> dict[str, Any]:
 
 
 def print_shares(answers: dict[str, Any]) -> int:
-    """Share of runs for which each rule is suggested. Return how many are too common."""
+    """Print the share of runs for which each rule is suggested. Return the number of too common rules."""
     rules = built_in_rules().rules
     shares = Counter(row["rule"] for answer in answers.values() for row in answer["suggestions"])
     bad = 0
@@ -127,7 +126,7 @@ def print_shares(answers: dict[str, Any]) -> int:
 
 
 def print_regressions(client: Any, runs: dict[str, int], answers: dict[str, Any]) -> int:
-    """The first suggestion of each run that is slower than its baseline. Return how many do not name the cause."""
+    """Print the first suggestion of each run that is slower than its baseline. Return how many miss the cause."""
     bad = 0
     print("\nRegressions of the demo")
     for name, run_id in runs.items():

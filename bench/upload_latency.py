@@ -1,8 +1,8 @@
-"""Does a large upload slow others? Latency of the run list, as JSON and as a page: at rest, during an upload, after it.
+"""Does a large upload slow other requests? Latency of the run list (JSON and page) before, during and after an upload.
 
-`python -m bench.upload_latency` starts the embedded service, gives it runs to list, and asks for the list over one
-connection, with a pause after each answer, while curl uploads the log. All in one run, so that the figures are of one
-machine in one state. `BENCH_UPLOAD_MB` (1000) and `BENCH_REST_SECONDS` (10) may be set.
+`python -m bench.upload_latency` starts the embedded service with some runs and requests the list over one connection,
+with a pause after each answer, while curl uploads the log. Everything is measured in one run, so that the figures hold
+for one state of the machine. Optional variables: `BENCH_UPLOAD_MB` (1000), `BENCH_REST_SECONDS` (10).
 """
 
 import http.client
@@ -90,7 +90,7 @@ def _upload(log: Path, url: str) -> str:
 
 @contextmanager
 def _asking(address: str) -> Iterator[list[Answer]]:
-    """Ask all the while, in a process of its own; the answers are there once the block ended."""
+    """Send requests from a separate process; the answers are available after the block."""
     context = multiprocessing.get_context("spawn")
     ready, stop, queue = context.Event(), context.Event(), context.SimpleQueue()
     process = context.Process(target=_ask, args=(address, ready, stop, queue))

@@ -1,10 +1,10 @@
-"""Uploads a second beside MLflow: 1 MB logs that are stored, read and judged, against values that are only stored.
+"""Uploads per second compared with MLflow: 1 MB logs that are stored, read and judged; MLflow only stores values.
 
 `.venv/bin/python -m bench.uploads [--mlflow BIN]` starts the embedded service, the scaled one with 2 workers and, with
-the `bin` folder of an environment that has mlflow and psycopg2, an MLflow server; PostgreSQL and Redis are its own. 1
-and 4 clients send runs to each in turns over several rounds, so that the ratios are of one machine in one state. A
-client of ours waits for the verdict of each run (`?wait=60`). A client of MLflow creates a run, logs 30 parameters and
-400 values, stores the same log as an artifact and ends the run: four requests.
+the `bin` folder of an environment that has mlflow and psycopg2, an MLflow server; it starts PostgreSQL and Redis
+itself. 1 and 4 clients alternate between the services over several rounds, so that the ratios hold for one state of the
+machine. Our client waits for the verdict of each run (`?wait=60`). The MLflow client creates a run, logs 30 parameters
+and 400 values, stores the same log as an artifact and ends the run: four requests.
 """
 
 import argparse
@@ -39,13 +39,13 @@ PARAMETERS, STEPS = 30, 50
 METRICS = ("step_time_ms", "tflops", "lm_loss", "grad_norm", "mem_gb", "tokens_per_s", "z_loss", "lb_loss")
 
 TOKEN, PORT = "BENCH_TOKEN", "BENCH_TOKEN_PORT"
-"""Environment variables for the clients: the token of the scaled service, where users log in, and its port."""
+"""Environment variables for the clients: token and port of the scaled service, where log-ins are enabled."""
 
 _ATTEMPTS = 20
-"""Attempts of a request whose connection was closed."""
+"""Attempts of a request if its connection is closed."""
 
 Send = Callable[[http.client.HTTPConnection, int, int], None]
-"""Sends one run over a connection: the number of the client and of its run."""
+"""Sends one run over a connection; arguments are the numbers of the client and of its run."""
 
 
 def upload(connection: http.client.HTTPConnection, client: int, number: int) -> None:
@@ -88,7 +88,7 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: by
             text = answer.read()
             break
         except (http.client.RemoteDisconnected, ConnectionError):
-            # MLflow closes idle connections, and those of a worker process that restarts.
+            # MLflow closes idle connections and those of a restarting worker.
             connection.close()
             if attempt + 1 == _ATTEMPTS:
                 raise
@@ -108,7 +108,7 @@ def send_until(address: str, send: Send, client: int, seconds: float) -> int:
 
 
 def per_second(address: str, send: Send, clients: int, seconds: float) -> float:
-    """Clients are threads: they mostly wait, and starting processes would take longer than the measurement."""
+    """Clients are threads: they mostly wait, and starting processes would take too long."""
     with ThreadPoolExecutor(clients) as pool:
         began = time.perf_counter()
         sent = sum(pool.map(lambda client: send_until(address, send, client, seconds), range(clients)))

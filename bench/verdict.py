@@ -1,14 +1,13 @@
-"""What a verdict costs beside reading the run: `make setup`, then `.venv/bin/python -m bench.verdict`.
+"""Cost of a verdict compared with reading the run: `make setup`, then `.venv/bin/python -m bench.verdict`.
 
-Everything in one process and in turns, so that the ratios hold on a busy machine: reading and storing a run of a 1 MB
-log (100 iterations, 600 arguments), and judging the newest run of a stack, all that a job waits for: the claim, reading
-what the judge needs, the judge, writing the verdict with regressions, news and experiments, and both commits. Ranking
-the stack, which follows in a commit of its own, stands beside it. Histories of 20, 200 and 1,000 runs, with a family of
-8 other configurations to learn from; then a verdict without a baseline, and a history of 1,000 runs judged anew.
+Measures alternately in one process, so that the ratios hold on a busy machine: reading and storing a run of a 1 MB log
+(100 iterations, 600 arguments), and judging the newest run of a stack. Judging includes all that a job waits for: the
+claim, the reads of the judge, the judge, writing the verdict with regressions, news and experiments, and both commits.
+Ranking the stack, which follows in a separate commit, has its own column. Histories have 20, 200 and 1,000 runs and a
+family of 8 other configurations; then come a verdict without a baseline, and judging a history of 1,000 runs again.
 
-Exits 1 when a verdict against 200 runs takes more than 10 ms of the processor. Processor time stands beside the time on
-the clock: on a machine that others use, only the former is the work itself, and it grows there, too, because cores and
-caches are shared; the ratio to reading a run does not.
+Exit code 1 if a verdict against 200 runs takes more than 10 ms of processor time. On a busy machine even processor
+times grow, because cores and caches are shared; the ratio to reading a run does not.
 """
 
 import os
@@ -51,13 +50,13 @@ READING, NOTHING = "reading a run, 1 MB", "no baseline: nearest misses and a con
 
 
 Steps = Mapping[str, Callable[[], object]]
-"""What is measured of one round, in order, by name."""
+"""Names of the measurements of one round, in order."""
 Times = dict[str, tuple[float, float]]
-"""Medians in milliseconds, on the clock and of the processor."""
+"""Median milliseconds of wall time and processor time."""
 
 
 def measured(prepared: Sequence[Callable[[int], Steps]]) -> Times:
-    """One round of each in turn, so that all of them see the same machine; what prepares a round does not count."""
+    """Run one round of each alternately, so that all see the same load; preparation of a round does not count."""
     times_by_name: dict[str, list[tuple[float, float]]] = {}
     for number in range(ROUNDS):
         for prepare in prepared:
@@ -73,7 +72,7 @@ def measured(prepared: Sequence[Callable[[int], Steps]]) -> Times:
 
 
 def fill(engine: Engine, project: str, runs: int) -> None:
-    """One stack of so many runs, and its family."""
+    """Create one stack with this number of runs, and its family."""
     with transaction(engine) as session:
         make_stack(session, level(runs), project=project, judged=False)
         for number in range(FAMILY):
@@ -81,14 +80,14 @@ def fill(engine: Engine, project: str, runs: int) -> None:
 
 
 def level(runs: int) -> list[float]:
-    """One level, in which launches vary by 0.4 %."""
+    """Return step times at one level, where launches vary by 0.4 %."""
     return (1000 * np.exp(np.random.default_rng(runs).normal(0, 0.004, runs))).tolist()
 
 
 def one_more(
     engine: Engine, settings: Settings, project: str, runs: int, names: tuple[str, str], **other: Any
 ) -> Callable[[int], Steps]:
-    """The newest run of a history is judged: every round another one, which is taken away again. `names`: of the
+    """Judges the newest run of a history: a new one in every round, which is deleted afterwards. `names`: of the
     verdict and of the ranking after it.
     """
 
@@ -116,7 +115,7 @@ def one_more(
 
 
 def whole(engine: Engine, settings: Settings) -> float:
-    """Seconds to judge all runs of a stack anew, in as many passes as it takes."""
+    """Return the seconds to judge all runs of a stack again, in all passes."""
     with transaction(engine) as session:
         row = session.exec(select(RunRow).order_by(col(RunRow.id)).limit(1)).one()
         work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
@@ -140,7 +139,7 @@ def reading(engine: Engine, settings: Settings) -> Callable[[int], Steps]:
 
 
 def compare(name: str, settings: Settings) -> float:
-    """Prints one database's table. Milliseconds of the processor for a verdict against 200 runs."""
+    """Print the table of one database. Return processor milliseconds of a verdict against 200 runs."""
     migrate(settings)
     engine = make_engine(settings)
     for runs in HISTORIES:
@@ -179,7 +178,7 @@ def main() -> int:
         engine = make_engine(Settings(data_dir=folder / "whole"))
         migrate(Settings(data_dir=folder / "whole"))
         fill(engine, "whole", 1000)
-        print(f"1,000 runs judged anew (SQLite): {whole(engine, Settings(data_dir=folder)):.1f} s")
+        print(f"1,000 runs judged again (SQLite): {whole(engine, Settings(data_dir=folder)):.1f} s")
         engine.dispose()
     print(f"a verdict against 200 runs: {slowest:.1f} ms of the processor, at most {MOST_MS:.0f}")
     return int(slowest > MOST_MS)

@@ -1,8 +1,8 @@
-"""Answers a second of the scaled service by its number of web processes, over one database.
+"""Requests per second of the scaled service by its number of web processes, over one database.
 
 `python -m bench.web_processes` starts `threewalls serve --web-processes N` for N = 1 and 2 (`--processes`) over one
-PostgreSQL and one Redis. 8 connections read the API of each service in turns. The readers and the database
-use the same cores, which limits the growth.
+PostgreSQL and one Redis. 8 connections read the API of each service alternately. The readers and the database use the
+same cores, which limits scaling.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from tests.services.redis_server import free_port, running_redis
 from tests.services.scaled import new_token
 
 PATHS = ("/api/v1/runs/{run}", "/api/v1/runs?q={run}", "/api/v1/runs/{run}/suggestions", "/api/v1/runs?page={run}")
-"""Each reader asks about other runs, because identical requests that wait at the same time share one answer."""
+"""Each reader requests different runs, because identical concurrent requests share one answer."""
 READERS = 8
 RUNS = 96
 

@@ -1,11 +1,11 @@
-"""A simulated year of nightly runs: openings, reopenings and ends of regressions, beside a fixed 5 % rule.
+"""A simulated year of nightly runs: openings, reopenings and ends of regressions, compared with a fixed 5 % rule.
 
     make setup; .venv/bin/python -m bench.year [--stacks 2] [--otava PATH]
 
 365 nights without a change of the code: launches vary by 0.5, 1.0 or 1.5 %, 2 % of the nights run on a slow node (5 to
-15 % slower), the level drifts by 1 % over the year, and for two weeks of maintenance nothing runs. Every opening is a
-false alarm. Each night is judged when it arrives, by the real judge. The fixed rule compares a night with the mean of
-the ten before it. `--otava` is the executable of Apache Otava; it analyses each finished year once.
+15 % slower), the level drifts by 1 % over the year, and nothing runs during two weeks of maintenance. Every opening is
+a false alarm. The real judge judges each night when it arrives. The fixed rule compares a night with the mean of the
+previous ten. `--otava` is the executable of Apache Otava; it analyses each complete year once.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def year(draw: np.random.Generator, spread: float) -> list[tuple[int, float]]:
 
 
 def threewalls(engine: Engine, settings: Settings, nights: list[tuple[int, float]]) -> Counter[str]:
-    """Return how often each action on a regression was recorded. The database holds nothing else."""
+    """Return how often each action on a regression was recorded. The database contains nothing else."""
     for night, time in nights:
         arrive(engine, time, night)
         judge_all(engine, settings)
@@ -53,14 +53,14 @@ def threewalls(engine: Engine, settings: Settings, nights: list[tuple[int, float
 
 
 def fixed_rule(nights: list[tuple[int, float]]) -> int:
-    """Return how often a night begins to be over 5 % slower than the mean of the ten before it."""
+    """Return how often a night becomes more than 5 % slower than the mean of the previous ten."""
     times = [time for _, time in nights]
     slow = [times[i] > (1 + FIXED) * float(np.mean(times[i - BEFORE : i])) for i in range(BEFORE, len(times))]
     return sum(now and not before for before, now in zip([False, *slow], slow, strict=False))
 
 
 def otava(path: str, nights: list[tuple[int, float]], folder: Path) -> int:
-    """Return the number of change points that slow down, from Otava's own report."""
+    """Return the number of change points with a slowdown, from Otava's report."""
     with (folder / "year.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["time", "step_time_ms"])

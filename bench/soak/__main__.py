@@ -1,6 +1,6 @@
-"""Runs every campaign of `bench/soak` in turn, and prints one table.
+"""Runs every campaign of `bench/soak` one after another and prints one table.
 
-`.venv/bin/python -m bench.soak --minutes 10`, or `make soak MINUTES=10`. Exits 1 unless every campaign held. Servers
+`.venv/bin/python -m bench.soak --minutes 10`, or `make soak MINUTES=10`. Exit code 1 if a campaign failed. Servers
 listen on loopback addresses only. PostgreSQL and Redis must be installed; the full disk needs root.
 """
 

@@ -1,4 +1,4 @@
-"""What campaigns share: their limits, what they count, and the table of results."""
+"""Shared parts of the campaigns: limits, counts and the table of results."""
 
 import argparse
 import os
@@ -22,21 +22,21 @@ from tests.embedded.processes import is_alive
 from tests.services.scaled import QUICK
 
 MARK = "SOAK_CAMPAIGN"
-"""Environment variable by which the processes of a campaign are found, whoever started them."""
+"""Environment variable that marks all processes of a campaign, including children."""
 
 ENDING_SECONDS = 20
-"""Processes whose server was killed may take this long to notice it."""
+"""Processes may need this long to notice that their server was killed."""
 
 _UNLIMITED = {"THREEWALLS_REQUESTS_PER_MINUTE": "0", "THREEWALLS_UPLOADS_PER_MINUTE": "0"}
 
 
 @dataclass
 class Tally:
-    """`events`: kills, cuts, damages or mutated logs. The other counts are of runs, and must stay 0 but for the first.
+    """`events`: kills, cuts, damages or mutated logs. The other counts are of runs; all except the first must stay 0.
 
-    `lost`: acknowledged, and afterwards missing, incomplete or unread. `doubled`: more runs or iterations than sent.
-    `orphans`: processes, files and rows that nothing refers to. `errors`: answers and exceptions that no fault excuses.
-    `details` says of each what it was.
+    `lost`: acknowledged, but later missing, incomplete or unread. `doubled`: more runs or iterations than sent.
+    `orphans`: processes, files and rows without a reference. `errors`: answers and exceptions that the fault does not
+    explain. `details` describes each.
     """
 
     events: int = 0
@@ -60,7 +60,7 @@ class Tally:
 
 @dataclass
 class Scene:
-    """Where a campaign takes place. The environment is that of all processes it starts."""
+    """Folder and environment of a campaign and of all processes that it starts."""
 
     folder: Path
     environment: pytest.MonkeyPatch
@@ -70,7 +70,7 @@ class Scene:
     most_events: int
 
     def goes_on(self) -> bool:
-        """At least one event takes place, however long the servers took to start."""
+        """At least one event takes place, even if the servers started slowly."""
         events = self.tally.events
         return events == 0 or (time.monotonic() < self.end and events < self.most_events)
 
@@ -86,7 +86,7 @@ Campaign = Callable[[Scene], None]
 
 
 def perform(campaign: Campaign, *, minutes: float, events: int, seed: int) -> Result:
-    """Run one campaign in a folder of its own, and see to it that nothing is left of it."""
+    """Run one campaign in its own folder, and clean up after it."""
     tally, began, mark = Tally(), time.monotonic(), uuid.uuid4().hex
     with tempfile.TemporaryDirectory(prefix="threewalls-soak-") as name, pytest.MonkeyPatch.context() as environment:
         folder, temporary = Path(name), Path(name) / "tmp"
@@ -98,7 +98,7 @@ def perform(campaign: Campaign, *, minutes: float, events: int, seed: int) -> Re
         try:
             campaign(scene)
         except Exception as error:
-            tally.count("errors", f"the campaign broke off: {type(error).__name__}: {error}")
+            tally.count("errors", f"the campaign was aborted: {type(error).__name__}: {error}")
         finally:
             for orphan in (*_end_processes(mark), *temporary.iterdir()):
                 tally.count("orphans", str(orphan))
@@ -106,18 +106,18 @@ def perform(campaign: Campaign, *, minutes: float, events: int, seed: int) -> Re
 
 
 def main(campaign: Campaign, module_doc: str | None) -> int:
-    """The command of one campaign."""
+    """Command line of one campaign."""
     return run_all([campaign], module_doc)
 
 
 def run_all(campaigns: Iterable[Campaign], module_doc: str | None) -> int:
-    """Run the campaigns as the command line says, and print their table. Returns the exit code: 1 unless all held."""
+    """Run the campaigns of the command line and print their table. Return the exit code: 1 if one failed."""
     parser = options.parser(module_doc)
     parser.add_argument("--minutes", type=_minutes, default=1.0, help="duration of each campaign (1)")
     parser.add_argument("--events", type=options.count, default=100_000, help="most events of each campaign (100,000)")
     parser.add_argument("--seed", type=int, default=1, help="of all random choices (1)")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that started processes are stopped
     results = []
     for campaign in campaigns:
         results.append(perform(campaign, minutes=asked.minutes, events=asked.events, seed=asked.seed))
@@ -149,7 +149,7 @@ def _minutes(text: str) -> float:
 
 
 def _end_processes(mark: str) -> list[str]:
-    """Kill the processes of a campaign that outlive it. Returns their commands."""
+    """Kill processes that outlive their campaign. Return their commands."""
     end = time.monotonic() + ENDING_SECONDS
     while (left := _processes(mark)) and time.monotonic() < end:
         time.sleep(0.2)
@@ -160,7 +160,7 @@ def _end_processes(mark: str) -> list[str]:
 
 
 def _processes(mark: str) -> dict[int, str]:
-    """The commands of the living processes of a campaign, by process id."""
+    """Return the commands of the running processes of a campaign, by process id."""
     wanted = f"{MARK}={mark}".encode()
     commands = {}
     for folder in Path("/proc").glob("[0-9]*"):

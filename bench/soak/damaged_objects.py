@@ -1,7 +1,7 @@
-"""Stored logs are cut, overwritten, changed or deleted behind the service's back, and their good bytes uploaded again.
+"""Truncates, overwrites, changes or deletes stored logs behind the service's back, then uploads the intact bytes again.
 
-Pages and calls about such a run answer, whatever they can still say. The same bytes sent again make the log whole: if
-they do not, it counts as lost.
+Pages and API calls for such a run must still answer. A second upload of the same bytes must restore the log; otherwise
+it counts as lost.
 """
 
 import sys
@@ -39,7 +39,7 @@ def run(scene: Scene) -> None:
 
 
 def _newest_object(data: Path) -> Path:
-    """The log that was uploaded last: nothing else is uploaded meanwhile."""
+    """The log that was uploaded last; nothing else is uploaded meanwhile."""
     objects = Path(Settings(data_dir=data).resolved_artifact_url).rglob("*.zst")
     return max(objects, key=lambda path: path.stat().st_mtime_ns)
 
@@ -63,9 +63,7 @@ def _damage(path: Path, random: Random) -> None:
 def _read(scene: Scene, url: str) -> None:
     try:
         status = httpx2.get(url, timeout=60, verify=PLAIN_HTTP).status_code
-    except (
-        httpx2.TransportError
-    ) as error:  # a download that breaks off in the middle tells the client that it is not whole
+    except httpx2.TransportError as error:  # a download that breaks off shows the client that it is incomplete
         status = 200 if "/files/" in url else 0
         if not status:
             scene.tally.count("errors", f"read: {type(error).__name__}")

@@ -1,7 +1,7 @@
-"""The database refuses connections for seconds at a time, while logs are uploaded and pages are read.
+"""The database refuses connections for seconds at a time while logs are uploaded and pages are read.
 
-PostgreSQL stays up and ends every connection to the service's database, which is what a fail-over looks like from here.
-Answers may be refusals with a reason (503), never a defect (500).
+PostgreSQL stays up but ends every connection to the service's database, like in a fail-over. Answers may be a 503 with
+a reason, but never a 500.
 """
 
 import sys

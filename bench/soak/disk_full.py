@@ -1,7 +1,7 @@
-"""The disk of the data folder fills up and is freed again, while logs are uploaded to the embedded service.
+"""The disk of the data folder fills up and is freed again while logs are uploaded to the embedded service.
 
-The disk is a tmpfs of 48 MB, so mounting it needs root. What is acknowledged on a disk that is nearly full must be
-there later, and the service must go on by itself when there is room again.
+The disk is a tmpfs of 48 MB, so mounting it needs root. Uploads acknowledged on a nearly full disk must survive, and
+the service must continue by itself when there is space again.
 """
 
 import os
@@ -24,12 +24,12 @@ def run(scene: Scene) -> None:
     with _small_disk(scene.folder / "disk") as disk:
         data, ballast, uploads = disk / "data", disk / "ballast", Uploads(scene.tally, scene.random)
         scene.environment.setenv("TMPDIR", str(disk))
-        # What the service keeps free by itself, where it does, must be little beside so small a disk.
+        # The free space that the service reserves must be small compared with this small disk.
         scene.environment.setenv("THREEWALLS_MIN_FREE_BYTES", "1000000")
         with running("serve", data) as house:
             while scene.goes_on() and _free(disk) > DISK_BYTES // 2:
-                # Some rounds leave room for a log and not for its row, others for neither.
-                with ballast.open("wb", buffering=0) as file:  # what does not fit any more is not written
+                # Some rounds leave space for a log but not for its row, others for neither.
+                with ballast.open("wb", buffering=0) as file:  # the rest does not fit and is not written
                     file.write(b"\0" * max(0, _free(disk) - scene.random.choice((0, 4_000, 40_000, 400_000))))
                 for _ in range(scene.random.randint(1, 5)):
                     uploads.send_new(house.address)
@@ -41,7 +41,7 @@ def run(scene: Scene) -> None:
             uploads.finish(house.address)
             uploads.check(house.address)
             house.stop()
-        with running("serve", data) as house:  # the database file is whole, too
+        with running("serve", data) as house:  # the database file must also be intact
             house.stop()
         count_orphans(scene.tally, Settings(data_dir=data))
 
@@ -49,7 +49,7 @@ def run(scene: Scene) -> None:
 @contextmanager
 def _small_disk(folder: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
-        raise PermissionError("a small disk is mounted by root only; run this campaign as root")
+        raise PermissionError("only root can mount the small disk; run this campaign as root")
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "threewalls-soak", folder], check=True)
     try:

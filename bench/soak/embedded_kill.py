@@ -1,6 +1,6 @@
-"""kill -9 of the embedded server or its worker, at any moment of uploads and growing logs.
+"""kill -9 of the embedded server or its worker at any moment during uploads and growing logs.
 
-Each round starts the service on the same folder, sends for a moment and kills in the middle of it.
+Each round starts the service on the same folder, uploads for a moment and kills a process meanwhile.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""An ordinary busy day, without faults: uploads, a log that grows, readers of all pages, and a restart now and then.
+"""A busy day without faults: uploads, a growing log, readers of all pages, and occasional restarts.
 
-Every answer counts as an event. Answers of 500 and more are errors, and so are requests that break off.
+Every answer counts as an event. Status codes from 500 and broken requests are errors.
 """
 
 import sys
@@ -61,7 +61,7 @@ def run(scene: Scene) -> None:
                 uploads.finish(house.address)
                 uploads.check(house.address)
             if house.stop() != 0 or "Traceback" in house.output:
-                scene.tally.count("errors", f"the service did not stop in order: {house.output[-200:]}")
+                scene.tally.count("errors", f"the service did not stop cleanly: {house.output[-200:]}")
     count_orphans(scene.tally, Settings(data_dir=data))
 
 

@@ -1,8 +1,8 @@
-"""Mutated logs through the reader, the figures and the explanations of failures, in this process.
+"""Feeds mutated logs to the reader, the figures and the explanations of failures, in this process.
 
-The demo project's logs are damaged as writers and file systems damage them: numbers out of range, lines lost, repeated
-and torn, bytes flipped, holes of NUL. Nothing may raise, everything must be storable, and no figure may leave its
-physical range. `bench.fuzz` looks deeper into the reader alone, guided by the code that is reached.
+Damages logs of the demo project like writers and file systems do: numbers out of range, lost, repeated and torn lines,
+flipped bytes, blocks of NUL. Nothing may raise, everything must be storable, and every figure must stay in its physical
+range. `bench.fuzz` tests the reader more deeply, guided by code coverage.
 """
 
 import json
@@ -43,7 +43,7 @@ SECONDS_OF_A_LOG = 10.0
 
 def run(scene: Scene) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # an overflow that numpy only mentions is a wrong figure, too
+        warnings.simplefilter("error", RuntimeWarning)  # so that overflows raise
         _read_mutated_logs(scene)
 
 
@@ -66,7 +66,8 @@ def _read_mutated_logs(scene: Scene) -> None:
 
 
 def impossible_figures(log: bytes) -> Iterator[str]:
-    """Name the figures that are out of range. Raises whatever the reader, the figures or the explanations raise."""
+    """Return the figures that are out of range. Passes on exceptions of the reader, the figures and the
+    explanations."""
     summary = summarise(parse_text(log), Metadata())
     json.dumps(storable(asdict(summary)), allow_nan=False)
     for name, metric in summary.metrics.items():
@@ -81,7 +82,7 @@ def _damage_numbers(log: bytes, random: Random) -> bytes:
 
 
 def _damage_a_field(log: bytes, random: Random) -> bytes:
-    """Replace the numbers behind one name on all its lines."""
+    """Replace the numbers after one name on all its lines."""
     names = list(set(re.findall(rb"[A-Za-z][\w /().-]{3,40}(?=[:=.]+ *[-+]?\d)", log)))
     if not names:
         return log
@@ -108,7 +109,7 @@ def _shuffle_lines(log: bytes, random: Random) -> bytes:
 
 
 def _tear(log: bytes, random: Random) -> bytes:
-    """Lose a stretch of bytes, as when two writers share a file."""
+    """Remove a range of bytes, as if two writers shared a file."""
     start = random.randrange(len(log) + 1)
     return log[:start] + log[start + random.randint(1, 500) :]
 

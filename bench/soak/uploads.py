@@ -1,4 +1,4 @@
-"""Uploads that remember what was acknowledged, and check afterwards that it is there, once and whole."""
+"""Uploads that record acknowledgements and later check that each log exists exactly once and is complete."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ from tests.embedded.processes import PLAIN_HTTP, wait_for
 from tests.training_logs import training_log
 
 EXPECTED_REFUSALS = (429, 503, 507)
-"""Answers of a service that is full or cut off: the upload is sent again."""
+"""Status codes of a service that is full or cut off; the upload is repeated."""
 
 _SECONDS = 60
 
 
 @dataclass
 class Upload:
-    """`run_id` is set by its acknowledgement. `sent`: bytes of a growing log that were acknowledged."""
+    """`run_id` is set on acknowledgement. `sent`: acknowledged bytes of a growing log."""
 
     name: str
     log: bytes
@@ -39,7 +39,7 @@ class Upload:
 
 @dataclass
 class Uploads:
-    """All uploads of a campaign. Its methods may be called by several threads."""
+    """All uploads of a campaign. Several threads may call its methods."""
 
     tally: Tally
     random: Random
@@ -49,7 +49,7 @@ class Uploads:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send_new(self, address: str) -> Upload:
-        """Upload a log that was never sent before, once."""
+        """Upload a new log once."""
         with self._lock:
             number = len(self.whole)
             iterations = self.random.randint(20, 120)
@@ -60,12 +60,12 @@ class Uploads:
         return upload
 
     def send(self, address: str, upload: Upload) -> bool:
-        """Upload, or repeat an upload whose answer did not come. False when it was not acknowledged."""
+        """Upload, or repeat an unanswered upload. Return whether it was acknowledged."""
         files = {"log": ("train.log", upload.log), "meta": (None, json.dumps({"name": upload.name}))}
         return self._begin(f"{address}/api/v1/runs", upload, files)
 
     def grow(self, address: str) -> None:
-        """Append a piece to the log that grows at this time, and begin another when it is whole."""
+        """Append a piece to the growing log, or begin another one if it is complete."""
         if not self.growing or self.growing[-1].sent == len(self.growing[-1].log):
             number = len(self.growing)
             self.growing.append(Upload(f"growing-{number}", training_log(200, 900.0 + number / 10), 200))
@@ -73,7 +73,7 @@ class Uploads:
         files = {"meta": (None, json.dumps({"name": upload.name}))}
         if upload.run_id is None and not self._begin(f"{address}/api/v1/runs?complete=false", upload, files):
             return
-        # Without knowing what arrived before a kill, a client begins with what it had acknowledged, or a little before.
+        # After a kill, a client continues from the last acknowledged byte, or from a little before it.
         start = max(0, upload.sent - self.random.randint(0, 100))
         end = min(len(upload.log), upload.sent + self.random.randint(100, 8_000))
         last = "&complete=true" if end == len(upload.log) else ""
@@ -83,7 +83,7 @@ class Uploads:
             upload.sent = end
 
     def finish(self, address: str) -> None:
-        """Send what was not acknowledged, until it is, and wait until everything is read."""
+        """Repeat uploads until all are acknowledged, then wait until every run is read."""
         for upload in self.whole:
             wait_for(lambda upload=upload: upload.run_id or self.send(address, upload), f"{upload.name} to be taken")
         while self.growing and self.growing[-1].sent < len(self.growing[-1].log):
@@ -91,7 +91,7 @@ class Uploads:
         wait_for(lambda: not self._unread(address), "all runs to be read")
 
     def check(self, address: str) -> None:
-        """Count what is lost and what is there twice, by what the service answers."""
+        """Count lost and doubled runs according to the answers of the service."""
         runs = self._runs(address)
         names = Counter(run["name"] for run in runs)
         for upload in (*self.whole, *self.growing):
@@ -102,7 +102,7 @@ class Uploads:
             iterations = (run.get("health") or {}).get("iterations", 0)
             try:
                 stored = self._get(f"{address}/api/v1/runs/{upload.run_id}/files/0").content
-            except httpx2.TransportError:  # a download that is not whole breaks off
+            except httpx2.TransportError:  # an incomplete download breaks off
                 stored = b""
             if run.get("status") != "ready" or iterations < upload.iterations or _hash(stored) != _hash(upload.log):
                 what = f"{run.get('status')}, {iterations} of {upload.iterations} iterations"
@@ -123,7 +123,7 @@ class Uploads:
         return True
 
     def _answer(self, what: str, url: str, headers: Mapping[str, str], **body: Any) -> httpx2.Response | None:
-        """None when the connection broke: nobody knows what became of the request."""
+        """Return None if the connection broke: the request may or may not have been processed."""
         try:
             answer = httpx2.post(url, headers={**self.headers, **headers}, timeout=_SECONDS, verify=PLAIN_HTTP, **body)
         except httpx2.TransportError:
@@ -151,7 +151,7 @@ class Uploads:
 
 
 def count_orphans(tally: Tally, settings: Settings) -> None:
-    """Count rows whose run is gone, needed objects that are not stored, and stored ones that no sweep would delete."""
+    """Count rows without their run, needed objects that are missing, and unneeded ones that no sweep would delete."""
     engine = make_engine(settings)
     with engine.connect() as connection:
         for table in ("run_file", "series", "reading", "verdict"):
@@ -166,7 +166,7 @@ def count_orphans(tally: Tally, settings: Settings) -> None:
     for key in needed - stored:
         tally.count("orphans", f"segment without its object {key}")
     for key in stored - noted:
-        tally.count("orphans", f"object that nothing names: {key}")
+        tally.count("orphans", f"object without a reference: {key}")
 
 
 def _hash(content: bytes) -> str:
