@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 """The checkout, if there is one."""
 _PACKAGED = Path(__file__).resolve().parent / "_resources"
 RESOURCES = _PACKAGED if _PACKAGED.is_dir() else ROOT
-"""Folder of `templates`, `static`, `migrations` and `docs`: beside `app` in a checkout, in it in a wheel."""
+"""Folder of `templates`, `static`, `migrations` and `docs`: next to `app` in a checkout, inside it in a wheel."""
 
 
 def data_home() -> Path:

@@ -29,8 +29,8 @@ from app.web.templating import is_https
 
 # --- Owners of tokens and cookies, cached for a few seconds so that most requests do not query the database.
 #
-# A change of access in this process counts at once (`storage/access_changes.py`), a change by another process after
-# CACHE_SECONDS at the latest.
+# A change of access in this process applies immediately (`storage/access_changes.py`), a change by another process
+# after CACHE_SECONDS at the latest.
 
 log = structlog.get_logger(__name__)
 

@@ -60,9 +60,9 @@ class Provider:
     def authorization_address(
         self, *, redirect_uri: str, state: str, nonce: str, verifier: str, again: bool = False
     ) -> str:
-        """Return the address at which the browser logs in. Raises Unavailable.
+        """Return the URL at which the browser logs in. Raises Unavailable.
 
-        `again`: the provider asks for the password even if the user is logged in there.
+        `again`: the provider requests the password even if the user is logged in there.
         """
         more = {"prompt": "login"} if again else {}
         with self._client(redirect_uri) as client:
@@ -76,7 +76,7 @@ class Provider:
         return str(address)
 
     def identity(self, *, code: str, redirect_uri: str, nonce: str, verifier: str) -> Identity:
-        """Return the identity that the authorization code stands for. Raises WrongIdentityError, Unavailable."""
+        """Return the identity for the authorization code. Raises WrongIdentityError, Unavailable."""
         address = self._metadata()["token_endpoint"]
         try:
             with self._client(redirect_uri) as client:

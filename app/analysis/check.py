@@ -15,7 +15,7 @@ from app.storage.rules import rules_in_force
 
 BLOCKED = 1
 SHOWN = 8
-"""Unknown facts that are named; the JSON has all of them."""
+"""Maximum number of unknown facts in the text; the JSON has all of them."""
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:

@@ -1,1 +1,1 @@
-"""`threewalls` for CI: upload, sync, report, runs, token, doctor. Needs nothing of the server (`docs/cli.md`)."""
+"""`threewalls` for CI: upload, sync, report, runs, token, doctor. Independent of the server code (`docs/cli.md`)."""

@@ -22,7 +22,7 @@ from app.client.forge import (
     shows_regression,
 )
 
-# --- Checks and statuses: a commit shows the newest run, in whatever order reports arrive.
+# --- Checks and statuses: a commit shows the newest run, in any order of reports.
 #
 # No forge offers "write unless there is a newer one", so a job reads again after writing. A check can be updated; a
 # status can only be followed by another, and the last one counts.

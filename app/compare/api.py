@@ -107,7 +107,7 @@ class CompareOut(BaseModel):
     kind: Kind
     attributed_to: str | None = Field(description="The only field that can explain a difference; null without one.")
     winner: Literal["a", "b"] | None = Field(
-        description="null when neither side is better, or when no winner can be named."
+        description="null if neither side is better, or if there can be no winner."
     )
     no_winner_because: list[str]
     not_measured_because: str | None

@@ -107,7 +107,7 @@ def same_rows(same: Iterable[SameField]) -> tuple[tuple[str, str, str], ...]:
 
 
 def _environment() -> Sequence[str]:
-    """Return the fields of the environment. The container is a difference of its own."""
+    """Return the fields of the environment. The container is a separate difference."""
     software = [name for name, field in FIELDS.items() if field.group == "Software" and field.role != "stack"]
     return [*software, "driver", *(name for name in FIELDS if name.startswith(PREFIX))]
 

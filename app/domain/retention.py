@@ -1,4 +1,4 @@
-"""How long a project keeps its data: figures forever unless it says otherwise."""
+"""How long a project keeps its data: figures forever by default."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

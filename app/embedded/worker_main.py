@@ -27,7 +27,7 @@ gc.disable()  # while it imports; `workers.celery_app` enables it before the fir
 
 
 def _end_orphan(worker: int, **_: object) -> None:
-    """End a pool process whose worker was killed before Celery asked the kernel to end it, too."""
+    """End a pool process whose worker was killed before Celery could have the kernel end it."""
     if os.getppid() != worker:
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -167,7 +167,7 @@ class ExperimentListOut(BaseModel):
     total: int
     page: int
     page_size: int
-    states: dict[str, int] = Field(description="Number of experiments in each state, whatever the filter.")
+    states: dict[str, int] = Field(description="Number of experiments in each state, regardless of the filter.")
 
     @classmethod
     def of(cls, page: ExperimentListPage, base_url: str) -> "ExperimentListOut":

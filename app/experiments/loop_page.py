@@ -34,7 +34,7 @@ from app.web.identity import access_of
 from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
 from app.web.templating import public_address, render
 
-# --- Where the current run of the journey stands, and what to do with it first.
+# --- State of the journey's current run, and what to do with it first.
 
 
 @dataclass(frozen=True, slots=True)

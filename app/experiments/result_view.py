@@ -64,7 +64,7 @@ def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
     rows = [_row(name, change, span) for name, change in changes.items()]
     loss = result.verdict.loss if result.verdict else None
     rows += [_loss_row(loss, span)] if loss is not None else []
-    # Before the planned runs are in, an interval decides nothing, whatever it spans.
+    # An interval decides nothing before all planned runs are in.
     return tuple(rows if result.finished else (replace(row, word="waiting") for row in rows))
 
 

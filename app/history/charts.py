@@ -53,7 +53,7 @@ _NARROW = 560
 _LATE = 0.88
 """Share of the width beyond which a label would leave the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
-"""Verdicts with a mark of their own; a run without a change is a plain point."""
+"""Verdicts with a special mark; a run without a change is a plain point."""
 _ARROWS = ("regression", "improvement")
 _QUIET = ("inconclusive", "no_baseline")
 MOST_QUIET_MARKS = 150
@@ -487,7 +487,7 @@ def _specification(
         if name in drawn
         for layer in parts
     ]
-    # Each layer has colours and shapes of its own; shared scales would mix their meanings.
+    # Each layer has its own colours and shapes; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("stroke", "fill", "color", "shape"), "independent")
     chart = alt.layer(*layers).resolve_scale(**apart)
     chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)

@@ -1,4 +1,5 @@
-"""A stack as its card shows it: a board for each class of its runs, a row for each dispatcher, ordered as asked."""
+"""A stack as its card shows it: a board for each class of its runs, a row for each dispatcher, in the requested
+order."""
 
 import math
 from collections import Counter
@@ -125,7 +126,7 @@ def _class_words(summary: ClassSummary) -> str:
     return capitalized(f"{routing_words(summary.routing_mode)}, {label(summary.semantic_class)}")
 
 
-# --- Who quarantined a run, and when: the reason alone does not show whom to ask.
+# --- Who quarantined a run, and when: the reason alone does not show a contact.
 
 
 def quarantines_of(session: Session, stacks: Iterable[StoredStandings]) -> Mapping[str, Quarantine]:
@@ -200,7 +201,7 @@ def _result_text(configuration: DispatcherConfiguration) -> str:
 
 _KNOBS = tuple(name for name in CONFIG_FIELDS if name != "dispatcher")
 _MOST = 4
-"""Most knobs named; the comparison of two runs lists all."""
+"""Maximum number of knobs in the text; the comparison of two runs lists all."""
 
 
 def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str, str]:

@@ -30,7 +30,7 @@ from app.web.dependencies import AppSettings, ReadSession
 from app.web.identity import Access, access_of
 from app.web.templating import OUTCOMES, render
 
-# --- The message of the first page without visible runs: why, and whom to ask.
+# --- The message of the first page without visible runs: the reason, and a contact.
 
 
 @dataclass(frozen=True, slots=True)

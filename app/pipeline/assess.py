@@ -336,7 +336,7 @@ class Newest:
     counts: Mapping[str, int]
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _COMPARED: Select[Any] = (
     select_any(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)
     .where(
@@ -591,7 +591,7 @@ class Assessor:
 
     def _since_upgrade(self, candidate: Candidate, before: Sequence[StackRun], prior: Prior) -> MeasuredContrast | None:
         """Measure the upgrade that a young stack began with over all its runs, because its first run alone often cannot
-        show a change. The first run is a look of its own; the later ones share the error of one.
+        show a change. The first run is a separate look; the later ones share the error of one.
         """
         newest, branch = candidate.newest, self._stack.rules.branch
         own = [

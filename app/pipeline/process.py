@@ -84,7 +84,7 @@ class RunInputs:
         return (*self.logs, *self.documents)
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _INPUTS: Select[Any] = (
     select_any(
         RunRow.project_id,
@@ -311,7 +311,7 @@ def slim_columns(summary: RunSummary) -> dict[str, Any]:
     }
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _BEFORE: Select[Any] = (
     select_any(
         RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,

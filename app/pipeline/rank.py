@@ -313,7 +313,7 @@ _NEWEST: Select[Any] = (
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     .limit(MOST_RUNS)
 )
-"""Built once: building it takes as long as running it."""
+"""Built once, because building it takes as much time as running it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ class Target:
     same: Accepted | None
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _TARGET: Select[Any] = (
     select_any(
         col(ProjectRow.id).label("project_id"), ProjectRow.quota_bytes, ProjectRow.quota_runs_a_day,

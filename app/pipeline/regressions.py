@@ -169,7 +169,7 @@ class RegressionMembers:
         row.delta_pct = 100 * math.expm1(row.slow_level - row.usual_level)
 
     def move(self, member: StackMember, candidate: Candidate, alarm: Alarm | None) -> None:
-        """Make another run the first slow one. Without an alarm of its own the levels stay."""
+        """Make another run the first slow one. Without its own alarm, the levels stay."""
         run_id, before = candidate.runs[0].id, member.row.run_id
         self._session.flush()
         values: dict[str, object] = {"run_id": run_id}

@@ -251,7 +251,7 @@ def _check_is_text(head: bytes, name: str) -> None:
     text = head[:_CHECKED_BYTES]
     text = _HOLE.sub(b"", text) if b"\0" in text else text
     if text.isspace() or not text:
-        raise EmptyUpload(f"{name} holds no text. Nothing was saved. Check that the job wrote to it.")
+        raise EmptyUpload(f"{name} contains no text. Nothing was saved. Check that the job wrote to it.")
     for magic, what in _MAGICS:
         if head.startswith(magic):
             raise _not_a_log(name, what)

@@ -667,7 +667,7 @@ class DeliveryQueue(WorkQueue):
         _update_deliveries(session, and_(is_same, _may_be_hurried()), lease_until=None)
 
     def send_now(self, session: Session, row: DeliveryRow) -> None:
-        """Make a waiting delivery due now, however often it was tried, and those that it waits for."""
+        """Make a waiting delivery due now, regardless of past attempts, and those that it waits for."""
         before = and_(
             col(DeliveryRow.receiver_id) == row.receiver_id, col(DeliveryRow.subject) == row.subject,
             col(DeliveryRow.subject) != "", col(DeliveryRow.id) < row.id,
@@ -688,7 +688,7 @@ class DeliveryQueue(WorkQueue):
 
 
 def _may_be_hurried() -> ColumnElement[bool]:
-    """Return the condition for deliveries to retry at once; those with too many refusals keep their own times."""
+    """Return the condition for deliveries to retry at once; those with too many refusals keep their times."""
     return and_(col(DeliveryRow.work) == "waiting", col(DeliveryRow.attempts) < ATTEMPTS)
 
 

@@ -113,7 +113,7 @@ def newest_work(session: Session) -> tuple[int, dict[str, str]] | None:
 
 # --- A plan from query parameters, shared by page and API.
 
-_REFUSED = "This request cannot be planned. Correct the named fields."
+_REFUSED = "This request cannot be planned. Correct the listed fields."
 
 
 def asked(params: Mapping[str, str]) -> dict[str, str]:

@@ -171,7 +171,7 @@ class FiredInOut(BaseModel, from_attributes=True):
 
 
 class RuleOut(RuleSummaryOut):
-    """One complete rule. `{fact}` in a text stands for a fact of the run."""
+    """One complete rule. `{fact}` in a text is replaced by a fact of the run."""
 
     when: str = Field(description="The condition, in CEL.")
     facts: list[str] = Field(description="The facts it uses.")

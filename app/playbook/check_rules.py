@@ -1,4 +1,4 @@
-"""`threewalls check-rules`: a team's rule files, checked before a service reads them. For CI; asks no database."""
+"""`threewalls check-rules`: a team's rule files, checked before a service reads them. For CI; uses no database."""
 
 import sys
 from pathlib import Path

@@ -163,7 +163,7 @@ def sent_files(form: FormData) -> list[SentProfileFile]:
     for value in form.getlist("profile"):
         if not isinstance(value, UploadFile):
             raise InvalidUpload(
-                "The form field `profile` holds text, not a file. Nothing was saved. With curl: -F profile=@FILE.",
+                "The form field `profile` contains text, not a file. Nothing was saved. With curl: -F profile=@FILE.",
                 (FieldError("profile", "must be a file"),),
             )
         if value.filename or value.size:

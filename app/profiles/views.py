@@ -181,7 +181,7 @@ class ProfilePage:
         if not self.document["facts"]:
             return "The trace is incomplete, so the rules do not use it."
         if self.document["view"] is None:
-            return "The table holds only sums of kernel times, which show no wall: export the whole report."
+            return "The table contains only sums of kernel times, which do not show a wall. Export the whole report."
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
         if not numbers:

@@ -176,7 +176,7 @@ class StackPolicyIn(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     thresholds: dict[str, float] = Field({}, max_length=10, description="`relevance_pct`, `memory_pct`, `loss_pct`.")
-    fixed: list[FixedLimitIn] = Field([], max_length=100, description="Limits of figures, whatever the baseline is.")
+    fixed: list[FixedLimitIn] = Field([], max_length=100, description="Limits of figures, independent of the baseline.")
 
 
 class RerunBudgetIn(BaseModel):

@@ -30,7 +30,7 @@ MOST_JOBS = 12
 MOST_BEFORE, MOST_AFTER = 30, 170
 """Number of drawn runs of a job before its change, and from it on; the history page shows the rest."""
 FEWEST_BEFORE = 3
-"""With fewer runs of its own before the change, a job's row shows the runs that it was compared with."""
+"""If a job has fewer own runs before the change, its row shows the runs that it was compared with."""
 ROW, GAP, AXIS = 112, 22, 42
 """Pixels of a row, of the space above it for its name, and of the labels below the last one."""
 _LANE = 10
@@ -407,7 +407,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     }
     chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
     chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 44, "right": 8})
-    # Each layer has colours and shapes of its own; shared scales would mix their meanings.
+    # Each layer has its own colours and shapes; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("color", "shape"), "independent")
     spec: dict[str, Any] = (
         chart.resolve_scale(**apart).properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()

@@ -266,7 +266,7 @@ def _apply(session: Session, row: RegressionRow, change: RegressionChange) -> in
         setattr(row, name, value)
     if change.note:
         row.note = change.note
-    # A fix that the runs showed stays confirmed; any other change of the proposal, or reopening, asks them again.
+    # A fix that the runs showed stays confirmed; any other change of the proposal, or reopening, checks them again.
     if row.state != "fixed" and ("proposal" in after or before.get("state") == "fixed"):
         _forget_proposals(session, row)
     row.changed_at = utc_now()

@@ -12,7 +12,7 @@ from app.regressions.regression import Regression
 from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")
-"""Inputs with a prefilled value; `was_NAME` holds it, so that only edited inputs are changes."""
+"""Inputs with a prefilled value; `was_NAME` repeats it, so that only edited inputs are changes."""
 _MAX_COMMIT = 100
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 

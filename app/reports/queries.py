@@ -39,7 +39,7 @@ from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
 from app.storage.what_changed import what_changed_of
 
 ACTIVE = ("open", "acknowledged", "expected")
-"""States of a regression whose level is still slow, whatever users decided."""
+"""States of a regression whose level is still slow, regardless of decisions."""
 _LONGEST_JOB = timedelta(days=35)
 """CI systems end jobs before that."""
 

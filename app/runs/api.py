@@ -152,7 +152,7 @@ async def _sent_piece(request: Request) -> AsyncIterator[tuple[BinaryIO | None, 
         async with sent_form(request, max_files=1, max_fields=8) as form:
             sent = form.get("log")
             if isinstance(sent, str):
-                raise InvalidUpload("The form field `log` holds text, not a file. With curl: -F log=@FILE.")
+                raise InvalidUpload("The form field `log` contains text, not a file. With curl: -F log=@FILE.")
             yield (sent.file if sent is not None and sent.size else None), form
         return
     with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as body:
@@ -369,7 +369,7 @@ def _sent(form: FormData, kind: Kind) -> Iterator[UploadFile]:
             yield value
         else:
             raise InvalidUpload(
-                f"The form field `{kind}` holds text, not a file. Nothing was saved. With curl: -F {kind}=@FILE.",
+                f"The form field `{kind}` contains text, not a file. Nothing was saved. With curl: -F {kind}=@FILE.",
                 (FieldError(kind, "must be a file"),),
             )
 
@@ -580,7 +580,7 @@ def read_log(
         Query(ge=0, description="One of the logs (from 0, as `log_file` of the series). Default: all logs as one."),
     ] = None,
 ) -> Response:
-    """Return lines of the run's logs, at most 5,000 at once; as plain text with `Accept: text/plain`."""
+    """Return lines of the run's logs, at most 5,000 per call; as plain text with `Accept: text/plain`."""
     logs = get_run(session, run_id).log_files
     if file is not None:
         if file >= len(logs):
@@ -588,7 +588,7 @@ def read_log(
         logs = logs[file : file + 1]
     last = first + MAX_LOG_LINES - 1 if last is None else last
     if not first <= last < first + MAX_LOG_LINES:
-        raise InvalidQuery(f"Request at most {MAX_LOG_LINES:,} lines at once, `to` not before `from`.")
+        raise InvalidQuery(f"Request at most {MAX_LOG_LINES:,} lines per call, `to` not before `from`.")
     texts, total = lines_of(log_files, logs, first, last)
     headers = {"Vary": "Accept"}
     if request.headers.get("accept", "").startswith("text/plain"):

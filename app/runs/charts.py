@@ -281,7 +281,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
 
 
 def _frame(alt: Any, x: Any, y: Any) -> Any:
-    """Draw invisible points in two corners, which set both axes whatever else is drawn."""
+    """Draw invisible points in two corners, which set both axes regardless of other layers."""
     return alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)
 
 

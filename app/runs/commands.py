@@ -146,7 +146,7 @@ def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, no
     enqueue(PROCESS_RUN, run_id)
 
 
-# --- Corrections of what the upload stated besides the contract.
+# --- Corrections of labels that the upload stated.
 
 
 def correct(engine: Engine, run_ids: Sequence[int], changes: Mapping[str, Any], *, author: str, note: str = "") -> int:

@@ -56,7 +56,7 @@ class UploadForm(Form):
             place = next((field for field in (*TEXTS, *WINDOW, FILES) if name == field), "")
             if not place and name.startswith("window"):
                 place = WINDOW[0]
-            # Values without a field of their own were written in the JSON.
+            # Values without a separate field were written in the JSON.
             text = wrong.message if place else f"{name}: {wrong.message}"
             errors[place or JSON] = "; ".join(filter(None, (errors.get(place or JSON), text)))
         if not errors:
@@ -116,7 +116,7 @@ class ReadAsForm(Form):
     longest = 2 * MAX_TEMPLATE
 
 
-# --- The form to correct what the upload stated besides the contract.
+# --- The form to correct labels that the upload stated.
 
 
 class CorrectionForm(Form):

@@ -25,7 +25,7 @@ MOST_TEXT_BYTES = 4 << 20
 _ANY_RATIO = 10_000
 """Compressed logs of many equal lines are small; the text is bounded anyway."""
 ASKED = ("model", "gpu", "gpus", "cluster", "container")
-"""Fields that the form asks for when the file does not show them."""
+"""Fields that the form requests if the file does not show them."""
 
 
 @dataclass(frozen=True, slots=True)

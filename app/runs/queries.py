@@ -92,7 +92,7 @@ LIST_COLUMNS: Mapping[str, str] = {
     "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "mfu_pct": "MFU",
     "peak_memory_gib": "Memory", "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
 }  # fmt: skip
-"""Columns of the list as a page, besides the name."""
+"""Columns of the list page after the name."""
 DEFAULT_COLUMNS = ("verdict", "step_time_ms", "gpus", "created")
 
 
@@ -315,7 +315,7 @@ _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*):(?:"([^"]*)"|(\S+))|"([^"]*)"|(\S+
 _OWN = ("tag", "commit", "job", "user", "cluster", "container")
 SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch", "evidence",
             "since", "until", *_OWN)  # fmt: skip
-"""Filters that the search box takes as `name:value`, besides contract fields."""
+"""Filters that the search box accepts as `name:value`, in addition to contract fields."""
 
 
 def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:

@@ -439,7 +439,7 @@ def starts_sentence(slices: Sequence[Slice]) -> str:
 
 TABLE_ROWS = 100
 _IN_TABLE = ("step_time_ms", "tflops_per_gpu", "lm_loss", "grad_norm")
-"""Series that the table has besides the one of the chart."""
+"""Series that the table has in addition to the charted one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -995,7 +995,7 @@ class RunPage:
 
     @property
     def corrected(self) -> list[str]:
-        """Return known fields that the user asked to correct."""
+        """Return known fields that the user requested to correct."""
         typed = (name for name in self.form.stated() if name in self.run.contract)
         asked = (self.view.amend,) if self.view.amend in self.run.contract and self.view.amend in FIELDS else ()
         return list(dict.fromkeys((*asked, *typed)))

@@ -326,7 +326,7 @@ def _still_in_use(engine: Engine, keys: list[str]) -> set[str]:
         return set(keys) & set(connection.execute(text(OBJECTS_IN_USE)).scalars())
 
 
-# --- When the last backup was made: a row of the heartbeats. `CLAIM` keeps two workers from backing up at once.
+# --- When the last backup was made: a row of the heartbeats. `CLAIM` prevents two concurrent backups.
 
 LAST, CLAIM = "backup", "backup claim"
 _CLAIMED = timedelta(hours=6)

@@ -155,7 +155,7 @@ def _value_of(of: str, field: str, source: str) -> str:
 
 
 LABELS = {"job": "job", "user": "uploaded_by", "commit": '"commit"'}
-"""Labels of a run besides its tags, with their columns."""
+"""Labels of a run other than tags, with their columns."""
 
 
 def _labels(of: str, of_tags: str, source: str, is_sqlite: bool) -> list[str]:

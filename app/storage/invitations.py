@@ -24,7 +24,8 @@ _ENDED = "This invitation is unknown, used, expired or revoked. Ask its sender f
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """`project`: the slug. `state`: open, accepted, revoked or expired. `email`: whom it is for; may be empty."""
+    """`project`: the slug. `state`: open, accepted, revoked or expired. `email`: of the invited person; may be
+    empty."""
 
     id: int
     project_id: int

@@ -1,9 +1,9 @@
 """Uploaded files, stored by the hash of their content in a local folder or an S3-compatible store.
 
-Files are stored decompressed, in zstd frames, so that the same log is one object however it was compressed, and the log
-viewer reads a few lines of a 4 GB log in milliseconds. Objects never change. A growing log consists of several objects,
-so reading takes a sequence of keys. An object is on disk (fsync) before `keep` returns; an S3 store guarantees the same
-with its answer.
+Files are stored decompressed, in zstd frames, so that a log is one object for any compression of the upload, and the
+log viewer reads a few lines of a 4 GB log in milliseconds. Objects never change. A growing log consists of several
+objects, so reading takes a sequence of keys. An object is on disk (fsync) before `keep` returns; an S3 store guarantees
+the same with its answer.
 """
 
 import hashlib
@@ -73,7 +73,7 @@ class FrameIndex:
 
 
 def write_frames(chunks: Iterable[bytes], out: BinaryIO) -> FrameIndex:
-    """Write the text of `chunks` to `out`, using a few MiB of memory however long it is."""
+    """Write the text of `chunks` to `out`, using a few MiB of memory for any length."""
     compressor = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
     entries: list[tuple[int, int, int]] = []
     parts: list[bytes] = []
@@ -383,7 +383,7 @@ class LogFiles:
         return StoredText(keys, [self._index(key) for key in keys])
 
     def line_count(self, keys: ObjectKeys) -> int:
-        """Return the number of lines. Text after the last newline is a line of its own."""
+        """Return the number of lines. Text after the last newline counts as a line."""
         text = self.text(keys)
         if text.size_bytes == 0:
             return 0

@@ -371,7 +371,7 @@ class RunInMemory:
     verdict: VerdictDocument
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _EXTRAS: Select[Any] = select_any(
     *(
         select_any(column).where(column == bindparam("run_id"), *conditions).exists().label(name)

@@ -43,7 +43,7 @@ def has_label(field: str, value: str) -> ColumnElement[bool]:
 
 
 def has_contract_value(field: str, value: str) -> ColumnElement[bool]:
-    """Return the condition that the contract of a run has this value, as shown, whatever its case."""
+    """Return the condition that the contract of a run has this value, as shown, ignoring case."""
     if FIELDS[field].role == "info":
         newest = select_any(RunRow.id).order_by(col(RunRow.id).desc()).limit(NEWEST_READ).scalar_subquery()
         stored = col(RunResultRow.contract)[field]["value"].as_string()
@@ -94,7 +94,7 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> list[tuple[int, dict
 
 
 def completions(session: Session, field: str, begin: str) -> list[str]:
-    """Return values of a field that begin with a text, whatever its case."""
+    """Return values of a field that begin with a text, ignoring case."""
     table: type[SQLModel]
     if field in LABEL_NAMES:
         table, column, own = RunLabelRow, col(RunLabelRow.value), col(RunLabelRow.field) == field

@@ -389,7 +389,7 @@ WITH_RESULT = joinedload(col(RunRow.result))  # type: ignore[arg-type]
 """Option for statements that select whole runs; without it, each run's result needs another statement."""
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _FILES: Select[Any] = (
     select_any(
         RunFileRow.id, RunFileRow.kind, RunFileRow.name, RunFileRow.position, RunFileRow.size_bytes, RunFileRow.sha256,
@@ -651,7 +651,7 @@ def list_item(row: Row[Any], *, ab: bool) -> RunListItem:
 # Reruns take the position of the first run of their commit and configuration, so that later runs stay later.
 
 
-# Built once: building it takes as long as running it.
+# Built once, because building it takes as much time as running it.
 _OF_COMMIT: Select[Any] = (
     select_any(RunRow.id, RunRow.created_at, RunRow.ordered_at, RunRow.commit_time)
     .where(

@@ -1,7 +1,7 @@
 """Which runs the words of a search name, by an index of trigrams on both databases (`derived.py`).
 
-PostgreSQL plans its own index by its statistics. SQLite has a table of trigrams, which is asked first: few matches are
-read by their numbers, and where the matches are many, the list is read in its order until a page is full.
+PostgreSQL plans its own index by its statistics. SQLite has a table of trigrams, which is queried first: few matches
+are read by their numbers, and where the matches are many, the list is read in its order until a page is full.
 """
 
 from dataclasses import dataclass

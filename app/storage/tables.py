@@ -419,7 +419,7 @@ class RunFileRow(SQLModel, table=True):
 
 
 class SegmentRow(SQLModel, table=True):
-    """A piece of a file: the stored object with its text. A file uploaded at once has one (`log_files.py`).
+    """A piece of a file: the stored object with its text. A file uploaded in one piece has one (`log_files.py`).
 
     `removed_at`: when retention removed it. Its object is deleted later, so that this can be undone.
     """
@@ -1288,7 +1288,7 @@ class StandingRow(SQLModel, table=True):
 
     __tablename__ = "standing"
     __table_args__ = (
-        # With what `UntilRankedAgain` asks, so that it reads no documents.
+        # Includes the columns of `UntilRankedAgain`, so that it reads no documents.
         Index("ix_standing_leaderboard", "hardware_slug", "family_slug", "project_id", "updated_at"),
         Index("ix_standing_ranking_version", "ranking_version"),
         Index("ix_standing_stack", "stack_key"),

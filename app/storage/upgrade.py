@@ -260,7 +260,7 @@ def describe(plan: UpgradePlan) -> Iterator[str]:
     if plan.database == "sqlite":
         yield f"{estimate} Stop the service first; it migrates at its next start."
     else:
-        yield f"{estimate} The service may keep running; what waits is named above."
+        yield f"{estimate} The service may keep running; the operations listed above wait."
     yield "Nothing was changed. Make a backup before you migrate: docs/backup.md."
 
 

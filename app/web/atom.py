@@ -15,7 +15,7 @@ from app.web.templating import public_address
 
 _MAX_AGE_SECONDS = 300
 _NOT_IN_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
-"""Characters that XML cannot contain, not even escaped, besides the control characters."""
+"""Characters, in addition to control characters, that XML cannot contain even when escaped."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,7 @@ def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
 
 
 def as_content(media_type: str, schema_format: str = "", *also: str) -> dict[str, Any]:
-    """Return an `ok` for `documented` with these media types besides JSON."""
+    """Return an `ok` for `documented` with JSON and these media types."""
     if media_type == "application/yaml":
         return {"content": {media_type: {"schema": {}}}}  # a document, which clients read as such
     schema = {"type": "string"} | ({"format": schema_format} if schema_format else {})

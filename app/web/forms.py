@@ -305,7 +305,7 @@ def stated(values: Mapping[str, str]) -> dict[str, str]:
 
 
 class ContractForm(Form):
-    """A form with inputs for contract fields besides its own."""
+    """A form with its own inputs and inputs for contract fields."""
 
     @classmethod
     def has_input(cls, name: str) -> bool:

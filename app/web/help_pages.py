@@ -116,7 +116,7 @@ def search(query: str) -> tuple[HelpHit, ...]:
 
 @lru_cache
 def files() -> dict[str, Path]:
-    """Return the files besides documents that the service shows, by name."""
+    """Return the files other than documents that the service shows, by name."""
     folders = (_DOCS, _DOCS / "ci", _DOCS / "ops", RESOURCES / "deploy" / "proxy")
     paths = [path for folder in folders for path in folder.glob("*") if path.is_file()]
     return {path.name: path for path in paths if path.suffix not in {".md", ".py", ".png"}}

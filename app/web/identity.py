@@ -221,7 +221,7 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
     return stated
 
 
-# --- A service without log-ins answers only at names of its own machine, and only until it has an administrator.
+# --- A service without log-ins answers only under names of its own machine, until it has an administrator.
 #
 # The name is checked because any website can point its own name at 127.0.0.1 (DNS rebinding). Its pages would then have
 # the same origin as ours, and no other check would notice.
@@ -246,7 +246,8 @@ def is_loopback(host: str) -> bool:
 
 
 def may_answer(host_header: str, names: Collection[str]) -> bool:
-    """Return whether to answer a request to this Host without a log-in. `names`: besides those of this machine."""
+    """Return whether to answer a request to this Host without a log-in. `names`: accepted in addition to those of this
+    machine."""
     name = host_header.rpartition(":")[0] if not host_header.endswith("]") and ":" in host_header else host_header
     return is_loopback(name) or name.lower() in names
 

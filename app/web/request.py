@@ -19,7 +19,7 @@ REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 
 
 
 class Metrics:
-    """The metrics of one application, with a registry of its own so that a process can have several applications."""
+    """The metrics of one application, with a separate registry, so that a process can have several applications."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

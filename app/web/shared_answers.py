@@ -76,7 +76,7 @@ class SharedAnswersMiddleware:
                 await self._app(scope, receive, send)
                 return
             scope.update(answer.route)
-            # Outer middlewares add headers of their own
+            # Outer middlewares add their own headers
             await send({**answer.start, "headers": list(answer.start["headers"])})
             await send(answer.body)
             return

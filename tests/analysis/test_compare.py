@@ -166,7 +166,7 @@ def test_a_folder_is_one_run_of_several_files(baseline: list[Path], tmp_path: Pa
 
 
 WRONG = [
-    (["compare", "--baseline", "A", "--", "A"], "A is named twice"),
+    (["compare", "--baseline", "A", "--", "A"], "A is given twice"),
     (["compare", "--baseline", "A", "--set", "sku", "--", "B"], "KEY=VALUE"),
     (["compare", "--baseline", "A", "--set", "containr=x", "--", "B"], "Did you mean `container`?"),
     (["compare", "--baseline", "A", "--set", "gpus=many", "--", "B"], "meta.gpus"),

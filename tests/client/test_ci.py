@@ -563,7 +563,7 @@ def test_with_the_token_of_the_job_alone_gitlab_shows_the_result_in_the_job(serv
     with running_gitlab() as forge:
         played = play_template(tmp_path, **gitlab_job(server, forge.base, JOB))
     assert (played.code, forge.notes, forge.statuses) == (4, [], {})
-    assert "scope api" in played.printed
+    assert "the `api` scope" in played.printed
 
 
 def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp_path: Path) -> None:

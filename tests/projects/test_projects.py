@@ -167,7 +167,9 @@ def test_an_upload_over_the_byte_quota_stores_nothing(small: TestClient, engine:
     assert first.status_code == 202
     before = traces(engine, settings)
     refused = upload(small, LOG + b"more of it\n", meta=SMALL)
-    assert_problem(refused, 413, f"holds {SIZE:,} of the {SIZE + 10:,} bytes", "An administrator raises the quota")
+    assert_problem(
+        refused, 413, f"uses {SIZE:,} bytes of its quota of {SIZE + 10:,}", "An administrator raises the quota"
+    )
     assert traces(engine, settings) == before
     assert upload(small, LOG, meta=SMALL).json()["id"] == first.json()["id"]  # the same again needs no room
     assert upload(small, LOG + b"\n", meta={"project": "other"}).status_code == 202
@@ -187,7 +189,7 @@ def test_runs_a_day_say_when_the_next_may_begin(small: TestClient, engine: Engin
     allow(small, quota_runs_a_day=2)
     ids = [upload(small, LOG + b"\n" * n, meta=SMALL).json()["id"] for n in range(2)]
     refused = upload(small, LOG + b"third\n", meta=SMALL)
-    assert_problem(refused, 429, "started 2 runs within 24 hours")
+    assert_problem(refused, 429, "reached its quota of 2 runs within 24 hours")
     assert 86_000 < int(refused.headers["Retry-After"]) <= 86_400
     with transaction(engine) as session:
         session.get_one(RunRow, ids[0]).created_at = utc_now() - timedelta(hours=25)

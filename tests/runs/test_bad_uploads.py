@@ -58,10 +58,10 @@ def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b" \n\n \t\n", "holds no text"),
+        (b" \n\n \t\n", "contains no text"),
         (gzip.compress(b""), "is empty"),
         (os.urandom(100_000), "is binary data"),
-        (b"\0" * 10_000, "holds no text"),
+        (b"\0" * 10_000, "contains no text"),
         (zip_of(LOG), "is a zip archive"),
         (tar_of(LOG), "is a tar archive"),
         (gzip.compress(tar_of(LOG)), "is a tar archive"),

@@ -101,7 +101,7 @@ class LoggedInUser:
 
     @cached_property
     def projects(self) -> Mapping[Action, ProjectIds]:
-        """Project ids by action. Cached, because each request of a user with many roles asks several times."""
+        """Project ids by action. Cached, because each request of a user with many roles calls this several times."""
         return {
             action: frozenset(project for project, role in self.roles.items() if action in ALLOWED[role])
             for action in Action

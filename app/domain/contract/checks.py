@@ -1,4 +1,4 @@
-"""Finds values of a contract that cannot be right or that two sources state differently, and says what to correct."""
+"""Finds values of a contract that cannot be right or that two sources state differently, with the correction."""
 
 from collections.abc import Callable, Mapping, Sequence
 

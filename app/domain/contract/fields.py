@@ -236,7 +236,7 @@ PARALLELISM_FIELDS = (
         _PARALLELISM,
         "stack",
         "words",
-        "Parts that count as layers of their own in an even split.",
+        "Parts that count as separate layers in an even split.",
         choices=("embedding", "loss"),
     ),
     ContractField(

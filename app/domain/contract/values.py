@@ -13,7 +13,7 @@ from app.domain.contract.fields import FIELDS, ContractField
 from app.domain.run import Scalar, Stated, Value
 from app.domain.text import one_line
 
-# --- Placeholders. As values they would create a stack of their own.
+# --- Placeholders. As values they would create separate stacks.
 
 PLACEHOLDERS = frozenset(
     {

@@ -243,7 +243,8 @@ def read_bencher_metrics(text: str | bytes) -> Document:
         raise ValueError('This is not Bencher Metric Format: {"benchmark": {"step_time_ms": {"value": 812.5}}}.')
     if len(document) > 1:
         raise ValueError(
-            f"The document has {len(document):,} benchmarks. A run is one of them: send each in a file of its own."
+            f"The document has {len(document):,} benchmarks, and each run can have only one. Send each in a separate "
+            "file."
         )
     ((benchmark, measures),) = document.items()
     if not isinstance(measures, Mapping):

@@ -17,7 +17,7 @@ _ASSIGNMENT = re.compile(
 )
 _PLAIN = re.compile(r"(?:export\s+)?[A-Za-z_]\w*=(?:\"[^\"\n]*\"|'[^'\n]*'|(?:\$\(\(?[^()\n]*\)\)?|[^\s;\"'()])*)")
 _SEVERAL = re.compile(rf"\s*(?:{_PLAIN.pattern}\s*;\s*)+(?:{_PLAIN.pattern})?\s*(?:#.*)?")
-"""`TP=2; EP=8`: assignments on a line of their own."""
+"""`TP=2; EP=8`: a line with only assignments."""
 _ARRAY = re.compile(r"[\"']?\$\{(?P<name>[A-Za-z_]\w*)\[[@*]\]\}[\"']?")
 _VARIABLE = re.compile(
     r"\$\{(?P<braced>[A-Za-z_]\w*)(?:(?P<operator>:?[-=])(?P<default>[^{}]*))?\}|\$(?P<plain>[A-Za-z_]\w*)"

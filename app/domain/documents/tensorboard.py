@@ -221,7 +221,7 @@ def read_records(chunks: Iterable[bytes], damage: Damage) -> Iterator[bytes]:
 
 
 def _pieces(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Regroup `chunks` into pieces of about BATCH_BYTES, so that checksums are computed for many records at once."""
+    """Regroup `chunks` into pieces of about BATCH_BYTES, so that checksums are computed for many records together."""
     gathered = bytearray()
     for chunk in chunks:
         for start in range(0, len(chunk), BATCH_BYTES):

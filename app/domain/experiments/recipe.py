@@ -98,7 +98,7 @@ def _quoted(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SideLaunch:
-    """`command`: the whole command, "" where it is unknown; then `hint` says what to change in the job."""
+    """`command`: the whole command; if it is unknown, "", and `hint` says what to change in the job."""
 
     tag: str
     side: str

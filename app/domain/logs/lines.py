@@ -295,7 +295,7 @@ class Notes:
             self._examples[kind] = LineExample(kind, count, quote(example), line)
 
     def like_a_step(self, line: int, example: bytes) -> None:
-        """Record a line that looks like a step of an unknown trainer. Each is an example of its own."""
+        """Record a line that looks like a step of an unknown trainer."""
         self._steps.append(LineExample(UNKNOWN_STEP, 1, quote(example), line))
 
     def examples(self) -> tuple[LineExample, ...]:

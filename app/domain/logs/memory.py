@@ -1,6 +1,6 @@
 """Reads the memory lines of Megatron-LM (MiB, called MB) and of Megatron-Bridge (10^9 bytes, GB) into bytes.
 
-Several ranks print at once without a lock, so a line can hold two reports, and a report can be torn apart.
+Several ranks print concurrently without a lock, so a line can contain two reports, and a report can be split.
 """
 
 import re

@@ -179,7 +179,8 @@ def _scalar(value: object) -> Scalar | None:
 
 # --- Collects configuration dumps: Megatron-LM's arguments block and Megatron-Bridge's summary.
 #
-# Other processes may print into both, so the text from the start line to the end line is buffered and parsed at once.
+# Other processes may print into both, so the text from the start line to the end line is buffered and parsed as a
+# whole.
 
 MAX_DUMP = 1 << 20
 """Bytes kept of one dump, including foreign lines. Real dumps have 30 to 150 kB."""

@@ -29,7 +29,7 @@ class StepReader(LineReader, Protocol):
     """Reads the steps of one trainer."""
 
     def collect(self) -> IterationRows:
-        """Return the steps at the end of the log. Records remarks on them, unless there are none."""
+        """Return the steps at the end of the log. Records remarks on them."""
         ...
 
 

@@ -22,7 +22,7 @@ EVENTS: Mapping[str, str] = {
     "verdict.no_change": "The verdict of a run is no change",
     "verdict.inconclusive": "The verdict of a run is inconclusive",
     "verdict.no_baseline": "A run has no baseline",
-    "rerun.requested": "A verdict asks for reruns that would decide or confirm it",
+    "rerun.requested": "A verdict requests reruns that would decide or confirm it",
     "golden.proposed": "A run is proposed as golden baseline of its stack",
     "limit.broken": "A figure breaks a fixed limit of the project, or a stack has not run for too long",
 }

@@ -120,7 +120,7 @@ class WebTarget:
 
 
 def read_web(text: str) -> WebTarget:
-    """Parse an address. Raises ValueError that says what it must be."""
+    """Parse an address. Raises ValueError with the expected form."""
     if len(text) > MAX_TARGET:
         raise ValueError(f"must have at most {MAX_TARGET:,} characters")
     if not text.isascii() or any(c <= " " or c in "\\\x7f" for c in text):

@@ -202,8 +202,7 @@ KINDS: dict[str, Kind] = {
     "dispatcher_refused": Kind(
         "The dispatcher settings were rejected",
         "The trainer checks at start-up that dispatcher and GPU are compatible; these are not.",
-        "Correct the setting named in the line: backends need the flex dispatcher, a supported GPU, and tp x ep "
-        "above 1.",
+        "Correct the setting in that line: backends need the flex dispatcher, a supported GPU, and tp x ep above 1.",
     ),
     "permute_failed": Kind(
         "The fused token permutation failed",
@@ -214,7 +213,7 @@ KINDS: dict[str, Kind] = {
     "overlap_refused": Kind(
         "The overlap of expert communication was rejected",
         "The trainer checks the requirements of `ep_overlap` at start-up, and one is not met.",
-        "Correct the setting named in the line, or disable `ep_overlap`. Common causes: full recomputation, "
+        "Correct the setting in that line, or disable `ep_overlap`. Common causes: full recomputation, "
         "recomputing the `moe` module, shared-expert overlap, or pp above 1 without a virtual pipeline.",
     ),
     "deepep_timeout": Kind(

@@ -189,7 +189,7 @@ def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
     """Return why a window of ln(step time) is not steady, as sentences; empty when it is. `drift`: from `drift_of`."""
     k = len(window)
     if k < MIN_WINDOW:
-        return (f"it holds {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
+        return (f"it has {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
     reasons = []
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
@@ -309,7 +309,7 @@ def _declared_span(
     part = _usable(step_times_ms, inside)
     if len(part.y) < MIN_VALUES:
         notes.append(
-            f"The declared window {declared.first} to {declared.last} holds {len(part.y)} step times and needs "
+            f"The declared window {declared.first} to {declared.last} has {len(part.y)} step times and needs "
             f"{MIN_VALUES}; a window was detected instead."
         )
         return part, None

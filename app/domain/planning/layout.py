@@ -32,7 +32,7 @@ class Layout:
 
     @property
     def degrees(self) -> tuple[int, ...]:
-        """Return TP, CP, PP, EP and ETP: a layout whatever its split into stages."""
+        """Return TP, CP, PP, EP and ETP: a layout without its split into stages."""
         return self.tp, self.cp, self.pp, self.ep, self.etp
 
     @property

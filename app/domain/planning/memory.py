@@ -37,7 +37,7 @@ Published runs hold up to 0.84 of it in tensors; 72 to 73 GB reserved of 80 GB r
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """Memory options besides the degrees.
+    """Memory options other than the degrees.
 
     `recompute`: modules, "full" for whole layers. `offload`: share of the optimizer states in host memory.
     `distributed`: ranks with the same weights share the optimizer states.

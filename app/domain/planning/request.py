@@ -292,7 +292,7 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
 
 
 def _recompute(values: Mapping[str, Value]) -> frozenset[str] | None:
-    """Return the stated modules. A granularity of none recomputes nothing, whatever the modules say."""
+    """Return the stated modules. A granularity of none recomputes nothing, regardless of the modules."""
     granularity = values.get("recompute_granularity")
     if granularity == "full":
         return frozenset({"full"})

@@ -149,7 +149,7 @@ class Device:
         return self.budgets([(first, last)])[0]
 
     def budgets(self, windows: Sequence[tuple[int, int]]) -> list[Budget]:
-        """Return the budget of each window. Unions that serve nothing else are taken for all windows at once."""
+        """Return the budget of each window. Unions that serve nothing else are computed for all windows together."""
         if not windows:
             return []
         first, last = np.array(windows, np.int64).T

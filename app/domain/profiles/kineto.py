@@ -31,7 +31,7 @@ _DEEPEST = 64
 _MAX_EVENTS = 1_000_000_000
 _MAX_SKIPPED_SHARE = 0.01
 _EXACT_BELOW_US = 8.9e12
-"""A double holds nanoseconds exactly below this many microseconds."""
+"""A double represents nanoseconds exactly below this many microseconds."""
 _MAX_US = 9.2e15
 _MAX_RANGES = 100_000
 _MAX_WAITS = 1_000_000

@@ -127,7 +127,7 @@ def _activities(rows: Iterable[list[str]], places: Mapping[str, int], class_rows
             continue
         trace.events += 1
         if trace.events > _MAX_ROWS:
-            raise UnusableProfile(f"The table holds more than {_MAX_ROWS:,} rows. Export fewer steps.")
+            raise UnusableProfile(f"The table has more than {_MAX_ROWS:,} rows. Export fewer steps.")
         where = row[device][:100] if 0 <= device < len(row) else "0"
         lane = row[stream][:64] if 0 <= stream < len(row) else "0"
         activity = (

@@ -80,7 +80,7 @@ class DeviceTrace:
     """Activities of one GPU as one process used it, sorted by start. Times are nanoseconds of the trace's clock."""
 
     key: str
-    """Device as sidecars and pages name it: "0", or "process:device" where a file holds several processes."""
+    """Device label in sidecars and pages: "0", or "process:device" if a file contains several processes."""
     start: Times
     end: Times
     name: Ids

@@ -94,7 +94,7 @@ ENOUGH_RUNS = 5
 """From this many runs on, results count as equally well evidenced and the faster one is taken."""
 
 Candidates = Mapping[str, Sequence[Pool]]
-"""Dispatcher -> its configurations in one segment, the one that represents it first."""
+"""Dispatcher -> its configurations in one segment, starting with the one that represents it."""
 
 
 class Results:

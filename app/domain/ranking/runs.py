@@ -218,7 +218,7 @@ UNKNOWN_HARDWARE = Family("unknown GPU", "unknown-gpu")
 def family_of(model: str | None, shape: Mapping[str, Value] | None = None) -> Family:
     """Return the family of a model by its name, else by its shape (contract values).
 
-    A known name with a different shape, such as fewer layers, is a family of its own.
+    A known name with a different shape, such as fewer layers, is a separate family.
     """
     shape = shape or {}
     if not model or not model.strip():

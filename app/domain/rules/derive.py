@@ -413,7 +413,7 @@ def _layout_problem(values: Values) -> str | None:
 
 
 def _chunks(values: Values) -> int | None:
-    """Return the virtual chunks per stage of the layout, whatever `vpp` says."""
+    """Return the virtual chunks per stage of the layout, regardless of `vpp`."""
     layout, pp = values.get("pp_layout"), _count(values, "pp")
     stages = pp_layout.stages(layout) if isinstance(layout, str) else None
     return len(stages) // pp if stages and pp and len(stages) % pp == 0 else None

@@ -75,7 +75,7 @@ def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
             low, high = _gain(statement)
             middle = (low + high) / 2 if statement.pct is None else statement.pct
             rivals.append(Expected(middle, low, high, statement, _likeness(statement, values)))
-    # A result of the same model is shown, however much else is alike in that of another.
+    # A result of the same model is shown, even if that of another model has more in common.
     best = max(rivals, key=lambda expected: ("family" in expected.likeness.same, expected.likeness.score))
     return Expected(
         best.statement.own.median_gain_pct if best.statement.own is not None else best.pct,

@@ -309,7 +309,7 @@ _NO_FAILURE_OF_THE_RUN = (
 
 
 def _failure(run: RunReading) -> dict[str, object]:
-    """Return the failure that ended the run, if it is a failure of its own."""
+    """Return the failure that ended the run, unless it only follows from another."""
     if run.health.get("outcome") not in ("failed", "not_finite"):
         return {}
     failure = next((failure for failure in run.failures if failure.kind not in _NO_FAILURE_OF_THE_RUN), None)

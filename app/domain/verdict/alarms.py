@@ -172,7 +172,8 @@ def _values(difference: Difference) -> str:
 
 
 def _key(axis: str, changed: Sequence[Difference]) -> str:
-    """Return the key: for code the slow commit, whatever each stack ran before; else every field with both values."""
+    """Return the key: for code the slow commit, regardless of the commits before it; else every field with both
+    values."""
     if axis == "code" and changed[0].field == "commit" and changed[0].b is not None:
         return f"code:{changed[0].b.value}"[:MOST_KEY]
     parts = [f"{difference.field}:{_raw(difference, 'a')}:{_raw(difference, 'b')}" for difference in changed]

@@ -102,7 +102,7 @@ def conclude(
 ) -> Assessment:
     """Judge `candidates` (reruns; `candidate` is the newest) against the chosen baseline.
 
-    `looks` as in `assess`. The runs of an experiment have a plan of their own, so each of them is a look.
+    `looks` as in `assess`. The runs of an experiment have a separate plan, so each of them is a look.
     """
     is_experiment = candidate.purpose == "experiment"
     if looks is None and is_experiment:

@@ -124,7 +124,7 @@ def with_reruns(newest: F, runs: Sequence[F]) -> list[F]:
 
 
 def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str:
-    """Say why `earlier` cannot be compared with `run`, whatever their contracts; empty when it can."""
+    """Return why `earlier` cannot be compared with `run`, regardless of their contracts; empty if it can."""
     pinned = earlier.run in rules.pinned
     if why := earlier.never_a_baseline_because or _measured_otherwise(earlier, run):
         return why
@@ -154,7 +154,8 @@ def _of_another_kind(earlier: RunFacts, run: RunFacts) -> str:
 
 
 def _of_other_jobs(run: RunFacts, usable: Sequence[RunFacts], rules: BaselineRules) -> dict[str, str]:
-    """Return the runs that belong to another job, with the reason: two jobs are two histories, whatever their flags.
+    """Return the runs that belong to another job, with the reason: two jobs are two histories, regardless of their
+    flags.
 
     Off the baseline branch a job may have another name, as in a workflow for changes. When none of its runs is usable,
     the other jobs count.

@@ -87,7 +87,7 @@ class Comparability:
     def is_clean(self) -> bool:
         """Return whether one cause can explain a difference: the same job, and nothing or a single field differs.
 
-        Another workload or batch size is another task, whatever its step time.
+        Another workload or batch size is another task, regardless of its step time.
         """
         if self.two_jobs:
             return False
@@ -153,7 +153,7 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
 
 
 def _stack(a: Comparable, b: Comparable) -> list[Difference]:
-    """Return differing members of the stack key. Models of different shape differ, whatever they are called."""
+    """Return differing members of the stack key. Models of different shape differ, regardless of their names."""
     stack = [*differing_project(a.project, b.project), *differing(STACK_FIELDS, a.contract, b.contract)]
     if any(difference.field == "model" and difference.is_certain for difference in stack):
         return stack

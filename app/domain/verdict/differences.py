@@ -98,7 +98,7 @@ def differing_project(a: str, b: str) -> Iterator[Difference]:
 
 
 def differing_shape(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
-    """Yield `model` when both shapes are known and differ, whatever the models are called."""
+    """Yield `model` if both shapes are known and differ, regardless of their names."""
     names = [name for name in SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
     if names:
         yield Difference("model", "stack", axis_of("model"), _shape(names, a), _shape(names, b))

@@ -186,7 +186,7 @@ def _merge(z: FloatArray, starts: list[int], prior: Prior) -> list[int]:
 
 
 def _without_small(z: FloatArray, starts: list[int]) -> list[int]:
-    """Remove shifts under 1 %, the smallest first: they are weak whatever their p, and noisy series have hundreds."""
+    """Remove shifts under 1 %, the smallest first: they are weak regardless of p, and noisy series have hundreds."""
     sums = np.append(0.0, np.cumsum(z - median(z)))
     bounds = np.array([0, *starts, len(z)])
     while len(bounds) > 2:

@@ -206,7 +206,7 @@ def _histories(runs: Sequence[HistoryRun]) -> Iterator[tuple[str, str]]:
 
 
 def _commits(runs: Sequence[HistoryRun], places: Sequence[int]) -> list[list[int]]:
-    """Group the places of reruns: a commit counts once for its level, however often it ran."""
+    """Group the places of reruns: a commit counts once for its level, regardless of its number of runs."""
     commits: dict[tuple[str, int], list[int]] = {}
     for place in places:
         commit = runs[place].commit

@@ -14,12 +14,12 @@ FEWEST_WITH, FEWEST_WITHOUT = 2, 5
 NEIGHBOURS = 5
 """Runs on each side that a run is compared with."""
 SMALLEST = math.log1p(0.01)
-"""A node that costs less than 1 % is not named."""
+"""A node that costs less than 1 % is not listed."""
 MOST_NAMED = 5
 MOST_NODES = 1_000
-"""With more nodes in a history than this, none is named."""
+"""If a history has more nodes than this, none is listed."""
 _ERRORS = 0.005
-"""Probability, over all nodes of a history, that a harmless node is named."""
+"""Probability, over all nodes of a history, that a harmless node is listed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "memory_pct": (0.1, 50.0),
     "loss_pct": (0.1, 50.0),
 }
-"""Smallest and largest value of each threshold. Launches vary by more than 0.2 %, whatever a project wants to see."""
+"""Smallest and largest value of each threshold. Launches vary by more than 0.2 %, so smaller thresholds are useless."""
 
 # --- Fixed limits of a figure, which need no baseline.
 

@@ -80,11 +80,12 @@ class RunFacts:
         return f"quarantined: {self.quarantined}" if self.quarantined else _ENDINGS.get(self.outcome, "")
 
     def is_of_job(self, other: "RunFacts") -> bool:
-        """Return False when both state their job and the jobs differ: they are two histories, whatever their flags."""
+        """Return False if both state their job and the jobs differ: they are two histories, regardless of their
+        flags."""
         return not (self.job and other.job) or self.job == other.job
 
     def has_shape_of(self, other: "RunFacts") -> bool:
-        """Return False when the model shapes are known to differ, whatever the models are called."""
+        """Return False if the model shapes are known to differ, regardless of their names."""
         return not any(a and b and a != b for a, b in zip(self.shape, other.shape, strict=False))
 
 

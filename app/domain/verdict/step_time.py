@@ -419,7 +419,7 @@ def prior_of(offered: Iterable[Sample | None]) -> Prior:
 
 
 def moderated_variance(prior: Prior, *sides: FloatArray) -> float:
-    """Return the variance of launches within the sides, shrunk towards the prior; one run has none of its own."""
+    """Return the variance of launches within the sides, shrunk towards the prior; a single run has no variance."""
     own_df = sum(len(side) - 1 for side in sides)
     own = sum(float(((side - side.mean()) ** 2).sum()) for side in sides)
     d0 = prior.degrees_of_freedom
