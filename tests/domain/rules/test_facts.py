@@ -47,6 +47,7 @@ from tests.shared_papers import shared_folder
         ),
         ("Megatron-Bridge", {}, {"Nsight Systems with Megatron-Bridge", "PyTorch profiler with Megatron-Bridge"}),
         ("torchtitan", {}, {"PyTorch profiler with torchtitan"}),
+        ("Primus", {}, {"PyTorch profiler with Primus"}),
         ("NeMo 2", {}, {"Nsight Systems with NeMo 2"}),
         ("DeepSpeed", {}, {"PyTorch profiler in your own training loop", "Nsight Systems around any trainer"}),
     ],
