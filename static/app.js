@@ -264,3 +264,6 @@ window.addEventListener("drop", (event) => {
   $('input[type="file"]', form).files = files;
   form.requestSubmit();
 });
+
+// A row of tabs that is wider than a phone begins at the current one.
+for (const tab of document.querySelectorAll(".section-tabs [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - 16;

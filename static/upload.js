@@ -85,7 +85,7 @@ function uploads(form) {
       field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
     }
     ask.hidden = fields.every((field) => field.hidden);
-    if (!ask.hidden && logs.length) recognised.textContent += " Missing, if you know it:";
+    if (!ask.hidden && logs.length) recognised.textContent += " Not in the log:";
   };
 
   const show = () => {

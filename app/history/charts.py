@@ -427,7 +427,10 @@ def _ticks(drawing: Drawing) -> list[Row]:
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
     times = [(drawing.places[k], drawing.history.runs[drawing.places[k]].ordered_at) for k in chosen]
     long = times[-1][1] - times[0][1] > _WITH_YEAR
-    return [{"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}"} for at, t in times]
+    return [
+        {"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}", "narrow": number % 2 == 0}
+        for number, (at, t) in enumerate(times)
+    ]
 
 
 _DENSE = 400
@@ -590,7 +593,9 @@ def _level_labels(alt: Any) -> Any:
 
 def _charts_ticks(alt: Any, x: Any) -> Any:
     label = alt.Chart(alt.NamedData("ticks")).mark_text(baseline="top", color=charts.MUTED, dy=8)
-    return label.encode(x, y=alt.value(charts.HEIGHT), text="label:N")
+    # A phone has room for every second date.
+    text = alt.expr(f"width < {_NARROW} && !datum.narrow ? '' : datum.label")
+    return label.encode(x, y=alt.value(charts.HEIGHT), text=alt.TextValue(text))
 
 
 def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
@@ -690,11 +695,8 @@ class ChartKey:
     dispatchers: tuple[str, ...]
     verdicts: tuple[str, ...]
     events: tuple[tuple[str, str, str], ...]
-    levels: bool
-    changes: bool
     aside: bool
     without_figure: bool
-    outside: bool
 
 
 def chart_key(rows: dict[str, list[Row]]) -> ChartKey:
@@ -708,11 +710,8 @@ def chart_key(rows: dict[str, list[Row]]) -> ChartKey:
         events=tuple(
             (kind, _EVENTS[kind], _BUILT_IN.get(path, path)) for kind, path in EVENT_MARKS.items() if kind in kinds
         ),
-        levels=bool(rows["levels"]),
-        changes=bool(rows["changes"]),
         aside="aside" in marks,
         without_figure="none" in marks,
-        outside=bool({"above", "below"} & marks),
     )
 
 

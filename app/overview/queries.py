@@ -48,7 +48,7 @@ _NEED_SOMEBODY = ("open", "acknowledged")
 class OverviewRegression:
     """`since_run`: its first slow run, with that run's stack; `stacks`: number of stacks affected.
 
-    `spark`: the newest step times of the first stack.
+    `spark`: the newest step times of the first stack. `is_back`: they recovered.
     """
 
     id: int
@@ -70,6 +70,7 @@ class OverviewRegression:
     dispatcher: str | None = None
     branch: str = ""
     spark: Sparkline | None = None
+    is_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +197,7 @@ def _item(row: RegressionRow, project: str, members: list[Row[Any]], spark: Spar
         opened_at=aware(row.opened_at),
         stacks=len({member.stack_key for member in members}),
         spark=spark,
+        is_back=row.proposal == "fixed",
         **since,
     )
 
@@ -348,7 +350,8 @@ def _generated(session: Session, project: str) -> tuple[str, ...]:
 
 
 _NUMBERS = re.compile(r"\d[\d.,]*")
-_DETAIL = re.compile(r" \(line \d+\)(: .*)?")
+_DETAIL = re.compile(r"^[\w.]+(?:Error|Exception): | \(line \d+\)(: .*)?")
+"""The class of an exception, and where a cause stands in the log."""
 
 
 def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:

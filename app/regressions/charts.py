@@ -420,8 +420,11 @@ def _text(alt: Any, data: str, field: str, **style: Any) -> Any:
     return alt.Chart(alt.NamedData(data)).mark_text(baseline="middle", **style).encode(text=f"{field}:N")
 
 
+_X = "M-1,-1L1,1M1,-1L-1,1"
+
+
 def _marks(alt: Any, data: str) -> Any:
-    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "circle", "cross"])
+    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "circle", _X])
     colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.ACCENT, charts.MUTED)
     size = alt.when("datum.role == 'first slow run'").then(alt.value(110)).otherwise(alt.value(32))
     filled = alt.when("datum.role == 'another stack'").then(alt.value(0)).otherwise(alt.value(1))

@@ -53,12 +53,13 @@ def list_answer(to_do: ToDo, hours: float | None, without_cost: int) -> str:
     """Say how many regressions to triage, then what they cost. `hours`, `without_cost`: as in `active_text`."""
     if not to_do.triage and not to_do.in_work:
         return "No active regressions."
-    closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed else ""
+    closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed and not to_do.in_work else ""
     parts = [f"{to_do.triage or 'Nothing'} to triage{closing}"]
     if to_do.in_work:
         parts.append(f"{to_do.in_work} in work")
-    cost = "unknown" if hours is None else sum_of_costs(hours, without_cost)
-    return f"{', '.join(parts)}; cost: {cost}."
+    if hours is None:
+        return f"{' and '.join(parts)}; cost unknown."
+    return f"{' and '.join(parts)} {f'cost {sum_of_costs(hours, without_cost)}' if hours else 'without current cost'}."
 
 
 def answer(regression: Regression) -> str:

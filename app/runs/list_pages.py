@@ -11,7 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import change_text, plural
+from app.domain.numbers import THIN, change_text, plural
 from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
 from app.runs.commands import quarantine_runs, tag_runs
@@ -106,7 +106,7 @@ class RunStrip:
     @property
     def ticks(self) -> tuple[tuple[int, str], ...]:
         """Return the height in percent of each tick of the scale with its text."""
-        slower, faster = (change_text(change).delta for change in (self.limit_pct, -self.limit_pct))
+        slower, faster = (f"{sign}{self.limit_pct:.0f}{THIN}%" for sign in ("+", "\u2212"))
         return ((_MIDDLE - _HALF, slower), (_MIDDLE, "0"), (_MIDDLE + _HALF, faster))
 
     @property

@@ -153,7 +153,7 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
             f"{board.family} on {board.hardware}",
             f"/leaderboards/{board.hardware_slug}/{board.family_slug}",
             f"leaderboard {' '.join(dispatchers.get((board.hardware, board.family), ()))}",
-            f"leaderboard of dispatchers · {plural(board.runs, 'run')}",
+            f"leaderboard, {plural(board.runs, 'run')}",
         )
         for board in sorted(hardware_and_families(session), key=lambda board: (-board.rankings, -board.runs))
     ]

@@ -25,8 +25,7 @@ from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
-from app.domain.rules.flags import written
-from app.domain.rules.rule import Setting
+from app.domain.rules.flags import flags_text
 from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
@@ -710,12 +709,6 @@ class Remedy:
     flags: str
 
 
-def _flags(settings: Mapping[str, Setting]) -> str:
-    """Return the flags of Megatron-LM that set these contract fields."""
-    spellings = (written(name, value).megatron_lm for name, value in settings.items())
-    return " ".join(" ".join((flag, *values)) for spelling in spellings for flag, values in spelling.flags.items())
-
-
 _ALWAYS_THERE = "alltoall"
 """The dispatcher that needs no package."""
 
@@ -867,9 +860,10 @@ class RunPage:
 
     @property
     def undo(self) -> str:
-        """Return the knob that a regression suggests to switch back; empty without evidence for one."""
+        """Return the knob to switch back after a slowdown; empty without evidence for one, and in an experiment."""
         verdict = self.verdict
-        if verdict is None or verdict.decision != "regression" or verdict.ab or verdict.cause is None:
+        is_slower = verdict is not None and verdict.decision == "regression"
+        if verdict is None or not is_slower or verdict.cause is None or self.run.purpose == "experiment":
             return ""
         return verdict.cause.field if verdict.cause.axis == "recipe" else ""
 
@@ -886,9 +880,9 @@ class RunPage:
             works = next((run for run in self.working if run.in_stack and run.dispatcher), None)
             dispatcher = works.dispatcher if works and works.dispatcher else _ALWAYS_THERE
             title = f"Set `dispatcher` to {dispatcher}" + (f", as in run #{works.id}" if works else "")
-            return Remedy(title, _flags({"dispatcher": dispatcher}))
+            return Remedy(title, flags_text({"dispatcher": dispatcher}))
         taken = setbacks_of(self._session, self.run).taken.get(FITTED_RULE) if "out_of_memory" in kinds else None
-        return Remedy(taken.title, _flags(taken.settings)) if taken and taken.title else None
+        return Remedy(taken.title, flags_text(taken.settings)) if taken and taken.title else None
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:

@@ -8,6 +8,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import read_metadata
+from app.domain.rules.flags import flags_text
 from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document, check_launch
 from app.errors import FieldError, InvalidMetadata
 from app.storage.rules import RulesInForce
@@ -83,9 +84,8 @@ async def answer_check(request: Request, rules: Rules) -> Response:
 
     def act(form: CheckForm) -> Response:
         facts = {name: form.value(name) for name in ("gpu", "gpus", "mcore_version") if form.value(name)}
-        return render(
-            request, "suggestions/check.html", form=form, check=_check(form.value("launch"), facts, rules), problem=""
-        )
+        check = _check(form.value("launch"), facts, rules)
+        return render(request, "suggestions/check.html", form=form, check=check, flags_text=flags_text, problem="")
 
     def again(_: object, form: CheckForm, error: Exception) -> Response:
         return render(

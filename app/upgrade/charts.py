@@ -47,8 +47,8 @@ def _row(row: ComparedStackRow, name: str) -> dict[str, Any]:
     }
 
 
-_NAMES, _NARROW = 300, 640
-"""Pixels of the names left of the axis, and of the width below which they stand above the marks."""
+_NAMES, _CHANGES, _NARROW = 300, 110, 640
+"""Pixels of names left and changes right of the axis, and of the width below which both stand above the marks."""
 
 
 @lru_cache(maxsize=64)
@@ -62,19 +62,23 @@ def _specification(height: int) -> dict[str, Any]:
         "delta:Q",
         title="change of step time, %; right is slower",
         axis=alt.Axis(grid=True, domain=False, tickCount=8),
-        scale=alt.Scale(range=[alt.expr(f"width < {_NARROW} ? 8 : {_NAMES}"), alt.expr("width")]),
+        scale=alt.Scale(
+            range=[
+                alt.expr(f"width < {_NARROW} ? 8 : {_NAMES}"),
+                alt.expr(f"width < {_NARROW} ? width : width - {_CHANGES}"),
+            ]
+        ),
     )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=x)
     interval = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55, yOffset=8)
     dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=110, yOffset=8)
-    names = alt.Chart(data).mark_text(
-        align="left",
-        dy=alt.expr(f"width < {_NARROW} ? -12 : 8"),
-        limit=alt.expr(f"width < {_NARROW} ? width : {_NAMES - 12}"),
-        color=charts.TEXT,
-    )
+    above = alt.expr(f"width < {_NARROW} ? -12 : 8")
+    limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {_NAMES - 12}")
+    names = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, color=charts.TEXT)
+    behind = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, stroke="--bg", strokeWidth=5)
+    changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=600)
     chart = alt.layer(
         zero,
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
@@ -89,7 +93,9 @@ def _specification(height: int) -> dict[str, Any]:
                 alt.Tooltip("word:N", title="decision"),
             ],
         ),
+        behind.encode(x=alt.value(0), y=y, text="name:N"),  # no line crosses a name
         names.encode(x=alt.value(0), y=y, text="name:N"),
+        changes.encode(x=alt.value(alt.expr("width")), y=y, text="label:N", color=colour),
     )
     chart = chart.properties(width="container", height=height, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))

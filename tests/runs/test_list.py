@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.numbers import signed
 from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
@@ -52,7 +51,7 @@ def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engin
     assert strip
     dots = {dot.decision: dot for dot in strip.dots}
     assert {name for name, _ in strip.key} == {*dots}
-    assert [text for _, text in strip.ticks] == [signed(12), "0", signed(-12)]
+    assert [text for _, text in strip.ticks] == ["+12\u202f%", "0", "\u221212\u202f%"]
     heights = {name: dots[name].y for name in ("improvement", "no-change", "regression", "inconclusive")}
     assert heights["no-change"] - heights["regression"] == pytest.approx(
         2 * (heights["improvement"] - heights["no-change"])

@@ -47,6 +47,12 @@ def written(name: str, value: Setting, others: Others | None = None) -> WrittenF
     return _plain(row, value)
 
 
+def flags_text(settings: Mapping[str, Setting]) -> str:
+    """Return the flags of Megatron-LM that set these contract fields."""
+    spellings = (written(name, value).megatron_lm for name, value in settings.items())
+    return " ".join(" ".join((flag, *values)) for spelling in spellings for flag, values in spelling.flags.items())
+
+
 def _plain(row: TrainerNames, value: Setting) -> WrittenFlags:
     """Write a field with at most one flag, which may switch the field off, and remove the flags that it replaces."""
     if not row.flags:
