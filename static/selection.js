@@ -50,14 +50,18 @@ document.addEventListener("htmx:afterSettle", () => show()); // settling restore
 const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });
 document.body.append(card);
 let waiting;
+let row = null;
 function showSpark({ target, pointerType }) {
+  const next = target.closest?.(".run-table tbody tr") ?? null;
+  if (next === row) return;
+  row = next;
   clearTimeout(waiting);
   card.hidden = true;
-  const link = target.closest?.(".run-table .run-name a");
+  const link = row?.querySelector(".run-name a");
   if (!link || pointerType === "touch") return;
   waiting = setTimeout(async () => {
     const answer = await fetch(`${link.pathname}/spark`).catch(() => null);
-    if (!answer?.ok || !link.matches(":hover, :focus")) return;
+    if (!answer?.ok || row !== next) return;
     card.innerHTML = await answer.text();
     const place = link.getBoundingClientRect();
     card.style.left = `${place.left + scrollX}px`;

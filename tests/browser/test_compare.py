@@ -92,6 +92,16 @@ def test_a_run_is_found_and_added_by_keyboard(open_page: OpenPage, runs: dict[st
     expect(page.locator(".side-b")).to_contain_text("overlap on again")
 
 
+def test_a_row_shows_the_steps_of_its_run_wherever_it_is_pointed_at(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = open_page(f"/runs?project={PROJECT}")
+    card = page.locator(".spark-card")
+    for cell in ("td", ".run-name a"):
+        page.locator("#run-table tbody tr", has_text=f"#{runs['on']}").locator(cell).last.hover()
+        expect(card.locator("svg")).to_be_visible()
+        page.locator("h1").hover()
+        expect(card).to_be_hidden()
+
+
 def test_runs_that_are_ticked_in_the_list_are_compared(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = open_page(f"/runs?project={PROJECT}")
     for name in ("on", "off"):
