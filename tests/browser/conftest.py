@@ -200,6 +200,19 @@ def sign(page: Page, name: str) -> None:
     dialog.get_by_role("button", name="Continue").click()
 
 
+COUNT_CLICKS = """window.countsClicks || addEventListener("click", ({ isTrusted, detail }) => {
+  if (isTrusted && detail) sessionStorage.clicks = 1 + Number(sessionStorage.clicks ?? 0)
+}, true)
+window.countsClicks = true"""
+
+
+def count_clicks(page: Page) -> Callable[[], int]:
+    """Count from now on what is clicked with the mouse, on all pages that follow."""
+    page.add_init_script(COUNT_CLICKS)
+    page.evaluate(COUNT_CLICKS)
+    return lambda: int(page.evaluate("sessionStorage.clicks ?? 0"))
+
+
 def forget(context: BrowserContext) -> None:
     """Clear the state of a test: its pages, cookies, permissions, and stored settings (the theme, a name).
 

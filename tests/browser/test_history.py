@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
 from app.storage.tables import RunRow, utc_now
-from tests.browser.conftest import House, OpenPage, sign
+from tests.browser.conftest import House, OpenPage, count_clicks, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import FIRST_PLACE, make_stack
 from tests.cases import sized
@@ -60,6 +60,7 @@ def test_a_zoom_is_a_link_that_shows_another_person_the_same(
     page = open_page(address)
     drawn(page)
     page.evaluate("window.sameDocument = true")
+    clicks = count_clicks(page)
     drag(page, 0.4, 0.7)
     expect(page).to_have_url(re.compile(r"\?first=\d+&last=\d+$"))
     first, last = (page.get_by_label(label, exact=True).input_value() for label in ("From run", "to run"))
@@ -67,6 +68,7 @@ def test_a_zoom_is_a_link_that_shows_another_person_the_same(
     assert 5 < len(inside) < 25
     expect(page.locator("#history-runs tbody tr").last).to_contain_text(f"#{first}")
     assert page.evaluate("window.sameDocument")
+    assert clicks() <= 1  # the browser reports the drag as one
 
     other = open_page(page.url.removeprefix(page.evaluate("location.origin")), dark=True)
     drawn(other)

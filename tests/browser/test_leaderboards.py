@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from app.storage.database import transaction
-from tests.browser.conftest import House, OpenPage
+from tests.browser.conftest import House, OpenPage, count_clicks
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import make_leaderboard
 from tests.cases import sized
@@ -34,11 +34,12 @@ def card(page: Page, key: str) -> Locator:
 
 def test_from_the_list_to_a_leaderboard_and_its_exports(open_page: OpenPage) -> None:
     page = open_page("/")
+    clicks = count_clicks(page)
     page.get_by_role("link", name="Leaderboards", exact=True).click()
-    page.goto(f"/leaderboards?project={PROJECT}")
     expect(page.locator(".answer")).to_contain_text("hybridep on")
     page.get_by_role("link", name="Qwen3-30B-A3B on H100").click()
-    expect(page).to_have_url(re.compile(re.escape(ADDRESS)))
+    expect(page).to_have_url(re.compile(re.escape(BOARD)))
+    assert clicks() == 2
     expect(page.locator(".board-answer")).to_contain_text("hybridep clearly leads in 1")
     expect(drawn(page).locator(":is(#gain-chart, #leader-chart) canvas")).to_have_count(2)
 

@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from app.storage.database import transaction
-from tests.browser.conftest import House, OpenPage, sign
+from tests.browser.conftest import House, OpenPage, count_clicks, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.suggestions.advised import PROFILED, make_advised
 
@@ -33,6 +33,19 @@ def unfold(page: Page) -> None:
 
 
 def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}")
+    page.evaluate("document.cookie = 'threewalls_name=Ada; path=/'")  # asked for once a browser
+    clicks = count_clicks(page)
+    page.get_by_role("link", name="Next step", exact=True).click()
+    page.locator("#s-eo-enable").get_by_role("link", name="Plan A/B").click()
+    page.get_by_role("button", name="Plan this").click()
+    expect(page).to_have_url(re.compile(r"/experiments/\d+$"))
+    assert clicks() == 3
+
+
+def test_a_suggestion_shows_its_effect_flags_and_command_before_it_is_planned(
+    open_page: OpenPage, ids: dict[str, int]
+) -> None:
     page = open_page(f"/runs/{ids['run']}")
     page.get_by_role("link", name="Next step", exact=True).click()
     expect(page.locator(".phase[aria-current=step] > a")).to_have_text("contract")

@@ -9,7 +9,7 @@ from playwright.sync_api import Locator, Page, expect
 from app.queue import PROCESS_RUN, QUEUE, make_celery
 from app.storage.database import transaction
 from app.storage.tables import RunRow, utc_now
-from tests.browser.conftest import House, OpenPage
+from tests.browser.conftest import House, OpenPage, count_clicks
 from tests.builders import megatron_log, step_times
 
 
@@ -102,13 +102,14 @@ DROP = """(zone, files) => {
 
 def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: OpenPage) -> None:
     page = open_page("/")
+    clicks = count_clicks(page)
     page.get_by_role("link", name="Upload", exact=True).first.click()
     page.wait_for_url("**/upload")
     log = megatron_log(step_times(412.0, 60))
     page.locator("h1").evaluate(DROP, [["dropped.log", log], ["second.log", log]])  # outside the zone
     files = page.get_by_label("Chosen files")
     expect(files.locator("li")).to_have_count(2)
-    files.get_by_role("button", name="Remove second.log").click()
+    files.get_by_role("button", name="Remove second.log").press("Enter")  # chosen by mistake
     expect(files.locator("li")).to_have_count(1)
     expect(page.locator("[data-recognised]")).to_contain_text("60 iterations")
     send = page.get_by_role("button", name="Upload 1 file")
@@ -117,6 +118,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
     page.get_by_label("Project").fill("by-hand")
     send.click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
+    assert clicks() == 2
     expect(page.get_by_role("heading", level=1)).to_contain_text("dropped")
     expect(page.locator("main")).to_contain_text(re.compile(r"4\d\d\.\d\s*ms"))
     page.goto("/upload")

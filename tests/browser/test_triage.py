@@ -8,7 +8,7 @@ from sqlmodel import col
 
 from app.storage.database import read_session, transaction
 from app.storage.tables import AuditEventRow, RegressionRow, select_any
-from tests.browser.conftest import House, OpenPage, sign
+from tests.browser.conftest import House, OpenPage, count_clicks, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.cases import sized
 from tests.regressions.triaged import SlowStack, make_regression, make_slow_stack
@@ -38,6 +38,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     row = page.get_by_role("row", name=re.compile("5.0"))
     expect(row).to_contain_text("62\u202fh/d")
     expect(row.locator("[data-proposal=fixed]")).to_be_visible()
+    clicks = count_clicks(page)
     row.get_by_role("link", name=re.compile("slower")).click()
 
     expect(page.locator(".answer")).to_contain_text(f"recovered since #{stack.runs[17]}")
@@ -48,6 +49,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     sign(page, "Ada Lovelace")
     toast = page.locator("#toasts")
     expect(toast).to_contain_text("Taken by Ada Lovelace.")
+    assert clicks() == 3  # the last one gives the name that this browser remembers
     page.keyboard.press("u")
     expect(toast).to_have_text("Undone.")
     page.get_by_text("Assign or comment…").click()
