@@ -19,7 +19,7 @@ from app.experiments.api_models import (
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.pages import pair_rules
-from app.experiments.queries import ExperimentQuery, journey_of
+from app.experiments.queries import EXPERIMENT_COLUMNS, ExperimentQuery, experiment_rows, journey_of
 from app.pipeline.propose import Wish
 from app.settings import Settings
 from app.storage.database import read_session
@@ -28,6 +28,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
+from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
 
 router = api_router("experiments")
@@ -36,15 +37,22 @@ _AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz
 
 
 @router.get(
-    "/experiments", dependencies=[only_these(*ExperimentQuery.names(), "page", "page_size")], responses=documented(422)
+    "/experiments",
+    response_model=ExperimentListOut,
+    dependencies=[only_these(*ExperimentQuery.names(), "page", "page_size", "format")],
+    responses=documented(406, 422, ok=as_content("text/csv")),
 )
 @requires(Action.READ)
 def list_all_experiments(
     request: Request,
+    engine: AppEngine,
     session: ReadSession,
     query: Annotated[ExperimentQuery, Query()],
-) -> ExperimentListOut:
-    """List experiments, newest first."""
+) -> Response | ExperimentListOut:
+    """List experiments, newest first. CSV and Parquet (`format`) have all experiments, not one page."""
+    chosen = table_format(request)
+    if chosen != "json":
+        return table_answer(chosen, EXPERIMENT_COLUMNS, experiment_rows(engine, query), "experiments")
     page = find_experiments(session, query.filter, query.page, query.page_size)
     return ExperimentListOut.of(page, public_address(request))
 

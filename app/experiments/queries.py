@@ -1,20 +1,22 @@
 """Reads experiments for pages and API: the filters of the list, and the journey of a run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
 from app.domain.experiments.values import STATES, ExperimentResult
 from app.errors import NotFound
-from app.storage.experiments import ExperimentFilter, knobs_of
+from app.storage.database import read_session
+from app.storage.experiments import ExperimentFilter, ExperimentItem, find_experiments, knobs_of
 from app.storage.json_text import from_json
 from app.storage.runs import RunListItem, latest_runs
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, not_looked_up, select_any
 from app.web.lists import ListQuery, OneOf, Passes
+from app.web.tables import CellKind
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
 
@@ -39,6 +41,37 @@ class ExperimentQuery(ListQuery):
     def filter(self) -> ExperimentFilter:
         run_id = int(self.run) if self.run else None
         return ExperimentFilter(project=self.project, state=self.state, rule=self.rule, run_id=run_id)
+
+
+EXPERIMENT_COLUMNS: Mapping[str, CellKind] = {
+    "id": "int", "project": "text", "title": "text", "rule": "text", "state": "text", "tag": "text", "knobs": "text",
+    "baseline_run": "int", "parent": "int", "sweep": "int", "stack_key": "text", "runs_each": "int",
+    "created_by": "text", "created_at": "time", "decided_by": "text", "decided_at": "time", "note": "text",
+    "winner": "text", "gain_pct": "float", "gain_low_pct": "float", "gain_high_pct": "float", "result": "text",
+}  # fmt: skip
+"""Columns of the list as a table."""
+_ROWS_AT_ONCE = 200
+
+
+def experiment_rows(engine: Engine, query: ExperimentQuery) -> Iterator[list[tuple[Any, ...]]]:
+    """Yield all matching experiments in batches, each in its own read."""
+    page_number, is_last = 1, False
+    while not is_last:
+        with read_session(engine) as session:
+            page = find_experiments(session, query.filter, page_number, _ROWS_AT_ONCE)
+        yield [_cells(item) for item in page.items]
+        page_number, is_last = page_number + 1, page_number * _ROWS_AT_ONCE >= page.total
+
+
+def _cells(item: ExperimentItem) -> tuple[Any, ...]:
+    knobs = "; ".join(f"{knob.field}: {knob.before_text} -> {knob.after_text}" for knob in item.knobs)
+    gain = item.result.gain
+    return (
+        item.id, item.project, item.title, item.rule_id, item.state, item.tag, knobs, item.baseline_run_id,
+        item.parent_id, item.sweep_id, item.stack_key, item.runs_each, item.created_by, item.created_at,
+        item.decided_by, item.decided_at, item.note, item.result.winner,
+        *((gain.pct, gain.low_pct, gain.high_pct) if gain else (None, None, None)), item.result.sentence,
+    )  # fmt: skip
 
 
 # --- Runs to plan an experiment on.

@@ -1,9 +1,12 @@
 """Experiments at the public door: planned, listed, decided, and the journey that they make."""
 
+import csv
+import io
 import json
 import shlex
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
@@ -99,6 +102,18 @@ def test_the_list_has_filters(client: TestClient, engine: Engine, done: int) -> 
     assert ids("project=another") == []
     assert ids(f"run={read(engine, done).side('candidate')[0].run_id}") == [done]
     assert client.get(f"{API}?state=done").json()["states"] == {"done": 1, "planned": 1}
+
+
+def test_the_list_is_a_table_too(client: TestClient, engine: Engine, done: int) -> None:
+    parquet = client.get(API, params={"format": "parquet", "project": PROJECT})
+    (row,) = pyarrow.parquet.read_table(io.BytesIO(parquet.content)).to_pylist()
+    (text,) = csv.DictReader(io.StringIO(client.get(API, headers={"Accept": "text/csv"}).text))
+    assert (row["id"], int(text["id"])) == (done, done)
+    assert "ep_overlap: " in row["knobs"]
+    gain = client.get(f"{API}/{done}").json()["result"]["gain"]
+    assert (row["gain_pct"], row["winner"]) == (gain["pct"], "candidate")
+    assert client.get(API, params={"format": "csv", "state": "rejected"}).text.count("\n") == 1
+    assert client.get(API, params={"format": "xlsx"}).status_code == 422
 
 
 def test_the_result_is_an_ab_with_interval_and_evidence(client: TestClient, done: int) -> None:

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 from sqlalchemy import Engine, event
 from sqlmodel import select
@@ -487,7 +488,11 @@ def test_the_runs_as_csv(client: TestClient, engine: Engine, moved: list[int]) -
     stated = client.get(f"/api/v1/history/{key}", params={"first": moved[0], "last": moved[4], "format": "csv"})
     assert stated.text == answer.text
     assert client.get(f"/api/v1/history/{key}", headers={"Accept": "image/png"}).status_code == 406
-    assert client.get(f"/api/v1/history/{key}", params={"format": "parquet"}).status_code == 406
+    parquet = client.get(f"/api/v1/history/{key}", params={"first": moved[0], "last": moved[4], "format": "parquet"})
+    table = pyarrow.parquet.read_table(io.BytesIO(parquet.content))
+    assert table.column_names == list(rows[0])
+    assert table["step_time_ms"].to_pylist() == [float(row["step_time_ms"]) for row in rows]
+    assert [at.isoformat() for at in table["at"].to_pylist()] == [row["at"] for row in rows]
     assert client.get(f"/api/v1/history/{key}", params={"format": "xlsx"}).status_code == 422
 
 
