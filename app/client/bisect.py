@@ -25,6 +25,11 @@ def bisect(options: argparse.Namespace, service: Service) -> int:
     good, bad = options.good or ends["good"], options.bad or ends["bad"]
     if not good or not bad:
         raise UsageError(f"Run {run_id} has no {'good' if not good else 'bad'} commit. Pass --good and --bad.")
+    if good == bad:
+        raise UsageError(
+            f"The good and the bad commit are the same, {one_line(str(bad))[:12]}: the code did not change. "
+            f"Other suspects are in the report: threewalls report {run_id}"
+        )
     commits = commits_between(options.repository, good, bad)
     answer = service.post(f"/api/v1/runs/{run_id}/bisect", json={"commits": commits}).json()
     if options.json:

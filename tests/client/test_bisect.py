@@ -56,6 +56,7 @@ def test_asking_again_after_each_upload_finds_the_commit(
     assert f"first bad commit: {commits[SLOW_FROM]} Change {SLOW_FROM}" in capsys.readouterr().out
     assert main([*asking[:-2], "--repository", str(tmp_path)]) == 2
     assert main([*asking, "--bad", commits[0]]) == 2
+    assert "the code did not change" in capsys.readouterr().err
 
 
 def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, client: TestClient) -> None:
