@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
@@ -19,7 +18,7 @@ from app.client.history_import import import_runs
 from app.client.options import CORRECTED, RUN_FILTERS
 from app.client.service import ClientSettings, Service, read_settings
 from app.client.spool import WaitingUpload, spool_folder, waiting
-from app.client.terminal import one_line, out
+from app.client.terminal import one_line, out, say
 from app.client.upload_command import upload, upload_document
 from app.errors import UsageError
 
@@ -75,7 +74,7 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
     except Exception as error:  # Python would exit with 1, which means a regression
         of_upload = options.command == "upload"
         failed = failure(error, url, of_upload=of_upload)
-        _say(failed.lines)
+        say(failed.lines)
         if options.command == "report" and isinstance(error, Unreachable):
             failed = replace(failed, exit_code=apply_allow(options.allow, NO_VERDICT, failed.exit_code))
         if options.json:
@@ -84,12 +83,12 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
 
 
 def _rerun(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         return rerun.rerun(options, service, env)
 
 
 def _bisect(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         return bisect.bisect(options, service)
 
 
@@ -101,11 +100,11 @@ def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[st
     if not uploads and not unreadable:
         _out(options, {"sent": [], "waiting": 0, "failed": [], "elsewhere": {}}, f"nothing waits in {folder}")
         return FINE
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         try:
             result = sync(service, folder, everything=options.all, say=(lambda _: None) if options.json else out)
         except Unreachable as error:
-            _say(f"{error.detail} Unsent uploads stay in {folder}.")
+            say(f"{error.detail} Unsent uploads stay in {folder}.")
             return SERVICE
     left, _ = waiting(folder)
     if options.json:
@@ -113,12 +112,12 @@ def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[st
         document = {"sent": runs, "waiting": len(left), "failed": result.failed, "elsewhere": result.elsewhere}
         out(json.dumps(document))
     for failed in result.failed:
-        _say(failed)
+        say(failed)
     for url, count in result.elsewhere.items():
         waits = "1 upload waits" if count == 1 else f"{count} uploads wait"
-        _say(f"{waits} for {one_line(url)}. Send to that address with --url, or send all uploads here with --all.")
+        say(f"{waits} for {one_line(url)}. Send to that address with --url, or send all uploads here with --all.")
     if result.busy:
-        _say(f"another sync is sending {result.busy} of them.")
+        say(f"another sync is sending {result.busy} of them.")
     return SERVICE if result.failed or result.elsewhere else FINE
 
 
@@ -140,7 +139,7 @@ def _listed(options: argparse.Namespace, uploads: list[WaitingUpload], unreadabl
     )
     _out(options, {"waiting": rows, "strange": unreadable}, text or "nothing waits")
     for sentence in unreadable:
-        _say(sentence)
+        say(sentence)
     return FINE
 
 
@@ -155,12 +154,12 @@ def _doctor(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
 
 
 def _report(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         return report.report(options, service, env)
 
 
 def _runs(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         page = runs(service, options)
     _out(options, page, "\n".join(runs_table(page)))
     return FINE
@@ -174,7 +173,7 @@ def _correct(options: argparse.Namespace, settings: ClientSettings, _: Mapping[s
         raise UsageError("Nothing to correct. Name what changes, for example --branch main.")
     body = {"runs": [report.run_number(run) for run in options.runs], **changes, "note": options.reason}
     body["author"] = account.account_name()
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         answer = service.send(lambda: service.request("PATCH", "/api/v1/runs", json=body)).json()
     _out(options, answer, f"{answer['changed']} of {len(body['runs'])} runs changed")
     return FINE
@@ -183,7 +182,7 @@ def _correct(options: argparse.Namespace, settings: ClientSettings, _: Mapping[s
 def _token(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     if options.of_project:
         return _tokens(options, settings, env)
-    with Service(settings, say=_say) as service:
+    with Service(settings, say=say) as service:
         caller = account.whoami(service)
     _out(options, caller, "\n".join(account.caller_text(caller)))
     return FINE
@@ -194,13 +193,13 @@ def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
     page = account.tokens_address(settings, "/settings")
     if options.of_project == "create" and options.expires:
         account.expiry(options.expires, datetime.now(timezone.utc))  # validated before the password prompt
-    with logged_in(settings, options.user, env, page, _say) as service:
+    with logged_in(settings, options.user, env, page, say) as service:
         if options.of_project == "list":
             tokens = account.list_tokens(service)
             _out(options, {"items": tokens}, "\n".join(map(account.token_line, tokens)) or "no tokens")
         elif options.of_project == "create":
             token = account.create_token(service, options)
-            _say(f"{account.token_line(token)}. The token is shown only once.")
+            say(f"{account.token_line(token)}. The token is shown only once.")
             _out(options, token, token["token"])  # nothing else on standard output, for $(...)
         else:
             revoked = account.revoke_token(service, options.which)
@@ -210,10 +209,6 @@ def _tokens(options: argparse.Namespace, settings: ClientSettings, env: Mapping[
 
 def _out(options: argparse.Namespace, document: Mapping[str, Any], text: str) -> None:
     out(json.dumps(document) if options.json else text)
-
-
-def _say(text: str) -> None:
-    print(f"threewalls: {text}", file=sys.stderr, flush=True)
 
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace, ClientSettings, Mapping[str, str]], int]] = {

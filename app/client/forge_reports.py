@@ -29,7 +29,7 @@ from app.client.forge import (
 from app.client.forge import message as make_message
 from app.client.options import PROJECT
 from app.client.service import Service
-from app.client.terminal import one_line
+from app.client.terminal import one_line, say
 from app.errors import ThreewallsError, UsageError
 
 NO_KEY = (
@@ -157,7 +157,7 @@ def write_outcome(env: Mapping[str, str], outcome: str) -> None:
 def _say(result: PostResult, env: Mapping[str, str]) -> None:
     """Print the result on standard error, because standard output contains the report."""
     for line in result.done:
-        print(f"threewalls: {one_line(line)}", file=sys.stderr, flush=True)
+        say(one_line(line))
     for problem in result.problems:
         text = one_line(problem)
         print(f"threewalls: not posted: {text}", file=sys.stderr, flush=True)

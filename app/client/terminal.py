@@ -124,3 +124,8 @@ def one_line(text: str) -> str:
 def out(text: str, end: str = "\n") -> None:
     """Print a result on standard output, unbuffered."""
     print(text, end=end, flush=True)
+
+
+def say(text: str) -> None:
+    """Print a remark on standard error, unbuffered."""
+    print(f"threewalls: {text}", file=sys.stderr, flush=True)

@@ -26,7 +26,7 @@ from app.client.jobs import describe, split_jobs
 from app.client.options import SPOOL
 from app.client.report import WORST_FIRST, exit_code_of, outcome_of, report_of, verdict_text
 from app.client.service import ClientSettings, Service
-from app.client.terminal import one_line, out
+from app.client.terminal import one_line, out, say
 from app.client.upload import UnreadableLogError, Upload, files_of, is_compressed, read_upload, upload_metadata
 from app.errors import ThreewallsError, UsageError
 
@@ -65,7 +65,7 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
     if options.allow and options.wait is None:
         raise UsageError("--allow needs --wait, because it refers to the verdict.")
     if job is not None and job.doubt and not meta.get("branch"):
-        _say(job.doubt)
+        say(job.doubt)
     call = _Call(options, settings, env, job, meta, ProgressLine(sys.stderr))
     if options.follow:
         return _follow(call)
@@ -96,13 +96,13 @@ def _runs(call: _Call) -> list[list[Path]]:
     if len(jobs) == 1:
         return [logs]
     lines = "\n".join(describe(jobs))
-    _say(f"these are the logs of {len(jobs)} jobs:\n{lines}")
+    say(f"these are the logs of {len(jobs)} jobs:\n{lines}")
     if not options.each and not options.json and sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
         print(f"Upload them as {len(jobs)} runs? [Y/n] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() in ("n", "no"):
             return [logs]
     else:
-        _say(f"they become {len(jobs)} runs. To upload one run: --each none")
+        say(f"they become {len(jobs)} runs. To upload one run: --each none")
     return [job.files for job in jobs]
 
 
@@ -253,7 +253,7 @@ def _keep(call: _Call, upload: Upload, error: Unreachable | Refused | None) -> i
     advice = f"The upload waits in {folder}. Send it with: {_sync_command(options, env)}"
     if options.profile:
         advice += " The spool does not store the profile: attach it to the run afterwards."
-    _say(f"{failed.lines if failed else ''} {advice}".strip())
+    say(f"{failed.lines if failed else ''} {advice}".strip())
     return code
 
 
@@ -288,7 +288,7 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
     if not options.json:
         out(run.line)
     for warning in run.warnings:
-        _say(f"note: {one_line(warning)}")
+        say(f"note: {one_line(warning)}")
     report, failed, code = None, None, FINE
     warnings = list(run.warnings)
     profile = _attached(call, service, run) if options.profile else None
@@ -298,12 +298,12 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
             code = apply_allow(options.allow, outcome_of(report), exit_code_of(report))
             later = [str(warning) for warning in report.get("warnings") or () if str(warning) not in warnings]
             for warning in later:
-                _say(f"note: {one_line(warning)}")
+                say(f"note: {one_line(warning)}")
             warnings += later
         except ThreewallsError as error:  # the run is uploaded, so its number is still printed
             failed = failure(error, call.settings.url, of_upload=True)
             code = apply_allow(options.allow, NO_VERDICT, SERVICE)
-            _say(f"no verdict: {failed.lines}")
+            say(f"no verdict: {failed.lines}")
     if options.json:
         fields = {"id": run.id, "url": run.url, "created": run.created, "warnings": warnings, "report": report}
         if options.profile:
@@ -312,7 +312,7 @@ def _done(call: _Call, service: Service, run: DeliveredRun) -> int:
     elif report is not None:
         out("\n".join(verdict_text(report)))
     if report is not None and report.get("status") == "pending":
-        _say(f"no verdict after {options.wait:g} s. To wait longer: threewalls report {run.id} --wait")
+        say(f"no verdict after {options.wait:g} s. To wait longer: threewalls report {run.id} --wait")
     _remind(options, call.env)
     return SERVICE if options.profile and profile is None and code == FINE else code
 
@@ -322,10 +322,10 @@ def _attached(call: _Call, service: Service, run: DeliveredRun) -> str | None:
     try:
         address = attach_profile(service, run.id, call.options.profile)
     except ThreewallsError as error:
-        _say(f"the run is uploaded, its profile is not: {failure(error, call.settings.url, of_upload=True).lines}")
+        say(f"the run is uploaded, its profile is not: {failure(error, call.settings.url, of_upload=True).lines}")
         return None
     except OSError as error:
-        _say(f"the run is uploaded, its profile is not: {error.filename} cannot be read: {error.strerror}.")
+        say(f"the run is uploaded, its profile is not: {error.filename} cannot be read: {error.strerror}.")
         return None
     if not call.options.json:
         out(f"profile: {address}")
@@ -340,8 +340,4 @@ def _remind(options: argparse.Namespace, env: Mapping[str, str]) -> None:
         return
     if count:
         waits = "1 earlier upload waits" if count == 1 else f"{count} earlier uploads wait"
-        _say(f"{waits} in {folder}. Send with: {_sync_command(options, env)} (--list shows them)")
-
-
-def _say(text: str) -> None:
-    print(f"threewalls: {text}", file=sys.stderr, flush=True)
+        say(f"{waits} in {folder}. Send with: {_sync_command(options, env)} (--list shows them)")
