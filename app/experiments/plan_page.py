@@ -33,6 +33,10 @@ _PLACES = {"who": "author", "knobs": "value", "rule_id": "rule"}
 class FormOfPlan(Form):
     longest = 5000
 
+    @property
+    def runs_each(self) -> int | None:
+        return whole_number(self.value("runs_each"))
+
     def input_of(self, field: str) -> str:
         name = field.partition(".")[0]
         return _PLACES.get(name, name)
@@ -67,10 +71,6 @@ class PlanForm(FormOfPlan):
     @property
     def knobs(self) -> dict[str, object]:
         return {self.value("field"): self.value("value")} if self.value("field") else {}
-
-    @property
-    def runs_each(self) -> int | None:
-        return whole_number(self.value("runs_each"))
 
 
 def whole_number(text: str) -> int | None:

@@ -20,7 +20,7 @@ from app.errors import Conflict, FieldError, InvalidChange, NotReady, Threewalls
 from app.experiments.api_models import ExperimentId, KnobValue
 from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, progress_of, propose_sweep
 from app.experiments.pages import RunId, gain_text, is_generated
-from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm, whole_number
+from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
@@ -49,10 +49,6 @@ class SweepForm(FormOfPlan):
         is_list = name in FIELDS and FIELDS[name].kind in ("words", "counts")
         separator = r"[;\n]" if ";" in text or is_list else r"[;,\n]"
         return [part for item in re.split(separator, text) if (part := item.strip())]
-
-    @property
-    def runs_each(self) -> int | None:
-        return whole_number(self.value("runs_each"))
 
 
 class SweepPlanPage:

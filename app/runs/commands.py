@@ -7,7 +7,7 @@ import structlog
 from sqlalchemy import Engine
 from sqlmodel import Session, col
 
-from app.domain.contract.statements import read_statements, refused
+from app.domain.contract.statements import TAKE_BACK, read_statements, refused
 from app.domain.logs.line_template import read_template
 from app.domain.run import Stated
 from app.domain.text import one_line
@@ -24,9 +24,6 @@ from app.storage.runs import get_run
 from app.storage.tables import AmendmentRow, RunRow
 
 log = structlog.get_logger(__name__)
-
-TAKE_BACK = {"unset": True}
-"""Replaces a value to withdraw the correction of its field."""
 
 
 def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:

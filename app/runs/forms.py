@@ -10,10 +10,10 @@ from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.run import Stated
 from app.errors import FieldError, InvalidMetadata, ThreewallsError
 from app.pipeline.correction import CORRECTED, MOST_NOTES
-from app.runs.commands import TAKE_BACK, RunDecision
+from app.runs.commands import RunDecision
 from app.storage.json_text import read_json
 from app.storage.runs import RunDetail
-from app.web.forms import ContractForm, ContractInput, Form, contract_input, stated
+from app.web.forms import ContractForm, ContractInput, Form, StatementForm, contract_input
 
 TEXTS = (
     "name", "project", "purpose", "branch", "commit", "ci_url", "tags",
@@ -80,32 +80,13 @@ def _number(text: str) -> int | str:
 
 # --- The form to state contract fields of an existing run: unknown ones, or a correction.
 
-UNSET = "take_back"
-"""The input that names a field whose correction is withdrawn."""
 
-
-class AmendForm(ContractForm):
-    inputs = ("author", "note")
-    hidden = (UNSET,)
-
-    def stated(self) -> dict[str, object]:
-        """Return the entered contract fields, as typed, and the withdrawn field."""
-        fields: dict[str, object] = dict(stated(self.values))
-        if self.value(UNSET):
-            fields[self.value(UNSET)] = TAKE_BACK
-        return fields
-
+class AmendForm(StatementForm, ContractForm):
     def offered(self, names: Sequence[str], contract: Mapping[str, Stated]) -> tuple[ContractInput, ...]:
         declared = (name for name in names if name in FIELDS)
         return tuple(
             contract_input(name, self, contract[name].value if name in contract else None) for name in declared
         )
-
-    def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its field; errors without a field are shown above the form."""
-        errors = self.errors_by_input(error)
-        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
-        return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 # --- The form that describes the step lines of a log in an unknown format.

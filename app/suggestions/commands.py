@@ -1,21 +1,19 @@
 """State facts of a run that its log does not contain: validate them and record author and time."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Self
 
 import structlog
 from sqlalchemy import Engine
 
 from app.domain.contract.statements import refused
 from app.domain.rules.facts import Fact
-from app.domain.rules.stated import CHOICES, STATEABLE, TAKE_BACK, is_share, read_facts
+from app.domain.rules.stated import CHOICES, STATEABLE, is_share, read_facts
 from app.domain.text import one_line
-from app.errors import FieldError, ThreewallsError
+from app.errors import FieldError
 from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
 from app.storage.database import transaction
 from app.storage.readings import in_force, state_facts, statements_of
-from app.web.forms import ContractInput, Form
+from app.web.forms import ContractInput, StatementForm
 
 log = structlog.get_logger(__name__)
 
@@ -45,14 +43,11 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
 
 PREFIX = "fact."
 """Prefix of inputs that are facts."""
-UNSET = "take_back"
-"""The input with the name of a fact to withdraw."""
 _HINTS = {"int": "A whole number.", "double": "A number.", "ints": "Whole numbers, separated by commas."}
 
 
-class StateForm(Form):
-    inputs = ("author", "note")
-    hidden = (UNSET,)
+class StateForm(StatementForm):
+    prefix = PREFIX
 
     @classmethod
     def has_input(cls, name: str) -> bool:
@@ -60,21 +55,6 @@ class StateForm(Form):
 
     def input_of(self, field: str) -> str:
         return field.replace("facts.", PREFIX, 1)
-
-    def facts(self) -> dict[str, object]:
-        """Return the entered values as text, and the withdrawn fact."""
-        facts_sent: dict[str, object] = {
-            name.removeprefix(PREFIX): value for name, value in self.values.items() if name.startswith(PREFIX) and value
-        }
-        if self.value(UNSET):
-            facts_sent[self.value(UNSET)] = TAKE_BACK
-        return facts_sent
-
-    def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its input, or above the form if it has none."""
-        errors = self.errors_by_input(error)
-        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
-        return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 def fact_input(fact: Fact, form: StateForm) -> ContractInput:

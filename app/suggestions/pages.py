@@ -287,7 +287,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
     """State facts like the API."""
 
     def act(form: StateForm) -> str:
-        state(engine, run_id, facts=form.facts(), author=form.value("author"), note=form.value("note"))
+        state(engine, run_id, facts=form.stated(), author=form.value("author"), note=form.value("note"))
         return f"/runs/{run_id}/next#stated"
 
     def again(session: Session, form: StateForm, _: ThreewallsError) -> Response:

@@ -17,6 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import RedirectResponse, Response
 
 from app.domain.contract.fields import FIELDS
+from app.domain.contract.statements import TAKE_BACK
 from app.domain.numbers import contract_value
 from app.domain.run import Value
 from app.errors import BrokenForm, Conflict, FieldError, InvalidChange, InvalidUpload, NotFound, ThreewallsError
@@ -299,9 +300,29 @@ def contract_input(name: str, form: Form, before: Value = None) -> ContractInput
     )
 
 
-def stated(values: Mapping[str, str]) -> dict[str, str]:
-    """Return the contract fields of a form that are not empty, as typed."""
-    return {name.removeprefix(PREFIX): value for name, value in values.items() if name.startswith(PREFIX) and value}
+def stated(values: Mapping[str, str], prefix: str = PREFIX) -> dict[str, str]:
+    """Return the values of inputs that begin with `prefix` and are not empty, by the rest of the name, as typed."""
+    return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix) and value}
+
+
+class StatementForm(Form):
+    """A form that states values of a run (inputs that begin with `prefix`), or withdraws one (named by `take_back`)."""
+
+    inputs = ("author", "note")
+    hidden = ("take_back",)
+    prefix: ClassVar[str] = PREFIX
+
+    def stated(self) -> dict[str, object]:
+        """Return the entered values by name, as typed, and the withdrawn one."""
+        entered: dict[str, object] = dict(stated(self.values, self.prefix))
+        withdrawn = self.value("take_back")
+        return entered | ({withdrawn: TAKE_BACK} if withdrawn else {})
+
+    def refused(self, error: ThreewallsError) -> Self:
+        """Return the form with `error` at its inputs; errors without an input are shown above the form."""
+        errors = self.errors_by_input(error)
+        elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
+        return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 class ContractForm(Form):

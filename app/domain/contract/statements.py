@@ -10,6 +10,9 @@ from app.domain.documents.metadata import read_metadata
 from app.domain.run import Stated, Value
 from app.errors import FieldError, InvalidMetadata
 
+TAKE_BACK = {"unset": True}
+"""Sent instead of a value to withdraw a statement."""
+
 
 def read_statements(fields: Mapping[str, object], path: str) -> dict[str, Stated]:
     """Return contract fields in canonical values. Raises InvalidMetadata that names all invalid ones below `path`."""

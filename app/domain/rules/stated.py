@@ -14,14 +14,13 @@ from typing import Literal
 
 import yaml
 
+from app.domain.contract.statements import TAKE_BACK
 from app.domain.numbers import gain_change
 from app.domain.rules.evidence import LEVEL_NAMES, OwnResult
 from app.domain.rules.facts import FACTS, Fact, typed
 from app.domain.rules.rule import Source
 from app.errors import FieldError
 
-TAKE_BACK = {"unset": True}
-"""Sent instead of a value to withdraw a statement."""
 MAX_TEXT = 500
 _JUDGED = frozenset(
     (

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from app.domain.contract.resolve import resolve
+from app.domain.contract.statements import TAKE_BACK
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log, parse_text
 from app.domain.performance.steady_state import steady_state
@@ -21,7 +22,6 @@ from app.domain.rules.phases import tuning_phases
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.rules.stated import (
     STATEABLE,
-    TAKE_BACK,
     Contradiction,
     contradictions,
     overruling,
