@@ -244,8 +244,7 @@ def _met(name: str, other: str, elsewhere: Mapping[int, Candidates]) -> str | No
 
 def interval(pool: Pool) -> Interval:
     """Return the step time of a result in ms, with its 95 % interval over launches."""
-    middle, half = pool.log_step_time, pool.half_width
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return Interval.of_logarithms(pool.log_step_time, pool.half_width)
 
 
 def _sentence(name: str, days: float, changes: int, other: str, *, before: bool) -> str:
@@ -349,8 +348,7 @@ def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:
     work = log_work(pool, figures)
     if work is None:
         return None
-    middle, half = work - pool.log_step_time, pool.half_width
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+    return Interval.of_logarithms(work - pool.log_step_time, pool.half_width)
 
 
 @dataclass(frozen=True, slots=True)

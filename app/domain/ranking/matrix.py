@@ -4,7 +4,6 @@ Best against best shows what a team gets; equal knobs show the effect of the axi
 segment of the stack's history, so that a change of the code is never taken for a difference.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -73,7 +72,7 @@ def contenders(
                 config_key=best.of.config_key,
                 runs=best.runs,
                 all_runs=sum(len(item.runs) for item in runs if name_of(item) == name),
-                step_time_ms=_interval(best),
+                step_time_ms=Interval.of_logarithms(best.log_step_time, best.half_width),
                 directional=best.directional,
                 compared=compared,
                 at_equal_knobs=_at_equal_knobs(own, against, (name, reference), axis) if is_rival else None,
@@ -122,11 +121,6 @@ def _knobs(runs: ScalingRuns, axis: frozenset[str]) -> frozenset[tuple[str, obje
 
 def _compared(first: ScalingPool, second: ScalingPool, names: tuple[str, str]) -> PairwiseComparison:
     return compare_pair(first, second, names)
-
-
-def _interval(pool: ScalingPool) -> Interval:
-    middle, half = pool.log_step_time, pool.half_width
-    return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
 
 
 # --- Dispatchers against EP degrees, for one stack and class of runs.

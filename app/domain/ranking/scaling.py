@@ -262,8 +262,7 @@ class MeasuredSize:
 
     @property
     def step_time_ms(self) -> Interval:
-        middle, half = self.pool.log_step_time, self.pool.half_width
-        return Interval(math.exp(middle), math.exp(middle - half), math.exp(middle + half))
+        return Interval.of_logarithms(self.pool.log_step_time, self.pool.half_width)
 
     @property
     def directional(self) -> bool:

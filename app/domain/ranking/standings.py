@@ -3,6 +3,7 @@
 The values are stored and served as they are; pages recompute nothing.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,6 +34,10 @@ class Interval:
     value: float
     low: float | None = None
     high: float | None = None
+
+    @classmethod
+    def of_logarithms(cls, middle: float, half_width: float) -> "Interval":
+        return cls(math.exp(middle), math.exp(middle - half_width), math.exp(middle + half_width))
 
 
 @dataclass(frozen=True, slots=True)
