@@ -145,10 +145,6 @@ class _New:
     added_bytes: int
     keeps: int
 
-    @property
-    def key(self) -> str:
-        return self.file.stored.key
-
 
 class _OvertakenError(Exception):
     """Raised when another request appended to the file meanwhile."""
@@ -220,8 +216,8 @@ def _append(
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
             # Replaced segments stay for a while, for requests that read them just now.
-            noted_at = objects.about_to_put(session, [new.key, *stored_log.keys[new.keeps :]])
-        with forgotten_on_failure(engine, log_files, [new.key], noted_at):
+            noted_at = objects.about_to_put(session, [new.file.stored.key, *stored_log.keys[new.keeps :]])
+        with forgotten_on_failure(engine, log_files, [new.file.stored.key], noted_at):
             log_files.keep(new.file)
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
@@ -338,7 +334,9 @@ def _write_segment(session: Session, run_id: int, stored_log: StoredLog, new: _N
     late = delete(SegmentRow).where(col(SegmentRow.file_id) == file_id, col(SegmentRow.position) >= new.keeps)
     session.execute(late)
     session.add(
-        SegmentRow(file_id=file_id, position=new.keeps, size_bytes=new.file.stored.size_bytes, object_key=new.key)
+        SegmentRow(
+            file_id=file_id, position=new.keeps, size_bytes=new.file.stored.size_bytes, object_key=new.file.stored.key
+        )
     )
     return file_id
 

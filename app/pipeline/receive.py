@@ -204,10 +204,6 @@ class Staged:
     cut: str
     file: StagedFile
 
-    @property
-    def key(self) -> str:
-        return self.file.stored.key
-
 
 IntoProject = Callable[[str | None], str]
 """Map the project stated in the metadata to the slug that the upload goes to; raises if the sender may not use it."""
@@ -257,7 +253,7 @@ def accept_upload(
         upload = UploadIdentity(
             content_key(document, files_sent, is_open, stored_key), idempotency_key, stored_key, uploader, project
         )
-        keys = [file.key for file in staged]
+        keys = [file.file.stored.key for file in staged]
         room = sum(file.file.stored.size_bytes for file in staged) + (max(expects, 1) if is_open else 0)
         with transaction(engine) as session:
             target = find_target(session, settings, upload)

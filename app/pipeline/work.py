@@ -217,8 +217,14 @@ class WorkQueue:
         """Claim the row and return its columns; None when another worker has it or there is nothing to do."""
         return session.execute(self._claim, {"row_id": row_id, **times}).one_or_none()
 
-    def _due_ids(self, session: Session, times: Mapping[str, Any], limit: int) -> list[int]:
-        """Return abandoned rows first, then waiting ones, each by how long they are due."""
+    def times(self, settings: Settings) -> dict[str, Any]:
+        """Return the parameters of the statements that claim and park rows."""
+        lease = timedelta(seconds=settings.lease_seconds)
+        return _times(lease, lease) | {"max_attempts": settings.max_attempts}
+
+    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
+        """Return the ids of the rows to claim now: abandoned ones first, then waiting ones, longest due first."""
+        times = self.times(settings)
         ids: list[int] = []
         for statement in self._due:
             ids += session.execute(statement, {**times, "most": limit - len(ids)}).scalars()
@@ -303,10 +309,6 @@ class RunQueue(WorkQueue):
         ended = self.finished(self.is_unchanged, bindparam("again_at")) | {"attempts": attempts}
         values = {name: bindparam(f"new_{name}", type_=columns[name].type) for name in names}
         return update(self.table).where(self.is_own).values(**ended | values).returning(columns.work)
-
-    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
-        """Return the ids of the runs to read now."""
-        return self._due_ids(session, self.times(settings), limit)
 
     def times(self, settings: Settings) -> dict[str, Any]:
         longest_rest = timedelta(seconds=(REST_FACTOR + 1) * settings.task_hard_limit_seconds)
@@ -497,10 +499,6 @@ class StackQueue(WorkQueue):
         state: Work | None = session.execute(self._finish, claim.parameters | {"now": utc_now()}).scalar_one_or_none()
         return state
 
-    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
-        """Return the ids of the stacks to judge and rank now."""
-        return self._due_ids(session, self.times(settings), limit)
-
     def parked(self, session: Session) -> int:
         """Return how many stacks are parked because all attempts to judge them ended without a result."""
         columns = self.table.c
@@ -514,10 +512,6 @@ class StackQueue(WorkQueue):
             columns.project_id == project_id, columns.stack_key == stack_key, columns.work != ""
         )
         return cast("int | None", session.execute(statement).scalar_one_or_none())
-
-    def times(self, settings: Settings) -> dict[str, Any]:
-        lease = timedelta(seconds=settings.lease_seconds)
-        return _times(lease, lease) | {"max_attempts": settings.max_attempts}
 
 
 # --- Deliveries, to be sent.
@@ -719,14 +713,6 @@ class ProfileQueue(WorkQueue):
         """Write the result and end the claim. Return False, with nothing written, when the claim was lost."""
         ended = self.finished(self.is_unchanged, utc_now())
         return self.write(session, claim, **ended, processed_at=utc_now(), **columns)
-
-    def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
-        """Return the ids of the profiles to read now."""
-        return self._due_ids(session, self.times(settings), limit)
-
-    def times(self, settings: Settings) -> dict[str, Any]:
-        lease = timedelta(seconds=settings.lease_seconds)
-        return _times(lease, lease) | {"max_attempts": settings.max_attempts}
 
 
 run_queue = RunQueue()
