@@ -92,6 +92,17 @@ class InvalidMetadata(InvalidUpload):
 class InvalidChange(ThreewallsError):
     title = "Invalid change"
 
+    @classmethod
+    def of(cls, *errors: FieldError, outcome: str = "Nothing was changed") -> InvalidChange:
+        """Return the error that names the fields to correct. `outcome`: what it means for the change."""
+        names = ", ".join(dict.fromkeys(error.field for error in errors))
+        return cls(f"Correct {names}. {outcome}.", errors)
+
+    @classmethod
+    def of_field(cls, field: str, message: str, outcome: str = "Nothing was changed") -> InvalidChange:
+        """Return the error of one field. `message` follows the name of the field: `must be ...`."""
+        return cls(f"{outcome}: the {field.replace('_', ' ')} {message}.", (FieldError(field, message),))
+
 
 class InvalidQuery(ThreewallsError):
     title = "Invalid filter"

@@ -11,7 +11,7 @@ from app.access.members import read_role
 from app.access.members_api import LARGEST_ID, Author, Slug, UserId
 from app.access.members_pages import MAX_FIELDS, MemberForm
 from app.domain.access.principal import Action, Role
-from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
+from app.errors import Conflict, InvalidChange, NotFound, ThreewallsError
 from app.storage import groups
 from app.storage.database import read_session, transaction
 from app.storage.groups import MAX_NAME, Group, GroupRole
@@ -165,8 +165,7 @@ def give_role(engine: AppEngine, slug: str, name: str, role: str, *, by: str) ->
     with transaction(engine) as session:
         project, group = find_project(session, slug), groups.find_group(session, name)
         if group is None:
-            why = "does not match a group; an administrator creates groups"
-            raise InvalidChange(f"Nothing was changed: the name {why}.", (FieldError("name", why),))
+            raise InvalidChange.of_field("name", "does not match a group; an administrator creates groups")
         groups.set_group_role(session, project_id=project.id or 0, group_id=group.id or 0, role=new_role, by=by)
 
 

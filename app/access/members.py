@@ -128,8 +128,7 @@ def read_role(text: str) -> Role:
     try:
         return Role(text)
     except ValueError:
-        why = f"must be one of {', '.join(Role)}"
-        raise InvalidChange(f"Nothing was changed: the role {why}.", (FieldError("role", why),)) from None
+        raise InvalidChange.of_field("role", f"must be one of {', '.join(Role)}") from None
 
 
 # --- Users: created with an initial password, disabled, made administrators, given a new password.

@@ -30,7 +30,7 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
-from app.errors import FieldError, InvalidChange
+from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
 from app.history.queries import (
     ALL,
@@ -82,7 +82,7 @@ def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
     with transaction(engine, durable=True) as session:
         run = session.get(RunRow, number)
         if run is None or run.stack_key != stack_key:
-            raise _refused("run", f"must be the number of a run of this stack; {number} is not")
+            raise InvalidChange.of_field("run", f"must be the number of a run of this stack; {number} is not")
         stacks = pin(session, number, form.value("author"), form.value("note"))
     _enqueue_judging(stacks)
     log.info("run_pinned", run_id=number)
@@ -94,7 +94,7 @@ def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
     with transaction(engine, durable=True) as session:
         pin = session.get(PinRow, number)
         if pin is None or pin.stack_key != stack_key:
-            raise _refused("pin", "is not a pin of this stack; reload the page")
+            raise InvalidChange.of_field("pin", "is not a pin of this stack; reload the page")
         stacks = unpin(session, number, form.value("author"), form.value("note"))
     _enqueue_judging(stacks)
     log.info("run_unpinned", pin_id=number)
@@ -107,12 +107,8 @@ def _enqueue_judging(stacks: list[int]) -> None:
 
 def _number(text: str, name: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-        raise _refused(name, "must be the number of a run")
+        raise InvalidChange.of_field(name, "must be the number of a run")
     return int(text)
-
-
-def _refused(name: str, message: str) -> InvalidChange:
-    return InvalidChange(f"The {name} {message}. Nothing was changed.", (FieldError(name, message),))
 
 
 TABLE_ROWS = 25

@@ -67,7 +67,7 @@ def add_receiver(engine: Engine, settings: Settings, slug: str, spec: ReceiverSp
         spec = _checked(session, settings, project, spec, None)
         count = select(func.count()).where(col(ReceiverRow.project_id) == project.id)
         if session.execute(count).scalar_one() >= MOST_RECEIVERS:
-            raise _refused("name", f"exceeds the limit of {MOST_RECEIVERS} receivers per project")
+            raise InvalidChange.of_field("name", f"exceeds the limit of {MOST_RECEIVERS} receivers per project")
         secret = new_secret() if spec.kind == WEBHOOK else ""
         row = ReceiverRow(
             project_id=project.id or 0, kind=spec.kind, name=spec.name, target=spec.target, secret=secret,
@@ -118,7 +118,7 @@ def new_secret_of(engine: Engine, slug: str, receiver_id: int, author: str) -> s
     with transaction(engine, durable=True) as session:
         row = receiver_of(session, slug, receiver_id)
         if row.kind != WEBHOOK:
-            raise _refused("kind", "must be webhook: only webhooks are signed")
+            raise InvalidChange.of_field("kind", "must be webhook: only webhooks are signed")
         row.secret = new_secret()
         _record(session, row, author, "secret_renewed")
         return row.secret
@@ -147,7 +147,7 @@ def checked_author(author: str) -> str:
     """Return the author in one line. Raises InvalidChange."""
     author = one_line(author)
     if not 0 < len(author) <= MAX_AUTHOR:
-        raise _refused("author", AUTHOR_ERROR)
+        raise InvalidChange.of_field("author", AUTHOR_ERROR)
     return author
 
 
@@ -178,8 +178,7 @@ def _checked(
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
-        names = ", ".join(error.field for error in errors)
-        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+        raise InvalidChange.of(*errors)
     events = tuple(event for event in EVENTS if event in spec.events)
     target = target or (row.target if row else "")
     return ReceiverSpec(name, kind, target, events, tuple(dict.fromkeys(stacks)), author, spec.address)
@@ -253,10 +252,6 @@ def _record(
         session, who=who, subject="receiver", subject_id=row.id or 0, action=action, project_id=row.project_id,
         before=before, after=after, note=row.name,
     )  # fmt: skip
-
-
-def _refused(field: str, message: str) -> InvalidChange:
-    return InvalidChange(f"{field} {message}. Nothing was changed.", (FieldError(field, message),))
 
 
 # --- Messages that users request: tests, and replays of single messages or of all failed ones.

@@ -144,7 +144,7 @@ def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int
     run = get_run(session, run_id)
     own = _open_proposal(session, run)
     if own.proposed_by == who:
-        raise _refused("author", f"must be a user other than {who}, who proposed the run")
+        raise InvalidChange.of_field("author", f"must be a user other than {who}, who proposed the run")
     return pin(session, run_id, who, note or own.note)
 
 
@@ -177,11 +177,11 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
 def _require_eligible(run: RunRow) -> None:
     """Raise InvalidChange for a run that no baseline uses, or that changes a setting only to measure it."""
     if run.status != "ready" or not run.stack_key:
-        raise _refused("run", "has no figures yet, so it cannot be a baseline")
+        raise InvalidChange.of_field("run", "has no figures yet, so it cannot be a baseline")
     if run.outcome in ENDED_BADLY or run.quarantine:
-        raise _refused("run", "failed or is quarantined, so it is never part of a baseline")
+        raise InvalidChange.of_field("run", "failed or is quarantined, so it is never part of a baseline")
     if run.purpose == "experiment":
-        raise _refused(
+        raise InvalidChange.of_field(
             "run",
             "has the purpose experiment, so it cannot be the golden baseline. "
             "Run its configuration with the purpose ci, and propose that run",
@@ -201,7 +201,7 @@ def _open_proposal(session: Session, run: RunRow) -> GoldenProposalRow:
     for proposal in _open_proposals(session, run):
         if proposal.run_id == run.id:
             return proposal
-    raise _refused("run", "has no open proposal to be the golden baseline")
+    raise InvalidChange.of_field("run", "has no open proposal to be the golden baseline")
 
 
 def _decide(proposal: GoldenProposalRow, state: str, who: str, reason: str) -> None:
@@ -213,7 +213,9 @@ def set_baseline_rules(session: Session, project: ProjectRow, who: str, *, basel
     who, _ = checked(who, "")
     branch = one_line(baseline_branch)
     if not 0 < len(branch) <= MAX_BRANCH:
-        raise _refused("baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any")
+        raise InvalidChange.of_field(
+            "baseline_branch", f"must name a branch in 1 to {MAX_BRANCH} characters, or * for any"
+        )
     if branch == project.baseline_branch:
         return []
     because = f"The baseline branch was changed from {project.baseline_branch} to {branch}."
@@ -281,15 +283,8 @@ def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
     if len(note) > MAX_NOTE or (needed and not note):
         errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
     if errors:
-        names = ", ".join(error.field for error in errors)
-        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+        raise InvalidChange.of(*errors)
     return who, note
-
-
-def _refused(field: str, message: str) -> InvalidChange:
-    return InvalidChange(
-        f"The {field.replace('_', ' ')} {message}. Nothing was changed.", (FieldError(field, message),)
-    )
 
 
 def _record(session: Session, run: RunRow, who: str, action: str, note: str, **sides: Mapping[str, object]) -> None:

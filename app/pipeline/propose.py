@@ -188,9 +188,7 @@ def _check(wish: Wish) -> None:
     if wish.effect_pct is not None and not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
         errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
     if errors:
-        raise InvalidChange(
-            f"Correct {', '.join(error.field for error in errors)}. Nothing was planned.", tuple(errors)
-        )
+        raise InvalidChange.of(*errors, outcome="Nothing was planned")
 
 
 def _refused(field: str, message: str) -> InvalidChange:

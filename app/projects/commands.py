@@ -218,8 +218,7 @@ def _rules_checked(links: Mapping[str, str], branch: str, author: str) -> dict[s
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
-        names = ", ".join(error.field for error in errors)
-        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+        raise InvalidChange.of(*errors)
     return read
 
 
@@ -257,9 +256,7 @@ def set_quota(
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", AUTHOR_ERROR))
     if errors:
-        raise InvalidChange(
-            f"Correct {', '.join(error.field for error in errors)}. Nothing was changed.", tuple(errors)
-        )
+        raise InvalidChange.of(*errors)
     with transaction(engine, durable=True) as session:
         project = find_project(session, slug)
         before = {"bytes": project.quota_bytes, "runs_a_day": project.quota_runs_a_day}

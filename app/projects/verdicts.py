@@ -123,8 +123,7 @@ def _checked(session: Session, project_id: int, stated: Mapping[str, Any], autho
     if not 0 < len(author) <= MAX_AUTHOR:
         errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
     if errors:
-        names = ", ".join(error.field for error in errors)
-        raise InvalidChange(f"Correct {names}. Nothing was changed.", tuple(errors))
+        raise InvalidChange.of(*errors)
     return after
 
 
@@ -193,7 +192,7 @@ def read_limits(text: str) -> dict[str, Any]:
             scope["thresholds"][words[0]] = value
         else:
             message = f"cannot be read: {part[:60]!r}. Write `METRIC at least VALUE` or `STACK relevance_pct VALUE`"
-            raise InvalidChange(f"The limits {message}. Nothing was changed.", (FieldError("limits", message),))
+            raise InvalidChange.of_field("limits", message)
     return read
 
 

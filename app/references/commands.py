@@ -35,7 +35,6 @@ FACTS = (
 """Values of a figure outside its contract."""
 CONTRACT = "contract."
 """Prefix of contract fields in errors."""
-_REFUSED = "Nothing was changed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +82,7 @@ def change_reference(
     with transaction(engine, durable=True) as session:
         row = _locked(session, number)
         if row.withdrawn_at is not None:
-            raise InvalidChange(f"Reference point {number} was withdrawn. {_REFUSED}")
+            raise InvalidChange(f"Reference point {number} was withdrawn. Nothing was changed.")
         _refuse_if_changed(session, row, by)
         old = from_json(ReferencePoint, row.point)
         point = _point(stated_values(old), statement, errors)
@@ -110,7 +109,7 @@ def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None
     """Withdraw a reference point; withdrawing twice has no effect. Raises NotFound, InvalidChange, EditConflict."""
     by, errors = _checked(by)
     if errors:
-        raise _refused(*errors)
+        raise InvalidChange.of(*errors)
     with transaction(engine, durable=True) as session:
         row = _locked(session, number)
         if row.withdrawn_at is not None:
@@ -145,7 +144,7 @@ def _point(
     except InvalidReference as error:
         wrong |= {(CONTRACT + name if name in FIELDS else name): why for name, why in error.fields.items()}
     if wrong or errors:
-        raise _refused(*errors, *(FieldError(name, why) for name, why in wrong.items()))
+        raise InvalidChange.of(*errors, *(FieldError(name, why) for name, why in wrong.items()))
     return point
 
 
@@ -195,7 +194,7 @@ def _project(session: Session, slug: str) -> tuple[int | None, str]:
         return None, ""
     chosen = select_any(ProjectRow.id, ProjectRow.slug).where(col(ProjectRow.slug_lower) == slug.lower())
     if (row := session.execute(chosen).one_or_none()) is None:
-        raise _refused(FieldError("project", "is not a project; a project is created by its first upload"))
+        raise InvalidChange.of(FieldError("project", "is not a project; a project is created by its first upload"))
     return row.id, row.slug
 
 
@@ -203,7 +202,8 @@ def _refuse_too_many(session: Session) -> None:
     in_force = select(func.count()).where(col(ReferencePointRow.withdrawn_at).is_(None))
     if session.execute(in_force).scalar_one() >= MAX_IN_FORCE:
         raise InvalidChange(
-            f"The limit of {MAX_IN_FORCE:,} figures is reached. Withdraw figures that are no longer needed. {_REFUSED}"
+            f"The limit of {MAX_IN_FORCE:,} figures is reached. Withdraw figures that are no longer needed. "
+            "Nothing was changed."
         )
 
 
@@ -215,7 +215,7 @@ def _refuse_twin(session: Session, point: ReferencePoint, project: str, but: int
             and reference.id != str(but)
             and reference.point == point
         ):
-            raise _refused(
+            raise InvalidChange.of(
                 FieldError("source", f"already exists with the same figures: reference point {reference.id}")
             )
 
@@ -240,8 +240,3 @@ def _record(
         session, who=by.author, subject="reference", subject_id=row.id or 0, action=action, project_id=project_id,
         note=by.reason, **sides,
     )  # fmt: skip
-
-
-def _refused(*errors: FieldError) -> InvalidChange:
-    names = ", ".join(dict.fromkeys(error.field for error in errors))
-    return InvalidChange(f"Correct {names}. {_REFUSED}", errors)

@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.access.principal import Role
 from app.domain.text import one_line
-from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.errors import Conflict, InvalidChange, NotFound
 from app.storage import audit, users
 from app.storage.tables import GroupMemberRow, GroupRoleRow, GroupRow, ProjectRow, UserRow, select_any
 
@@ -57,11 +57,11 @@ def create_group(session: Session, name: str, *, by: str) -> Group:
     """Create a group without members and roles. Raises InvalidChange, GroupExists."""
     name = one_line(name)
     if not 0 < len(name) <= MAX_NAME:
-        raise _refused("name", f"must have 1 to {MAX_NAME} characters")
+        raise InvalidChange.of_field("name", f"must have 1 to {MAX_NAME} characters")
     if find_group(session, name) is not None:
         raise GroupExists(f"The group {name} exists already. Nothing was changed. Choose another name.")
     if session.execute(select_any(func.count()).select_from(GroupRow)).scalar_one() >= MAX_GROUPS:
-        raise _refused("name", f"exceeds the limit of {MAX_GROUPS} groups; delete one first")
+        raise InvalidChange.of_field("name", f"exceeds the limit of {MAX_GROUPS} groups; delete one first")
     row = GroupRow(name=name, created_by=by)
     session.add(row)
     session.flush()
@@ -91,7 +91,9 @@ def add_to_group(session: Session, group_id: int, name: str, *, by: str) -> None
     """Add the user with this name to a group. Raises InvalidChange, NotFound."""
     row, user = get_group(session, group_id), users.find_user(session, name)
     if user is None or user.disabled_at is not None:
-        raise _refused("name", f"must belong to an active user; {one_line(name)[: users.MAX_NAME]} does not")
+        raise InvalidChange.of_field(
+            "name", f"must belong to an active user; {one_line(name)[: users.MAX_NAME]} does not"
+        )
     member = session.get(GroupMemberRow, (group_id, user.id))
     if member is not None and not member.by_provider:
         return
@@ -199,7 +201,3 @@ def groups_of_project(session: Session, project_id: int) -> list[GroupRole]:
         GroupRole(row.group_id, group.name, Role(row.role), row.added_by, tuple(members.get(row.group_id, ())))
         for row, group in rows
     ]
-
-
-def _refused(name: str, why: str) -> InvalidChange:
-    return InvalidChange(f"Nothing was changed: the {name} {why}.", (FieldError(name, why),))

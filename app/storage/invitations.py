@@ -10,7 +10,7 @@ from sqlmodel import Session, col
 
 from app.domain.access.principal import Role
 from app.domain.access.secrets import digest, new_share_secret
-from app.errors import FieldError, InvalidChange, NotFound
+from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.tables import InvitationRow, ProjectRow, select_any, utc_now
@@ -54,12 +54,16 @@ def create_invitation(
 ) -> tuple[Invitation, str]:
     """Create an invitation and return it with its secret, which is never shown again. Raises InvalidChange."""
     if not 1 <= days <= MAX_DAYS:
-        raise _refused("days", f"must be 1 to {MAX_DAYS} days")
+        raise InvalidChange.of_field("days", f"must be 1 to {MAX_DAYS} days", "No invitation was created")
     open_now = select(func.count()).select_from(InvitationRow).where(
         col(InvitationRow.project_id) == project.id, *_OPEN, col(InvitationRow.expires_at) > utc_now()
     )  # fmt: skip
     if session.execute(open_now).scalar_one() >= MAX_OPEN:
-        raise _refused("role", f"cannot be given: {MAX_OPEN} invitations are open. Revoke those no longer needed")
+        raise InvalidChange.of_field(
+            "role",
+            f"cannot be given: {MAX_OPEN} invitations are open. Revoke those no longer needed",
+            "No invitation was created",
+        )
     secret = new_share_secret()
     row = InvitationRow(
         project_id=project.id or 0, role=role.value, email=email, digest=digest(secret), created_by=by,
@@ -143,7 +147,3 @@ def _invitation(row: InvitationRow, slug: str) -> Invitation:
         aware(row.expires_at), aware(row.accepted_at) if row.accepted_at else None, row.accepted_by,
         aware(row.revoked_at) if row.revoked_at else None, row.revoked_by,
     )  # fmt: skip
-
-
-def _refused(field: str, why: str) -> InvalidChange:
-    return InvalidChange(f"No invitation was created: {field} {why}.", (FieldError(field, why),))

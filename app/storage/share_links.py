@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 from sqlmodel import Session, col
 
 from app.domain.access.secrets import digest, new_share_secret
-from app.errors import FieldError, InvalidChange, NotFound
+from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
@@ -72,14 +72,18 @@ def share_link(row: ShareLinkRow) -> ShareLink:
 def make_share_link(session: Session, *, project_id: int, page: str, days: int, by: str) -> tuple[ShareLink, str]:
     """Create a link and return it with its secret, which is never shown again. Raises InvalidChange."""
     if not 1 <= days <= MAX_DAYS:
-        raise _refused("days", f"must be 1 to {MAX_DAYS} days")
+        raise InvalidChange.of_field("days", f"must be 1 to {MAX_DAYS} days", "No link was created")
     active = select(func.count()).select_from(ShareLinkRow).where(
         col(ShareLinkRow.project_id) == project_id,
         col(ShareLinkRow.revoked_at).is_(None),
         col(ShareLinkRow.expires_at) > utc_now(),
     )  # fmt: skip
     if session.execute(active).scalar_one() >= MAX_ACTIVE:
-        raise _refused("page", f"has too many active links: {MAX_ACTIVE}. Revoke links that are no longer needed")
+        raise InvalidChange.of_field(
+            "page",
+            f"has too many active links: {MAX_ACTIVE}. Revoke links that are no longer needed",
+            "No link was created",
+        )
     secret = new_share_secret()
     row = ShareLinkRow(
         project_id=project_id,
@@ -137,7 +141,3 @@ def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: st
             before={"page": row.page},
         )  # fmt: skip
     return share_link(row)
-
-
-def _refused(field: str, why: str) -> InvalidChange:
-    return InvalidChange(f"No link was created: {field} {why}.", (FieldError(field, why),))

@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 from app.domain.access.principal import Scope, TokenHolder
 from app.domain.access.secrets import digest, new_token, shown
 from app.domain.text import one_line
-from app.errors import FieldError, InvalidChange, NotFound
+from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
@@ -53,13 +53,13 @@ def make_token(
     """
     name = one_line(name)
     if not 0 < len(name) <= MAX_NAME:
-        raise _refused("name", f"must have 1 to {MAX_NAME} characters")
+        raise InvalidChange.of_field("name", f"must have 1 to {MAX_NAME} characters")
     if not scopes:
-        raise _refused("scopes", "must be one or more of upload, read and triage")
+        raise InvalidChange.of_field("scopes", "must be one or more of upload, read and triage")
     if expires_at is not None and expires_at <= utc_now():
-        raise _refused("expires_at", "must be in the future")
+        raise InvalidChange.of_field("expires_at", "must be in the future")
     if name in _names_in_force(session, project_id):
-        raise _refused(
+        raise InvalidChange.of_field(
             "name", f"must be unique: an active token has the name {name}. Revoke that token or choose another name"
         )
     token = new_token()
@@ -160,7 +160,3 @@ def count_tokens(session: Session, project_id: int) -> tuple[int, int]:
     counts = select(func.count(), func.count().filter(in_force())).where(col(TokenRow.project_id) == project_id)
     total, valid = session.execute(counts.select_from(TokenRow)).one()
     return total, valid
-
-
-def _refused(field: str, message: str) -> InvalidChange:
-    return InvalidChange(f"Nothing was saved: {field} {message}.", (FieldError(field, message),))

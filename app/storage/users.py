@@ -13,7 +13,7 @@ from app.domain.access import passwords
 from app.domain.access.principal import LoggedInUser, Role
 from app.domain.access.secrets import digest, new_session_id
 from app.domain.text import one_line
-from app.errors import Conflict, FieldError, InvalidChange, NotFound
+from app.errors import Conflict, InvalidChange, NotFound
 from app.settings import get_settings
 from app.storage import audit
 from app.storage.access_changes import OF_NO_ACCOUNT
@@ -198,13 +198,13 @@ def checked_name(text: str) -> str:
     """Return the name as stored. Raises InvalidChange for one that resembles another actor."""
     name = one_line(unicodedata.normalize("NFKC", text))
     if not 0 < len(name) <= MAX_NAME:
-        raise _refused("name", f"must have 1 to {MAX_NAME} characters")
+        raise InvalidChange.of_field("name", f"must have 1 to {MAX_NAME} characters")
     if not _LETTERS.fullmatch(name):
-        raise _refused(
+        raise InvalidChange.of_field(
             "name", "must start with a letter (a to z) or a digit, and may also contain spaces and . _ - ' + @"
         )
     if _RESERVED.fullmatch(name):
-        raise _refused("name", "is reserved by the audit log")
+        raise InvalidChange.of_field("name", "is reserved by the audit log")
     return name
 
 
@@ -218,7 +218,7 @@ def plain_name(text: str) -> str:
 
 def _new_hash(password: str, name: str) -> str:
     if wrong := passwords.problem_with(password, name):
-        raise _refused("password", wrong)
+        raise InvalidChange.of_field("password", wrong)
     return passwords.hashed(password, get_settings().password_memory_mib)
 
 
@@ -229,10 +229,6 @@ def to_user(row: UserRow) -> User:
         aware(row.created_at), aware(row.last_login_at) if row.last_login_at else None,
         aware(row.disabled_at) if row.disabled_at else None,
     )  # fmt: skip
-
-
-def _refused(field: str, message: str) -> InvalidChange:
-    return InvalidChange(f"Nothing was changed: the {field} {message}.", (FieldError(field, message),))
 
 
 # --- The members of a project.

@@ -293,8 +293,7 @@ def read_knobs(stated: Mapping[str, object], contract: Contract) -> tuple[KnobCh
     if not errors and not changed:
         errors.append(FieldError("knobs", "must change at least one value; the run already has these"))
     if errors:
-        names = ", ".join(error.field for error in errors)
-        raise InvalidChange(f"Correct {names}. Nothing was planned.", tuple(errors))
+        raise InvalidChange.of(*errors, outcome="Nothing was planned")
     return changed
 
 
