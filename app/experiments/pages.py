@@ -174,11 +174,6 @@ def run_lines(experiment: Experiment) -> tuple[RunLine, ...]:
     )
 
 
-def left_out(experiment: Experiment, side: Side) -> int:
-    """Runs of a side that are read and do not count."""
-    return sum(not run.counts for run in experiment.side(side))
-
-
 def _axis(times: list[float]) -> tuple[float, float]:
     if not times:
         return 0.0, 1.0

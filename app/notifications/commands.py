@@ -44,7 +44,6 @@ MOST_STACKS = 50
 MOST_MAILBOXES_OF_A_PROJECT = 60
 """Limits mail to people who did not agree to it."""
 _SHORTEST_KEY = 6
-_LIKE = "%_\\"
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,13 +187,6 @@ def set_role(session: Session, *, project_id: int, user_id: int, role: Role | No
     return True
 
 
-def disable(session: Session, row: UserRow, *, by: str) -> None:
-    """Disable a user immediately. The row stays, because the audit log refers to its name."""
-    row.disabled_at = row.disabled_at or utc_now()
-    session.add(row)
-    audit.record(session, who=by, subject="account", subject_id=row.id or 0, action="disabled")
-
-
 def checked_name(text: str) -> str:
     """Return the name as stored. Raises InvalidChange for one that resembles another actor."""
     name = one_line(unicodedata.normalize("NFKC", text))

@@ -107,7 +107,7 @@ def test_a_name_without_an_account_costs_as_much_as_one_with(
 def test_who_is_disabled_or_has_no_password_does_not_come_in(teams: Teams, browser: TestClient) -> None:
     assert log_in(browser, "contributor", "") == 422
     with transaction(teams.engine) as session:
-        users.disable(session, users.get_user(session, teams.users["viewer"]), by="test")
+        users.set_standing(session, users.get_user(session, teams.users["viewer"]), disabled=True, by="test")
     assert log_in(browser) == 422
 
 

@@ -185,7 +185,7 @@ def test_who_is_disabled_stays_out(teams: Teams, browser: TestClient) -> None:
     with transaction(teams.engine) as session:
         row = users.find_user(session, "ada")
         assert row
-        users.disable(session, row, by="test")
+        users.set_standing(session, row, disabled=True, by="test")
     assert kind(browser) == "nobody"
     refused(fresh(teams), "Your user is disabled")
 

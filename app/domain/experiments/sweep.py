@@ -8,14 +8,11 @@ better than it is, so more values make each test stricter.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from app.domain.experiments.values import UNDECIDED, PlannedGain, Sizing, State
 from app.domain.numbers import gain_change, plural
 
 FEWEST_VALUES, MOST_VALUES = 2, 12
-
-Place = Literal["waiting", "measured", "dropped", "confirming", "won", "lost"]
 
 
 @dataclass(frozen=True, slots=True)

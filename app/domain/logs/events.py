@@ -15,36 +15,6 @@ MAX_TEXT = 500
 REACH = 2000
 """Bytes inspected on either side of a key, so that the cost does not depend on the length of the line."""
 
-KINDS = {
-    "training_started": "A process starts training. A second one in a log is a restart.",
-    "checkpoint_loaded": "Training resumes from a checkpoint; `iteration` is the one at which it was saved.",
-    "checkpoint_saved": "A checkpoint was saved.",
-    "validation": "A validation loss was printed.",
-    "training_done": "Training is complete.",
-    "exit_duration": "The trainer stopped at its time limit and expects to be resumed.",
-    "exit_signal": "The trainer stopped after a signal (SIGTERM).",
-    "exit_iteration": "The trainer stopped at the configured exit iteration.",
-    "deepep_missing": "DeepEP could not be imported.",
-    "hybridep_missing": "HybridEP could not be imported.",
-    "ncclep_missing": "Transformer Engine has no NCCL EP.",
-    "dispatcher_refused": "The trainer rejected the dispatcher's settings.",
-    "dispatcher_fallback": "The trainer fell back to another dispatcher than the requested one.",
-    "permute_fallback": "HybridEP fell back to the unfused permutation although the fused one was requested.",
-    "optimizer_fallback": "The trainer fell back to a slower optimizer because a package is missing.",
-    "router_dtype": "A dispatcher requires float32 router probabilities, but the router uses another type.",
-    "graph_captured": "CUDA graphs were captured. The text identifies the implementation.",
-    "out_of_memory": "A GPU ran out of memory.",
-    "deepep_timeout": "DeepEP waited too long for tokens.",
-    "nccl_timeout": "A collective operation timed out.",
-    "nccl_error": "NCCL reported an error.",
-    "not_finite": "The NaN checks found a value that is not finite, or not reproducible.",
-    "process_failed": "torchrun reported a failed process.",
-    "exit_code": "torchrun reported the exit code of a process.",
-    "scheduler": "Slurm reported an error or ended the job.",
-    "error": "Another Python exception.",
-}
-"""Descriptions by `LogEvent.kind`."""
-
 FAILURES = frozenset(
     {
         "deepep_missing",

@@ -96,11 +96,6 @@ class ClassSummary:
     groups: tuple[TallyGroup, ...]
 
 
-def across(standings: Iterable[StackStandings], floor: str) -> tuple[ClassSummary, ...]:
-    """Return a summary for each hardware, family and class among `standings`. Different classes are never added up."""
-    return summaries(board_results(stack, board) for stack in standings for board in stack.boards_at(floor))
-
-
 def summaries(boards: Iterable[BoardResults]) -> tuple[ClassSummary, ...]:
     """Return the summaries of board results that share one evidence floor."""
     classes: dict[tuple[str, str, str, str], list[BoardResults]] = {}

@@ -148,9 +148,8 @@ def test_an_exit_code_has_the_rank_that_its_report_names() -> None:
     assert [(event.kind, event.rank) for event in reported] == [("exit_code", 9), ("exit_code", 6)]
 
 
-def test_every_kind_is_described_and_tried_here() -> None:
-    assert {kind for _, kind, _, _ in LINES} == set(events.KINDS)
-    assert set(events.KINDS) >= events.FAILURES | events.ENDS
+def test_every_end_of_a_run_is_tried_here() -> None:
+    assert {kind for _, kind, _, _ in LINES} >= events.FAILURES | events.ENDS
 
 
 @pytest.mark.parametrize(

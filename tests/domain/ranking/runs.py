@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from app.domain.definitions import DEFINITION_VERSION
+from app.domain.ranking.across import ClassSummary, board_results, summaries
 from app.domain.ranking.rank import Priors, rank_stack
 from app.domain.ranking.runs import RankedRun
 from app.domain.ranking.standings import StackStandings
@@ -97,3 +98,8 @@ def rank_runs(runs: Iterable[RankedRun], prior: Priors = DEFAULT_PRIOR) -> dict[
     for run in runs:
         stacks.setdefault(run.facts.stack_key, []).append(run)
     return {key: rank_stack(stacks[key], prior) for key in sorted(stacks)}
+
+
+def across(standings: Iterable[StackStandings]) -> tuple[ClassSummary, ...]:
+    """Return the summaries of stacks at the lowest evidence level."""
+    return summaries(board_results(stack, board) for stack in standings for board in stack.boards_at("screen"))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.domain.ranking.across import across
 from app.domain.ranking.pools import Segments
 from app.domain.ranking.rank import heads_of, rank_stack
 from app.domain.ranking.runs import RankedRun
@@ -15,7 +14,7 @@ from app.domain.ranking.standings import Board
 from app.domain.run import Stated
 from app.domain.verdict.record import Losses
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from tests.domain.ranking.runs import make_run, make_runs, rank_runs
+from tests.domain.ranking.runs import across, make_run, make_runs, rank_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 
@@ -413,7 +412,7 @@ def test_expert_parallelism_stated_by_one_run_applies_to_the_others_of_its_stack
     failed = make_run("f", None, 0.0, requested="deepep", outcome="failed", missing=("deepep",), ep=None, window=0)
     standings = rank_stack([failed, make_run("a", "alltoall", 400, ep=16)], QUIET)
     assert standings.missing[0].ep == 16
-    (summary,) = across([standings], "screen")
+    (summary,) = across([standings])
     assert {group.ep_size for group in summary.groups} == {"medium"}
     several = [make_run("a", "alltoall", ep=16), make_run("b", "hybridep", ep=8, hour=1), failed]
     assert rank_stack(several, QUIET).missing[0].ep is None
@@ -421,7 +420,7 @@ def test_expert_parallelism_stated_by_one_run_applies_to_the_others_of_its_stack
 
 def test_a_direction_without_a_rival_is_counted_as_one() -> None:
     short = make_run("a", "alltoall", 400, short=True, window=8, evidence_level="screen")
-    (summary,) = across([rank_stack([short], QUIET)], "screen")
+    (summary,) = across([rank_stack([short], QUIET)])
     (tally,) = summary.overall.tallies
     assert (tally.directional, tally.alone) == (1, 0)
 

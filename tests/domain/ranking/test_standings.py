@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.ranking.across import ClassSummary, Tally, across
+from app.domain.ranking.across import ClassSummary, Tally
 from app.domain.ranking.rank import (
     Head,
     HeadChange,
@@ -47,7 +47,7 @@ from app.domain.run import Value
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.storage.json_text import from_json, to_json
 from tests.cases import sized
-from tests.domain.ranking.runs import START, make_run, make_runs, rank_runs
+from tests.domain.ranking.runs import START, across, make_run, make_runs, rank_runs
 
 QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
 
@@ -168,9 +168,8 @@ def test_a_change_without_a_run_says_what_did_it() -> None:
 
 
 def summary(runs: list[RankedRun]) -> ClassSummary:
-    result = across(rank_runs(runs, QUIET).values(), "screen")
-    assert len(result) == 1
-    return result[0]
+    (result,) = across(rank_runs(runs, QUIET).values())
+    return result
 
 
 def stack(name: str, alltoall: float, deepep: float, **other: object) -> list[RankedRun]:
@@ -239,7 +238,7 @@ def test_classes_hardware_and_families_are_never_added_up() -> None:
         *stack("c", 400, 320, hardware="GB200"),
         *stack("d", 400, 320, family="deepseek-v3"),
     ]
-    assert [item.stacks for item in across(rank_runs(runs, QUIET).values(), "screen")] == [1, 1, 1, 1]
+    assert [item.stacks for item in across(rank_runs(runs, QUIET).values())] == [1, 1, 1, 1]
 
 
 def test_each_stack_counts_once() -> None:
@@ -410,7 +409,7 @@ def test_a_faster_result_is_never_beaten_by_a_slower_one(runs: list[RankedRun]) 
 @THOROUGH
 @given(RUNS)
 def test_every_stack_counts_once_for_each_dispatcher(runs: list[RankedRun]) -> None:
-    for item in across(rank_runs(runs, PRIOR).values(), "screen"):
+    for item in across(rank_runs(runs, PRIOR).values()):
         for row in item.overall.tallies:
             total = row.won + row.tied + row.lost + row.directional + row.alone + row.could_not_run
             assert total == len(row.stacks) == len(set(row.stacks)) <= item.stacks
