@@ -29,7 +29,6 @@ SMALL = {
     "app.domain.logs.trainers.megatron_lm",
     "app.domain.logs.trainers.primus",
     "app.storage.heartbeat",
-    "app.storage.what_changed",
     "workers.celery_app",
     "workers.temporary",
 }

@@ -1,7 +1,8 @@
 """Read the data of a run's report: the run, its verdict, the names of other runs, its project's templates."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
@@ -17,6 +18,7 @@ from app.domain.report.text import (
     unread_report,
     verdict_text,
 )
+from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -36,7 +38,6 @@ from app.storage.tables import (
     select_any,
 )
 from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
-from app.storage.what_changed import what_changed_of
 
 ACTIVE = ("open", "acknowledged", "expected")
 """States of a regression whose level is still slow, regardless of decisions."""
@@ -106,13 +107,32 @@ def _judged(
         headline=text.headline,
         baseline=text.baseline,
         text=text,
-        changed=what_changed_of(session, row, document),
+        changed=_changed(session, row, document),
         baseline_runs=_linked(session, document.verdict.baseline_used, address),
         regressions=tuple(_regressions(session, row, document, address)),
         problems=_problems(row) if document.decision == "failed" else (),
         profiled=_profiled(session, row, document, address),
         remarks=(*remarks(document, _label), *_rerun(session, row.id or 0, document)),
     )
+
+
+def _changed(session: Session, run: RunRow, document: VerdictDocument) -> WhatChanged:
+    """Compare with the newest run of the baseline, or of the contrast if there is no baseline."""
+    others = document.baseline or (document.contrast.runs if document.contrast else ())
+    other = session.get(RunRow, int(others[-1])) if others else None
+    project = session.get_one(ProjectRow, run.project_id)
+    return what_changed(
+        document.compared,
+        commit_url=project.commit_url,
+        compare_url=project.compare_url,
+        environment=(_environment(other), _environment(run)),
+    )
+
+
+def _environment(run: RunRow | None) -> Mapping[str, Any]:
+    """Return the environment variables that the upload stated."""
+    stated = None if run is None else run.result.metadata_stated.get("env")
+    return stated if isinstance(stated, dict) else {}
 
 
 def _profiled(session: Session, row: RunRow, document: VerdictDocument, address: str) -> ProfiledChange | None:

@@ -76,7 +76,7 @@ def contenders(
                 directional=best.directional,
                 compared=compared,
                 at_equal_knobs=_at_equal_knobs(own, against, (name, reference), axis) if is_rival else None,
-                best_against_best=_compared(best, min(against, key=_fastest_full), (name, reference))
+                best_against_best=compare_pair(best, min(against, key=_fastest_full), (name, reference))
                 if is_rival
                 else None,
             )
@@ -112,15 +112,11 @@ def _at_equal_knobs(
     if not pairs:
         return None
     first, second = min(pairs, key=lambda pair: (-min(len(pair[0].runs), len(pair[1].runs)), _fastest_full(pair[0])))
-    return _compared(first, second, names)
+    return compare_pair(first, second, names)
 
 
 def _knobs(runs: ScalingRuns, axis: frozenset[str]) -> frozenset[tuple[str, object]]:
     return frozenset((name, comparable(name, value)) for name, value in runs.known.items() if name not in axis)
-
-
-def _compared(first: ScalingPool, second: ScalingPool, names: tuple[str, str]) -> PairwiseComparison:
-    return compare_pair(first, second, names)
 
 
 # --- Dispatchers against EP degrees, for one stack and class of runs.

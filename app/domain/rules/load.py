@@ -152,7 +152,7 @@ def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
         wall=_one_of(entry, "wall", WALLS),
         kind=_one_of(entry, "kind", KINDS),
         title=_text(entry, "title"),
-        when=_expression(_text(entry, "when")),
+        when=compile_expression(_text(entry, "when")),
         why=_text(entry, "why"),
         change=_change(entry.get("change")),
         needs=_requirements(entry, "needs"),
@@ -209,14 +209,10 @@ def _one_of(row: Mapping[str, object], name: str, choices: tuple[T, ...]) -> T:
     return value
 
 
-def _expression(source: str) -> Expression:
-    return compile_expression(source)
-
-
 def _setting(raw: object) -> Setting | Expression:
     """Return a literal, or an expression after an equals sign."""
     if isinstance(raw, str) and raw.startswith("="):
-        return _expression(raw[1:].strip())
+        return compile_expression(raw[1:].strip())
     if isinstance(raw, list):
         return tuple(raw)
     if raw is None or isinstance(raw, str | int | float | bool):
@@ -244,7 +240,7 @@ def _change(raw: object) -> Change:
 
 def _recipe(raw: object) -> Recipe:
     row = _mapping(raw, "change.recipes")
-    when = _expression(_text(row, "when")) if "when" in row else None
+    when = compile_expression(_text(row, "when")) if "when" in row else None
     run = str(row.get("run") or "").strip()
     if not run:
         raise RuleError("change.recipes lacks run")
@@ -255,7 +251,7 @@ def _requirements(row: Mapping[str, object], name: str) -> tuple[Requirement, ..
     requirements = []
     for raw in cast(Iterable[object], row.get(name) or []):
         entry = _mapping(raw, name)
-        when = _expression(_text(entry, "when")) if "when" in entry else None
+        when = compile_expression(_text(entry, "when")) if "when" in entry else None
         requirements.append(Requirement(_text(entry, "text"), when))
     return tuple(requirements)
 
