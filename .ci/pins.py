@@ -50,7 +50,7 @@ def locked_packages(lock: Path) -> list[Package]:
 
 
 def base_images(root: Path = ROOT) -> Iterator[Image]:
-    """The images that others build, each once."""
+    """Yield the images that others build, each once."""
     text = "\n".join((root / name).read_text() for name in IMAGE_FILES)
     references = re.findall(r"^(?:FROM| +image:) ([a-z/]+):([^@\s]+)(?:@(\S+))?", text, re.MULTILINE)
     yield from (Image(*reference) for reference in sorted(set(references)) if reference[0] != "threewalls")

@@ -184,7 +184,7 @@ class ComparePage:
         return next(iter(self.series), asked) if asked == SideSelection().series and asked not in self.series else asked
 
     def check_series(self) -> None:
-        """Raises InvalidQuery for an unknown series immediately, not only when the chart is drawn."""
+        """Refuse an unknown series now, not only when the chart is drawn. Raises InvalidQuery."""
         if self.series and self.shown_series not in self.series:
             raise invalid_filter("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
 

@@ -98,7 +98,7 @@ def series_of(session: Session, run_ids: Sequence[int]) -> dict[str, str]:
 
 
 def offered_runs(session: Session, q: str, *, near: int | None, without: Sequence[int]) -> tuple[RunListItem, ...]:
-    """Runs to choose from that every word of `q` names: those of the stack of run `near` first, then the newest."""
+    """Return runs that every word of `q` names: those of the stack of run `near` first, then the newest."""
     runs = select_any(RunRow.id).where(
         col(RunRow.status).in_(("ready", "failed")), col(RunRow.id).not_in(without), *mentioned(session, q).conditions
     )
@@ -111,7 +111,7 @@ def offered_runs(session: Session, q: str, *, near: int | None, without: Sequenc
 
 
 def in_order(session: Session, run_ids: Sequence[int]) -> list[tuple[int, str, str]]:
-    """Runs with their config key and commit, by their place in the history. Raises NotFound."""
+    """Return runs with their config key and commit, in the order of the history. Raises NotFound."""
     rows = session.execute(
         select_any(RunRow.id, RunRow.config_key, RunRow.commit)
         .where(col(RunRow.id).in_(run_ids))
@@ -170,7 +170,7 @@ class SideSelection:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming each unusable field."""
+        """Read the query string. Raises InvalidQuery naming each unusable field."""
         errors: list[FieldError] = []
         a, b = (_numbers(side, params.get(side, ""), errors) for side in ("a", "b"))
         if both := sorted(set(a) & set(b)):

@@ -232,7 +232,7 @@ class SweepProposal:
 
 
 def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
-    """Raises NotFound, NotReady, and InvalidChange naming what cannot be planned so."""
+    """Plan the sweep without storing it. Raises NotFound, NotReady, and InvalidChange naming the invalid fields."""
     values = list(dict.fromkeys(map(frozen, wish.values)))
     advice = suggest(session, wish.run_id, rules_in_force(settings))
     now = advice.run.contract.get(wish.field)

@@ -213,7 +213,7 @@ def _download(text: str, name: str, media_type: str = "text/x-shellscript") -> R
 
 
 def recipe_of(session: Session, run_id: int) -> LaunchRecipe:
-    """Raises NotFound, and NotReady while the run was not read."""
+    """Return the launch recipe of a run. Raises NotFound, and NotReady before the run is read."""
     advised = read_run(session, run_id)
     command = advised.launch if isinstance(advised.launch, str) else ""
     return recipe(f"Recipe of run {run_id}", advised.run.contract, command)

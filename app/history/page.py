@@ -89,7 +89,7 @@ def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
 
 
 def unpin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
-    """Raises InvalidChange, NotFound."""
+    """Unpin the golden run that the form names. Raises InvalidChange, NotFound."""
     number = _number(form.value("pin"), "pin")
     with transaction(engine, durable=True) as session:
         pin = session.get(PinRow, number)

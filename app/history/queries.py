@@ -78,7 +78,7 @@ class HistoryView:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming the first unusable field."""
+        """Read the query string. Raises InvalidQuery naming the first unusable field."""
         given = {f.name: text for f in fields(cls) if (text := params.get(f.name, "").strip())}
         values: dict[str, Any] = {}
         for name, text in given.items():

@@ -269,7 +269,7 @@ def _identity(advised: AdvisedRun) -> dict[str, Any]:
 
 
 def _ran_before(session: Session, project_id: int, key: str) -> tuple[int, ...]:
-    """Runs that have the candidate's configuration already, newest first."""
+    """Return the runs that have the candidate's configuration already, newest first."""
     if not key:
         return ()
     alike = select_any(RunRow.id).where(col(RunRow.project_id) == project_id, col(RunRow.config_key) == key)

@@ -58,7 +58,7 @@ def file_address(profile_id: int, file: StoredProfileFile) -> str:
 
 
 def profiled_run(session: Session, run_id: int) -> ProfiledRun:
-    """Raises NotFound."""
+    """Return a run with what its profiles are compared by. Raises NotFound."""
     row = session.execute(
         select(RunRow, ProjectRow, RunResultRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)

@@ -66,7 +66,7 @@ class ProjectData:
 
 
 def get_data(session: Session, slug: str) -> ProjectData:
-    """Raises NotFound."""
+    """Return what a project stores and its retention. Raises NotFound."""
     project = find_project(session, slug)
     retention = Retention.read(project.retention)
     return ProjectData(
@@ -125,7 +125,7 @@ def select_runs(numbers: Sequence[int]) -> DeletionSelection:
 
 
 def preview_deletion(session: Session, slug: str, selection: DeletionSelection) -> DeletionPreview:
-    """Raises NotFound."""
+    """Return what a deletion would delete. Raises NotFound."""
     return preview(session, find_project(session, slug).id or 0, selection)
 
 

@@ -53,7 +53,7 @@ class ProjectPolicy:
 
 
 def get_policy(session: Session, slug: str) -> ProjectPolicy:
-    """Raises NotFound."""
+    """Return the verdict policy of a project with its changes. Raises NotFound."""
     project = find_project(session, slug)
     number = project.id or 0
     events = tuple(event for event in audit.events(session, "project", number) if event.action == ACTION)

@@ -97,7 +97,7 @@ def _q(stack: StackVerdictOut) -> str:
 
 
 def _report(session: Session, slug: str, commit: str, base: str) -> CommitReportOut:
-    """Raises NotFound for a project without a judged run of the commit."""
+    """Return the report of a commit. Raises NotFound for a project without a judged run of it."""
     project = find_project(session, slug)
     rows = session.execute(
         select_any(RunRow.id, RunRow.commit, RunRow.stack_key, RunRow.job, RunResultRow.contract)

@@ -251,7 +251,7 @@ def _render_correction(
 
 
 def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str:
-    """Raises InvalidMetadata, NotAllowed."""
+    """Return the project of the upload; administrators must name one. Raises InvalidMetadata, NotAllowed."""
     user = access_of(request).user
     if stated is None and user is not None and user.administrator:
         raise InvalidMetadata("No project was chosen.", (FieldError("meta.project", "choose or name a project"),))

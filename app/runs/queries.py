@@ -238,7 +238,7 @@ def _cell(item: RunListItem, name: str) -> Any:
 
 
 def get_run(session: Session, run_id: int) -> RunDetail:
-    """Raises NotFound."""
+    """Return a run with its result. Raises NotFound."""
     row = session.execute(
         select(RunRow, ProjectRow)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)

@@ -108,7 +108,7 @@ class RunView:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery naming the first field that means nothing."""
+        """Read the query string. Raises InvalidQuery naming the first unusable field."""
         given = {f.name: params[f.name].strip() for f in fields(cls) if params.get(f.name, "").strip()}
         values: dict[str, Any] = {}
         for name, text in given.items():
@@ -220,7 +220,7 @@ class ContractGroup:
 
 
 def contract_groups(contract: Mapping[str, Stated], unknown: Sequence[str]) -> tuple[ContractGroup, ...]:
-    """Groups in the order of the registry; fields that it does not know come last, under `Other`."""
+    """Return the fields in groups, in the order of the registry; unregistered fields come last, under `Other`."""
     shown = [name for name in FIELDS if name in contract or name in unknown]
     shown += [name for name in (*contract, *unknown) if name not in FIELDS]
     groups: dict[str, list[ContractRow]] = {}

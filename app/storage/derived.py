@@ -132,7 +132,7 @@ def _batches(connection: Connection) -> Iterator[tuple[int, int]]:
 
 
 def _index_search_text(connection: Connection) -> None:
-    """Searches read every run without it, so a role that may not create extensions gets a warning and no error."""
+    """Create the index of the search, or log a warning for a role that may not: a search then reads every run."""
     try:
         with connection.begin_nested():
             connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")

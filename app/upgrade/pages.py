@@ -43,7 +43,7 @@ class UpgradeQuery:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Raises InvalidQuery on a field that no upgrade changes."""
+        """Read the query string. Raises InvalidQuery on a field that no upgrade changes."""
         given = {name: params.get(name, "").strip()[:_MAX_VALUE] for name in ("project", "field", "from", "to")}
         field = given["field"] or "container"
         if field not in UPGRADE_FIELDS:
@@ -78,7 +78,7 @@ class UpgradePage:
 
 
 def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
-    """Raises NotFound for a project that is not there."""
+    """Return the data of the page. Raises NotFound for an unknown project."""
     slugs = projects(session)
     if not query.project and len(slugs) == 1:
         query = UpgradeQuery(slugs[0], query.field, query.old, query.new)

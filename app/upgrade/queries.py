@@ -113,7 +113,10 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
 
 
 def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue, new: UpgradeValue) -> MeasuredUpgrade:
-    """Runs of the baseline branch on the old side, of any branch on the new: an upgrade is often tried on its own."""
+    """Compare runs of the baseline branch on the old side with runs of any branch on the new one.
+
+    An upgrade is often tried on a branch of its own.
+    """
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
     report = compare_sides(field, old.value, new.value, before, after)

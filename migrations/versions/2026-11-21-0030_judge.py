@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def _order_runs() -> None:
-    """Runs stood in the order of their upload so far."""
+    """Order earlier runs by their upload."""
     op.add_column("run", sa.Column("ordered_at", sa.DateTime(timezone=True), nullable=True))
     op.execute("UPDATE run SET ordered_at = created_at")
     with op.batch_alter_table("run") as table:

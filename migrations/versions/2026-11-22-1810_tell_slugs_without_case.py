@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Renamed projects keep their names. Keys stay what they became, and are those of no upload to come."""
+    """Drop the column. Renamed projects keep their names, and their keys, which no later upload has."""
     op.drop_index("ix_project_slug_lower", "project")
     with op.batch_alter_table("project") as table:
         table.drop_column("slug_lower")

@@ -14,4 +14,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """The index belongs to earlier versions, too."""
+    """Keep the index: earlier versions have it, too."""

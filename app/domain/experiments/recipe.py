@@ -82,7 +82,7 @@ def recipe(title: str, contract: Mapping[str, Stated], command: str = "") -> Lau
 
 
 def _yaml(value: str) -> str:
-    """Overrides are written as YAML scalars and lists; text that YAML would read as something else is quoted."""
+    """Write an override as a YAML scalar or list; quote text that YAML would read as something else."""
     if value.startswith("[") and value.endswith("]"):
         return f"[{', '.join(_yaml(item) for item in value[1:-1].split(',') if item)}]"
     is_plain = value in ("true", "false") or value.replace(".", "", 1).lstrip("-").isdigit()

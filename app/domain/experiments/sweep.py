@@ -143,7 +143,7 @@ def sweep_progress(trials: Sequence[Trial], confirm: int) -> SweepProgress:
 
 
 def _is_done(trial: Trial, of: Round) -> bool:
-    """It has its runs, or its run failed: a value that does not run is the first to go."""
+    """Return whether the trial has its runs, or its run failed: a value that does not run is the first to go."""
     return trial.runs >= of.runs_each or (trial.runs == 0 and trial.failed > 0)
 
 

@@ -217,7 +217,7 @@ def explain_difference(printed: float, computed: float, inputs: Inputs, *, digit
 
 
 def _fitting(wanted: float, inputs: Inputs, tolerance: float) -> list[str]:
-    """Changes after which the computed figure is `wanted` times as large: single ones, else pairs of two inputs."""
+    """Return changes after which the computed figure is `wanted` times as large: single ones, else pairs."""
     base = _flops(inputs)
     groups = [list(group) for group in _groups(inputs)]
 

@@ -226,7 +226,7 @@ def _read_linear(reader: _ShapeReader, layers: int) -> GatedDeltaNet:
 
 
 def _read_hybrid(reader: _ShapeReader) -> HybridLayers | None:
-    """Counts the letters of a pattern. `|` separates pipeline stages; after `/` come multi-token-prediction layers."""
+    """Count the letters of a pattern. `|` separates pipeline stages; after `/` come multi-token-prediction layers."""
     pattern = reader.values.get("hybrid_layer_pattern")
     if not isinstance(pattern, str):
         return None

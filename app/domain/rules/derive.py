@@ -696,12 +696,12 @@ PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
 
 
 def _profiled(values: Values) -> bool:
-    """Always known: a run without any of these figures has no profile."""
+    """Return whether the run has a profile: one without any of these figures has none, so the fact is never unknown."""
     return any(name in values for name in PROFILE_SHARES)
 
 
 def _nothing(empty: object) -> Rule:
-    """Always known: the service sets it explicitly otherwise."""
+    """Return a rule for a fact that is never unknown: the service sets it explicitly where it is not empty."""
     return lambda _: empty
 
 

@@ -14,7 +14,7 @@ _EPSILON = 1e-15
 
 
 def digamma(x: float) -> float:
-    """Derivative of ln gamma, for x > 0. Raises ValueError otherwise."""
+    """Return the derivative of ln gamma, for x > 0. Raises ValueError otherwise."""
     _require_positive(x)
     below = 0.0
     while x < _ASYMPTOTIC_FROM:
