@@ -136,20 +136,18 @@ def show_news(
     return render(request, "profiles/profile.html", block="profile_body", p=page, perfetto=settings.perfetto)
 
 
-@router.get("/runs/{run_id}/profiles/{profile_id}/walls.svg")
+@router.get("/runs/{run_id}/profiles/{profile_id}/walls.{kind}")
 @requires(Action.READ, of="run")
-def draw_walls_as_svg(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
-    """Return the picture of the three walls as SVG."""
+def draw_walls(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId, kind: Kind) -> Response:
+    """Return the picture of the three walls as a file."""
     page = _drawable(session, rules, run_id, profile_id)
-    return Response(walls_svg(page), media_type="image/svg+xml", headers=_as_file(run_id, "svg"))
-
-
-@router.get("/runs/{run_id}/profiles/{profile_id}/walls.png")
-@requires(Action.READ, of="run")
-def draw_walls_as_png(session: ReadSession, rules: Rules, run_id: RunId, profile_id: ProfileId) -> Response:
-    """Return the picture of the three walls as PNG."""
-    page = _drawable(session, rules, run_id, profile_id)
-    return Response(walls_png(page), media_type="image/png", headers=_as_file(run_id, "png"))
+    headers = {
+        "Content-Disposition": f'attachment; filename="run-{run_id}-walls.{kind}"',
+        "Cache-Control": "no-cache",
+    }
+    if kind == "svg":
+        return Response(walls_svg(page), media_type="image/svg+xml", headers=headers)
+    return Response(walls_png(page), media_type="image/png", headers=headers)
 
 
 @router.get("/runs/{run_id}/profiles/{profile_id}/picture.{kind}")
@@ -179,11 +177,6 @@ def _drawable(session: Session, rules: RulesInForce, run_id: int, profile_id: in
     if page.document is None or page.document["view"] is None:
         raise NotFound(f"Profile {profile_id} has no picture, because it has not been read.")
     return page
-
-
-def _as_file(run_id: int, kind: str) -> dict[str, str]:
-    name = f"run-{run_id}-walls.{kind}"
-    return {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-cache"}
 
 
 @router.post("/runs/{run_id}/profiles/{profile_id}/confirm")
