@@ -76,7 +76,7 @@ def post(
         result = _posted(options, target, message)
     except ThreewallsError as error:
         result = PostResult(problems=[error.detail])
-    _say(result, env)
+    _print_result(result, env)
 
 
 def post_no_verdict(
@@ -97,7 +97,7 @@ def post_no_verdict(
                 result.done.append(forge.post_check(api, target, message))
         except ForgeError as error:
             result.problems.append(error.detail)
-    _say(result, env)
+    _print_result(result, env)
 
 
 def _forge(options: argparse.Namespace) -> tuple[_Forge, Callable[[PostTarget], ForgeApi]]:
@@ -154,12 +154,12 @@ def write_outcome(env: Mapping[str, str], outcome: str) -> None:
             file.write(f"outcome={outcome}\n")
 
 
-def _say(result: PostResult, env: Mapping[str, str]) -> None:
+def _print_result(result: PostResult, env: Mapping[str, str]) -> None:
     """Print the result on standard error, because standard output contains the report."""
     for line in result.done:
         say(one_line(line))
     for problem in result.problems:
         text = one_line(problem)
-        print(f"threewalls: not posted: {text}", file=sys.stderr, flush=True)
+        say(f"not posted: {text}")
         if env.get("GITHUB_ACTIONS") == "true":  # a job annotation; GitHub reads both streams
             print(f"::warning title=Threewalls::{text.replace('%', '%25')}", file=sys.stderr, flush=True)
