@@ -10,6 +10,7 @@ from app.domain.logs.line_template import draft_template
 from app.domain.numbers import THIN, contract_value, figure, percent, plural, step_time
 from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
 from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
+from app.domain.text import cut
 
 
 def plain(text: str) -> str:
@@ -31,10 +32,6 @@ def listed(title: str, items: Sequence[str]) -> list[str]:
     return ["", title, *(f"  - {item}" for item in items)] if items else []
 
 
-def shortened(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 _OUTCOMES = {
     "completed": "the job completed",
     "failed": "the job failed",
@@ -51,7 +48,7 @@ def analysis_text(run: LogAnalysis) -> str:
     lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
     if summary.error is None:
         lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
-    steps = [f"line {step.line}: {shortened(step.example, 160)}" for step in summary.step_lines]
+    steps = [f"line {step.line}: {cut(step.example, 160)}" for step in summary.step_lines]
     lines += listed("Lines that look like steps", steps)
     if draft := draft_template(summary.step_lines):
         lines += ["", f"To read it, name the numbers: --read-as '{draft}'"]
@@ -123,7 +120,7 @@ def _failure(failure: Failure, summary: RunSummary) -> str:
     at = ""
     if evidence is not None:
         file = f"{summary.files[evidence.file]}, " if len(summary.files) > 1 else ""
-        at = f" ({file}line {evidence.line}: {shortened(evidence.text.strip(), 160)})"
+        at = f" ({file}line {evidence.line}: {cut(evidence.text.strip(), 160)})"
     return f"{failure.title}{at}. {failure.explanation} {failure.advice}"
 
 
@@ -144,8 +141,8 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
     rows, groups = [], []
     for name, stated in contract.items():
         groups.append(FIELDS[name].group)
-        value = shortened(contract_value(stated.value), _LONGEST_VALUE)
-        rows.append((name, value, stated.source, shortened(explained(stated), _LONGEST_DETAIL)))
+        value = cut(contract_value(stated.value), _LONGEST_VALUE)
+        rows.append((name, value, stated.source, cut(explained(stated), _LONGEST_DETAIL)))
     lines: list[str] = []
     for group, line in zip(groups, table(rows, indent=4) if rows else [], strict=True):
         if f"  {group}" not in lines:

@@ -31,6 +31,11 @@ def capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def cut(text: str, most: int) -> str:
+    """Return `text` with at most `most` characters, the last one `…` where the end is missing."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def shortened(text: str, most: int) -> str:
     """Return `text` with at most `most` characters: start and end, which tell similar names apart, around `…`."""
     if len(text) <= most:

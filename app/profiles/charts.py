@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
+from app.domain.text import cut
 from app.profiles.views import ProfilePage, Wall
 
 COLOURS = {
@@ -51,7 +52,7 @@ def walls_svg(page: ProfilePage, top: int = 0) -> str:
         parts.append(_text(left + 16, 186, wall.label, 15, "#1b2130", weight="bold"))
         parts += _figures(wall, left + 16)
         if wall.suggestions:
-            parts.append(_text(left + 16, 296, _cut(f"Next: {wall.suggestions[0][1]}", _WIDEST), 13, "#2457d6"))
+            parts.append(_text(left + 16, 296, cut(f"Next: {wall.suggestions[0][1]}", _WIDEST), 13, "#2457d6"))
     parts.append("</svg>")
     return "".join(parts)
 
@@ -63,17 +64,13 @@ def _figures(wall: Wall, left: float) -> Iterator[str]:
         yield _text(left, 216, "unknown", 15, "#5b6472")
         return
     yield _text(left, 218, f"{leading.share:.1%}", 24, "#1b2130", weight="bold")
-    yield _text(left + 86, 207 if leading.threshold else 217, _cut(leading.label, _WIDEST - 13), 13, "#5b6472")
+    yield _text(left + 86, 207 if leading.threshold else 217, cut(leading.label, _WIDEST - 13), 13, "#5b6472")
     if leading.threshold is not None:
         yield _text(left + 86, 222, f"threshold {leading.threshold:.0%}", 12, "#5b6472")
     others = [number for number in wall.numbers if number is not leading and number.share is not None]
     for row, number in enumerate(others[:3]):
         yield _text(left, 241 + 18 * row, f"{number.share:.1%}", 13, "#1b2130", weight="bold")
-        yield _text(left + 48, 241 + 18 * row, _cut(number.label, _WIDEST - 8), 13, "#5b6472")
-
-
-def _cut(text: str, length: int) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
+        yield _text(left + 48, 241 + 18 * row, cut(number.label, _WIDEST - 8), 13, "#5b6472")
 
 
 def walls_png(page: ProfilePage) -> bytes:

@@ -18,7 +18,7 @@ from fastapi import Request
 from starlette.responses import Response
 
 from app.domain.numbers import THIN
-from app.domain.text import shortened
+from app.domain.text import cut, shortened
 from app.web.templating import public_address
 
 WIDTH, HEIGHT = 1600, 900
@@ -266,10 +266,6 @@ def escaped(content: str) -> str:
     return escape(
         "".join(letter for letter in content.replace(THIN, NO_BREAK) if letter.isprintable() or letter == NO_BREAK)
     )
-
-
-def cut(content: str, length: int) -> str:
-    return content if len(content) <= length else f"{content[: length - 1]}…"
 
 
 def _line(

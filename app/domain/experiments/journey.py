@@ -10,7 +10,7 @@ from typing import Literal
 
 from app.domain.experiments.values import KnobChange, PlannedGain, State
 from app.domain.numbers import gain_change, step_time, throughput_gain
-from app.domain.text import one_line
+from app.domain.text import cut, one_line
 
 Mark = Literal["", "root", "winner", "current"]
 
@@ -242,8 +242,7 @@ def _label(edge: JourneyEdge) -> str:
 
 
 def _short(text: str) -> str:
-    text = one_line(text)
-    return text if len(text) <= _MOST else f"{text[: _MOST - 1]}…"
+    return cut(one_line(text), _MOST)
 
 
 def _mermaid(text: str) -> str:

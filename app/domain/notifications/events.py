@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from app.domain.numbers import change_text, daily_cost, plural
-from app.domain.text import capitalized, one_line
+from app.domain.text import capitalized, cut, one_line
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.words import baseline_line, decision_word, headline
 
@@ -341,5 +341,4 @@ def _lines(*texts: str) -> tuple[str, ...]:
 
 
 def _line(text: str) -> str:
-    text = one_line(text)
-    return text if len(text) <= MOST_LINE else f"{text[: MOST_LINE - 1]}…"
+    return cut(one_line(text), MOST_LINE)

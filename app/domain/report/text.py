@@ -10,7 +10,7 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
-from app.domain.text import one_line
+from app.domain.text import cut, one_line
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -152,8 +152,7 @@ LONGEST = 500
 
 def escaped(text: str, most: int = LONGEST) -> str:
     """Return `text` as one line that Markdown renders literally."""
-    line = one_line(text)
-    line = line if len(line) <= most else line[: most - 1] + "…"
+    line = cut(one_line(text), most)
     line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _REFERENCE.sub(lambda match: match[0] + _NO_WIDTH, line)
