@@ -8,8 +8,9 @@ from app.analysis.documents import analysis_document, as_json, comparison_docume
 from app.analysis.options import FINE, UNREAD, UNREADABLE
 from app.analysis.reading import LogAnalysis, ReadLog, analyse, names_of, read_statements, records
 from app.analysis.text import analysis_text, comparison_text
+from app.domain.text import coded_names
 from app.domain.verdict.assess import Assessment, assess
-from app.domain.verdict.baseline import BaselineRules, LeftOut, listed
+from app.domain.verdict.baseline import BaselineRules, LeftOut
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.record import RunRecord
 from app.errors import InvalidUpload, UnreadLog, UsageError
@@ -82,7 +83,7 @@ def _of_other_stacks(run: RunRecord, earlier: Sequence[RunRecord], assessment: A
         if why := baseline.never_a_baseline_because:
             yield LeftOut(baseline.run, why)
         elif assessment.choice.runs:
-            fields = listed(field.field for field in compare_contracts(baseline, run).stack)
+            fields = coded_names(field.field for field in compare_contracts(baseline, run).stack)
             yield LeftOut(baseline.run, f"another stack: {fields}")
 
 

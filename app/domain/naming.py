@@ -102,26 +102,26 @@ def _words(stack: TitledStack, name: str) -> str:
 
 def container_tag(contract: Mapping[str, Stated]) -> str:
     """Return the container without registry and digest: `train:2026.10`; empty when it is unknown."""
-    return _text(contract, "container").partition("@")[0].rpartition("/")[2]
+    return stated_text(contract, "container").partition("@")[0].rpartition("/")[2]
 
 
 def stack_title(contract: Mapping[str, Stated], *, dispatcher: bool = True) -> str:
     """Return the title of a stack. Leave out the dispatcher, which is a knob, where a stack has several."""
     parts = [
-        _text(contract, "model") or "unknown model",
+        stated_text(contract, "model") or "unknown model",
         _hardware(contract),
-        _text(contract, "dispatcher") if dispatcher else "",
-        _text(contract, "routing_mode").replace("-", " ").replace("_", " "),
+        stated_text(contract, "dispatcher") if dispatcher else "",
+        stated_text(contract, "routing_mode").replace("-", " ").replace("_", " "),
         container_tag(contract),
     ]
     return SEPARATOR.join(part for part in parts if part)
 
 
 def _hardware(contract: Mapping[str, Stated]) -> str:
-    gpu, gpus = _text(contract, "gpu"), _text(contract, "gpus")
+    gpu, gpus = stated_text(contract, "gpu"), stated_text(contract, "gpus")
     return f"{gpus} × {gpu or 'unknown GPU'}" if gpus else gpu or "unknown GPU"
 
 
-def _text(contract: Mapping[str, Stated], name: str) -> str:
+def stated_text(contract: Mapping[str, Stated], name: str) -> str:
     stated = contract.get(name)
     return "" if stated is None or stated.value is None else shown(stated.value)

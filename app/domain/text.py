@@ -1,7 +1,7 @@
 """Clean external text: remove what a database rejects or a page cannot show."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import quote, urlsplit
 
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
@@ -42,6 +42,11 @@ def shortened(text: str, most: int) -> str:
         return text
     end = (most - 1) // 2
     return f"{text[: most - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
+
+
+def coded_names(names: Iterable[str]) -> str:
+    """Return names as inline code, separated by commas."""
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def some_of(names: Sequence[str], most: int = 3, last: str = "and") -> str:

@@ -37,9 +37,8 @@ from app.settings import Settings
 from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, knobs_json, sweep_of
-from app.storage.json_text import from_json, to_json
+from app.storage.json_text import from_json, frozen, to_json
 from app.storage.rules import rules_in_force
-from app.storage.runs import frozen
 from app.storage.tables import ExperimentRow, ExperimentRunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)

@@ -19,9 +19,8 @@ from app.domain.ranking.scaling import (
     sizes_of,
 )
 from app.domain.run import Value
-from app.storage.json_text import from_json
+from app.storage.json_text import from_json, frozen
 from app.storage.remembered import UntilRankedAgain
-from app.storage.runs import frozen
 from app.storage.standings import check_project, hardware_and_families, leaderboards_named
 from app.storage.tables import ProjectRow, StandingRow, select_any
 from app.web.lists import FilterQuery, OneOf

@@ -34,8 +34,9 @@ from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
 from app.pipeline.work import delivery_queue
+from app.storage.json_text import frozen
 from app.storage.leader_changes import LeaderChange, leader_changes, named_changes
-from app.storage.runs import WITH_RESULT, aware, frozen, stored_contract
+from app.storage.runs import WITH_RESULT, aware, stored_contract
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,

@@ -29,16 +29,15 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
-from app.domain.contract.values import shown
 from app.domain.definitions import DEFINITION_VERSION, RANKING_VERSION
-from app.domain.naming import stack_title
+from app.domain.naming import stack_title, stated_text
 from app.domain.numbers import plural
 from app.domain.ranking.across import board_results
 from app.domain.ranking.rank import (
     LEADER_FLOOR,
-    Head,
     HeadChange,
     StoredState,
+    board_class,
     explained,
     head_changes,
     newest_run,
@@ -194,7 +193,7 @@ def ranked_stack(
         hardware_slug=family.hardware_slug,
         family_slug=family.family_slug,
         title=stack_title(contract, dispatcher=False)[:_MOST_TITLE],
-        container=_text(contract, "container"),
+        container=stated_text(contract, "container"),
         gpus=last.gpus,
         known={name: contract[name].value for name in STACK_FIELDS if name in contract},
         newest_run_id=last.id,
@@ -236,9 +235,9 @@ class _Description:
     def of(cls, contract: Mapping[str, Stated], gpu: str | None) -> "_Description":
         hardware = hardware_of(gpu)
         family = family_of(
-            _text(contract, "model"), {name: stated_value.value for name, stated_value in contract.items()}
+            stated_text(contract, "model"), {name: stated_value.value for name, stated_value in contract.items()}
         )
-        return cls(hardware.name, hardware.slug, family.name, family.slug, _text(contract, "precision"))
+        return cls(hardware.name, hardware.slug, family.name, family.slug, stated_text(contract, "precision"))
 
 
 def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, missing: tuple[str, ...]) -> RankedRun:
@@ -253,7 +252,7 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, 
         hardware=about.hardware,
         family=about.family,
         precision=about.precision,
-        routing_mode=_text(contract, "routing_mode"),
+        routing_mode=stated_text(contract, "routing_mode"),
         ep=ep if isinstance(ep, int) else None,
         gpus=row.gpus,
         tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
@@ -285,11 +284,6 @@ def _missing(session: Session, run_ids: list[int]) -> dict[int, tuple[str, ...]]
 def _value(entry: Mapping[str, Any] | None) -> str | None:
     value = None if entry is None else entry["value"]
     return None if value is None else str(value)
-
-
-def _text(contract: Mapping[str, Stated], name: str) -> str:
-    value = contract.get(name)
-    return "" if value is None or value.value is None else shown(value.value)
 
 
 # --- Priors: how much launches of a family (same project, GPU and semantic class) vary.
@@ -489,10 +483,11 @@ def _head_changes(
     if not changes:
         return ()
     before = _stored_states(session, project_id, standings.stack_key)
-    after = {_class(entry): entry for entry in standings.boards_at(LEADER_FLOOR)}
+    after = {board_class(entry): entry for entry in standings.boards_at(LEADER_FLOOR)}
     places = {run.name: run.ordered_at for run in stack.runs}
     return tuple(
-        explained(entry, before(_class(entry.after)), after.get(_class(entry.after)), places) for entry in changes
+        explained(entry, before(board_class(entry.after)), after.get(board_class(entry.after)), places)
+        for entry in changes
     )
 
 
@@ -500,17 +495,13 @@ def _stored_states(session: Session, project_id: int, stack_key: str) -> Callabl
     """Return a lookup of the stored boards of a stack by class."""
     of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
     documents = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
-    boards = {_class(entry): entry for entry in (from_json(Board, row) for row in documents)}
+    boards = {board_class(entry): entry for entry in (from_json(Board, row) for row in documents)}
     of_stack = (_STACKS.c.project_id == project_id, _STACKS.c.stack_key == stack_key)
     row = session.execute(select(_STACKS.c.ranking_version, _STACKS.c.document).where(*of_stack)).one_or_none()
     refused = [entry["run"] for entry in row.document["refused"]] if row else []
     newest = newest_run(boards.values(), refused)
     other_rules = row is not None and row.ranking_version != RANKING_VERSION
     return lambda wanted: StoredState(boards.get(wanted), newest, other_rules)
-
-
-def _class(board: Board | Head) -> tuple[str, str]:
-    return board.routing_mode, board.semantic_class
 
 
 def keep(session: Session, ranked: Ranked) -> bool:

@@ -26,8 +26,8 @@ from app.domain.planning.request import (
 )
 from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
+from app.storage.json_text import frozen
 from app.storage.references import references
-from app.storage.runs import frozen
 from app.storage.tables import RunResultRow, RunRow, select_any
 
 _GB_PER_GIB = 2**30 / 1e9

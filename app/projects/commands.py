@@ -22,8 +22,9 @@ from app.settings import Settings
 from app.storage import audit
 from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, AuditEvent
 from app.storage.database import transaction
+from app.storage.json_text import frozen
 from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
-from app.storage.runs import aware, frozen
+from app.storage.runs import aware
 from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, select_any
 
 log = structlog.get_logger(__name__)

@@ -26,6 +26,7 @@ from app.domain.documents.metadata import MAX_TAGS
 from app.domain.logs.line_template import MAX_TEMPLATE
 from app.domain.numbers import absolute
 from app.domain.run import FloatArray
+from app.domain.text import coded_names
 from app.errors import FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log, without_compression
 from app.pipeline.correction import CORRECTED, MOST_RUNS
@@ -348,10 +349,10 @@ def metadata_of(form: FormData, max_bytes: int) -> bytes | None:
 
 
 def _check_names(form: FormData) -> None:
-    allowed = ", ".join(f"`{name}`" for name in _KNOWN)
+    allowed = coded_names(_KNOWN)
     unknown = sorted({name[:_SHOWN] for name in form if name not in _KNOWN})
     if unknown:
-        sent = ", ".join(f"`{name}`" for name in unknown)
+        sent = coded_names(unknown)
         errors = tuple(FieldError(name, f"is not a part of an upload; parts are {allowed}") for name in unknown)
         missing = " This upload contains no log." if "log" not in form else ""
         detail = f"The form has unknown parts: {sent}.{missing} Parts are {allowed}. Nothing was saved."

@@ -13,8 +13,8 @@ from app.domain.run import Stated
 from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
 from app.storage.database import ListPage
-from app.storage.json_text import from_json, to_json
-from app.storage.runs import aware, frozen, stored_contract
+from app.storage.json_text import from_json, frozen, to_json
+from app.storage.runs import aware, stored_contract
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
 

@@ -72,7 +72,7 @@ def _reader(kind: Any) -> Reader:
         return lambda stored: {key: entry(item) for key, item in stored.items()}
     if kind is float:
         return lambda stored: math.nan if stored is None else float(stored)
-    return datetime.fromisoformat if kind is datetime else _frozen
+    return datetime.fromisoformat if kind is datetime else frozen
 
 
 def _dataclass_reader(kind: Any) -> Reader:
@@ -85,12 +85,12 @@ def _union_reader(args: tuple[Any, ...]) -> Reader:
     """Return the reader of `X | None` for one non-plain X. A union of plain values is used as stored."""
     inner = [arg for arg in args if arg is not type(None)]
     if len(inner) > 1:
-        return _frozen
+        return frozen
     read = _reader(inner[0])
     return lambda stored: None if stored is None else read(stored)
 
 
-def _frozen(stored: Any) -> Any:
+def frozen(stored: Any) -> Any:
     return tuple(stored) if isinstance(stored, list) else stored
 
 

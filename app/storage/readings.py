@@ -24,8 +24,8 @@ from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, Memory
 from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
 from app.errors import NotFound
 from app.storage import audit
-from app.storage.json_text import to_json
-from app.storage.runs import RunFile, aware, entries_of, frozen, stored_contract
+from app.storage.json_text import frozen, to_json
+from app.storage.runs import RunFile, aware, entries_of, stored_contract
 from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.

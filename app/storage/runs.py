@@ -33,7 +33,7 @@ from app.domain.run import (
     Value,
 )
 from app.errors import DamagedObject, NotFound
-from app.storage.json_text import to_json
+from app.storage.json_text import frozen, to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
@@ -118,10 +118,6 @@ def _of_0_1(name: str, entry: Mapping[str, Any]) -> Stated:
 def entries_of(kind: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that `kind` has a field for. Rows of other definitions may have more."""
     return {f.name: stored[f.name] for f in fields(kind) if f.name in stored}
-
-
-def frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _with_evidence(kind: type[Any]) -> Callable[[Mapping[str, Any]], Any]:

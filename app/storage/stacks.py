@@ -31,8 +31,9 @@ from app.domain.verdict.step_time import (
     prior_of,
     sample_of,
 )
+from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, frozen, metrics_of, newest_contract, stored_contract
+from app.storage.runs import aware, metrics_of, newest_contract, stored_contract
 from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_looked_up, select_any
 
 _AT_ONCE = 500

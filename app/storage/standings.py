@@ -16,9 +16,9 @@ from app.domain.ranking.standings import Board, StackStandings
 from app.domain.run import Value
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.database import ListPage
-from app.storage.json_text import from_json
+from app.storage.json_text import from_json, frozen
 from app.storage.remembered import UntilRankedAgain
-from app.storage.runs import aware, frozen
+from app.storage.runs import aware
 from app.storage.stacks import names_of_titles
 from app.storage.tables import ProjectRow, StandingBoardRow, StandingRow, select_any
 

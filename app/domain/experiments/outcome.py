@@ -17,6 +17,7 @@ from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
 from app.domain.numbers import gain_change, plural, signed
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
+from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.decide import judge, metric_changes
 from app.domain.verdict.differences import Difference, differing
@@ -404,7 +405,7 @@ def _warnings(
 ) -> tuple[str, ...]:
     warnings = []
     if len(compared.stack) + len(compared.knobs) > 1:
-        fields = ", ".join(f"`{difference.field}`" for difference in (*compared.stack, *compared.knobs))
+        fields = coded_names(difference.field for difference in (*compared.stack, *compared.knobs))
         warnings.append(f"Several fields differ ({fields}): the result cannot be attributed to any of them.")
     if compared.other_code:
         warnings.append("The two sides are at different commits, so the code may cause the difference.")
@@ -416,7 +417,7 @@ def _warnings(
         if not difference.is_certain and not difference.field.startswith("env.")
     )
     if unknown:
-        fields = ", ".join(f"`{name}`" for name, _ in unknown.most_common(6))
+        fields = coded_names(name for name, _ in unknown.most_common(6))
         warnings.append(f"Known on some runs only, so equality is not certain: {fields}.")
     unproven = [knob.field for knob in enrolment.knobs if _is_unproven(sides["candidate"], knob.field)]
     if unproven:

@@ -25,6 +25,7 @@ from app.domain.rules.change import Changing, change_of, without_context
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch import read_command
 from app.domain.run import Stated, Value
+from app.domain.text import coded_names
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.differences import axis_of
 from app.domain.verdict.record import RunRecord
@@ -168,7 +169,7 @@ def _of_suggestion(suggestion: Suggestion | None) -> Iterator[str]:
     if suggestion.withheld:
         yield f"The workflow defers this for now: {suggestion.withheld}"
     if suggestion.open:
-        yield f"Choose these values by hand because facts are missing: {_names(suggestion.open)}."
+        yield f"Choose these values by hand because facts are missing: {coded_names(suggestion.open)}."
     for need in suggestion.needs:
         if need.state == "unmet":
             yield f"Unmet prerequisite: {need.text}"
@@ -185,15 +186,15 @@ def _of_knobs(baseline: RunRecord, candidate: Mapping[str, Stated], knobs: Seque
     compared = compare_contracts(baseline, planned)
     differing = [difference.field for difference in (*compared.stack, *compared.knobs)]
     if len(differing) > 1:
-        yield f"Several knobs change ({_names(differing)}): the result cannot be attributed to any of them."
+        yield f"Several knobs change ({coded_names(differing)}): the result cannot be attributed to any of them."
     if any(FIELDS[difference.field].role == "stack" for difference in compared.stack if difference.field in FIELDS):
         yield (
-            f"The stack key changes ({_names([d.field for d in compared.stack])}): the result is a contrast between "
-            "two stacks, which leaderboards do not rank together."
+            f"The stack key changes ({coded_names(d.field for d in compared.stack)}): the result is a contrast "
+            "between two stacks, which leaderboards do not rank together."
         )
     unknown = [knob.field for knob in knobs if not knob.known]
     if unknown:
-        yield f"{_names(unknown)} of the baseline run is unknown: state it, or the difference remains uncertain."
+        yield f"{coded_names(unknown)} of the baseline run is unknown: state it, or the difference remains uncertain."
 
 
 def _of_keys(candidate_key: str, ran_before: Sequence[int]) -> Iterator[str]:
@@ -227,10 +228,6 @@ def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
         yield "The run's own command is unknown: state `launch_args` to get the whole command in the plan."
     if baseline.estimate.short:
         yield "The baseline run is short: on its own it supports only a directional result."
-
-
-def _names(fields: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in fields)
 
 
 # --- The interleaved order of runs: ABBA, so that drift of the cluster affects both sides equally.

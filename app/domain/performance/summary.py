@@ -45,6 +45,7 @@ from app.domain.run import (
     evidence_level,
     semantic_class,
 )
+from app.domain.text import coded_names
 
 # --- Adds the series of documents (TensorBoard, golden values) to those of a log, or uses them in place of a log.
 
@@ -270,7 +271,7 @@ def _unknown_warning(contract: Contract) -> list[str]:
     if not contract.provisional:
         return []
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
-    listed = ", ".join(f"`{name}`" for name in missing)
+    listed = coded_names(missing)
     verb = plural(len(missing), "is", "are", number=False)
     return [f"Comparisons with this run are provisional: {listed} {verb} not stated. Add them to the metadata."]
 

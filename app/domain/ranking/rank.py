@@ -189,8 +189,8 @@ def head_changes(standings: StackStandings, last_heads: Sequence[Head]) -> tuple
     """
     if standings.partial:
         return ()
-    now = {_class_of(head): head for head in heads_of(standings)}
-    before = {_class_of(head): head for head in last_heads}
+    now = {board_class(head): head for head in heads_of(standings)}
+    before = {board_class(head): head for head in last_heads}
     gone = {key: Head(*key, "nothing_ranked", ()) for key in before if key not in now}
     changes = [HeadChange(before.get(key), head) for key, head in sorted((now | gone).items())]
     return tuple(change for change in changes if _is_reportable(change))
@@ -264,8 +264,8 @@ def _is_reportable(change: HeadChange) -> bool:
     return change.before != change.after
 
 
-def _class_of(head: Head) -> tuple[str, str]:
-    return head.routing_mode, head.semantic_class
+def board_class(board: Board | Head) -> tuple[str, str]:
+    return board.routing_mode, board.semantic_class
 
 
 def heads_of(standings: StackStandings) -> tuple[Head, ...]:

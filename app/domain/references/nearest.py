@@ -11,6 +11,7 @@ from app.domain.numbers import change_text, grouped, percent, significant, step_
 from app.domain.ranking.runs import family_of
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import Stated, Value
+from app.domain.text import coded_names
 
 # --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
 
@@ -256,7 +257,7 @@ def _differing(fields: Sequence[str]) -> str:
     if not fields:
         return "no known field differs"
     more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
-    named = ", ".join(f"`{name}`" for name in fields[:_MOST_NAMED])
+    named = coded_names(fields[:_MOST_NAMED])
     return f"{named}{more} {'differs' if len(fields) == 1 else 'differ'}"
 
 
@@ -324,10 +325,7 @@ def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: Refere
 
 
 def _fields(differences: Sequence[ReferenceDifference], *, are_known: bool) -> str:
-    return (
-        ", ".join(f"`{difference.field}`" for difference in differences if difference.is_known == are_known)
-        or "nothing"
-    )
+    return coded_names(difference.field for difference in differences if difference.is_known == are_known) or "nothing"
 
 
 def _same(name: str, mine: Value, theirs: Value) -> bool:

@@ -10,7 +10,7 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
-from app.domain.text import cut, one_line
+from app.domain.text import coded_names, cut, one_line
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -338,7 +338,7 @@ def _folded(report: RunReport) -> Iterator[str]:
 
 def _verdict_details(text: VerdictText) -> Iterator[str]:
     if text.supply:
-        names = ", ".join(f"`{name}`" for name in text.supply[:_MOST_FIELDS])
+        names = coded_names(text.supply[:_MOST_FIELDS])
         more = f" and {len(text.supply) - _MOST_FIELDS} more" if text.supply[_MOST_FIELDS:] else ""
         yield from (
             "", f"{text.supply_why} {names}{more}. State each in `meta`, in the job's log, or on the run's page."

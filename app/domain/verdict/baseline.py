@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Generic, Literal, TypeVar
 
+from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, compare_contracts
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord, confirmed_level
@@ -293,12 +294,8 @@ def _passed_over(run: RunFacts | None, selection: Selection[RunFacts], newest: M
         return OLDER_SEGMENT
     if run.config_key in newest and chosen in newest:
         knobs = compare_contracts(newest[run.config_key], newest[chosen]).knobs
-        return f"different configuration: {listed(knob.field for knob in knobs)}"
+        return f"different configuration: {coded_names(knob.field for knob in knobs)}"
     return "different configuration"
-
-
-def listed(fields: Iterable[str]) -> str:
-    return ", ".join(f"`{field}`" for field in fields)
 
 
 # --- Near misses: the closest earlier runs when none is comparable, with the fields that differ.

@@ -13,6 +13,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import same_value, shown
 from app.domain.performance.steady_state import mad, usable
 from app.domain.run import FloatArray, Metric, Stated, SteadyState
+from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
 from app.domain.verdict.differences import Difference
@@ -269,7 +270,7 @@ def _reasons(
         yield f"{_listed(comparability.stack)} {verb}, but must be equal to name a winner."
     for side, inside in zip("AB", sets, strict=True):
         if not inside.one_configuration:
-            names = ", ".join(f"`{name}`" for name in (*inside.stack, *inside.knobs))
+            names = coded_names((*inside.stack, *inside.knobs))
             yield f"The runs of {side} are not reruns of one job: they differ in {names}."
     for run in (*a, *b):
         yield from _of_run(run)
