@@ -51,7 +51,7 @@ class StackQuery(ListQuery):
 NO_NAME = "?"
 """The name of an unknown dispatcher in `StackRow.dispatchers`."""
 _JUDGED = OF_STACK.where(col(RunRow.verdict) != "", col(RunRow.purpose) != "experiment").limit(1)
-_TOLD = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
+_IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", "graph_modules", "task", "data_mode")
 """Fields that distinguish stacks with the same title, where known."""
 
 
@@ -273,7 +273,9 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         model=newest.model,
         gpu=newest.gpu,
         gpus=newest.gpus,
-        also=tuple((name, contract[name].value) for name in _TOLD if name in contract and FIELDS[name].role == "stack"),
+        also=tuple(
+            (name, contract[name].value) for name in _IN_NAME if name in contract and FIELDS[name].role == "stack"
+        ),
         dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
         runs=stack.runs,
         last_at=aware(newest.ordered_at),

@@ -134,7 +134,7 @@ def leadership_periods(changes: Sequence[LeaderChange], shown: Sequence[str] = (
     )
 
 
-def told_class(head: Head) -> str:
+def class_text(head: Head) -> str:
     """Format a class: `forced balance, benchmark only`."""
     return f"{routing_words(head.routing_mode)}, {head.semantic_class.replace('_', ' ')}"
 
@@ -168,7 +168,7 @@ def _leader(head: Head) -> str:
 def _name(change: LeaderChange, shared: Set[str], *, with_class: bool) -> str:
     parts = change.name.split(SEPARATOR)
     name = SEPARATOR.join(part for part in parts if part not in shared) or change.name
-    return f"{name}{SEPARATOR}{told_class(change.change.after)}" if with_class else name
+    return f"{name}{SEPARATOR}{class_text(change.change.after)}" if with_class else name
 
 
 ROW = 40

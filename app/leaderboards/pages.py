@@ -22,11 +22,11 @@ from app.leaderboards.charts import (
     GainRow,
     LeadershipPeriod,
     chart_height,
+    class_text,
     gain_chart,
     gain_rows,
     leader_chart,
     leadership_periods,
-    told_class,
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
 from app.leaderboards.matrix_pages import ep_note, stacks_of
@@ -71,7 +71,7 @@ from app.web.templating import render
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
 
 MOST_CHANGES = 50
-FEWEST_TOLD = 3
+FEWEST_RANKINGS = 3
 """Rankings from which the table of wins is shown."""
 
 
@@ -198,7 +198,7 @@ class LeaderboardPage:
     @property
     def tells_wins(self) -> bool:
         """Return whether there are enough rankings to count who won."""
-        return sum(summary.rankings for summary in self.standings.summaries) >= FEWEST_TOLD
+        return sum(summary.rankings for summary in self.standings.summaries) >= FEWEST_RANKINGS
 
     @property
     def query(self) -> str:
@@ -404,7 +404,7 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         gain_of=charts.gain_text,
         memory_of=charts.memory_text,
         against_best=against_best,
-        told_class=told_class,
+        class_text=class_text,
         told_head=head_text,
         most_compared=MOST_COMPARED,
     )

@@ -56,7 +56,7 @@ from app.storage.tables import RunRow, select_any
 
 # --- Summary over many stacks: which dispatcher leads in how many, and the range of its gain.
 
-_MOST_TOLD = 2
+_MOST_SUMMARIES = 2
 """Classes in the first sentence, real training first; each has its own sentence below."""
 NO_PRECISION = "precision unknown"
 
@@ -114,7 +114,7 @@ def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) ->
     if not ranked:
         return _none(total)
     ranked.sort(key=lambda summary: summary.semantic_class != "training_equivalent")
-    return " ".join(f"{_class_words(summary)}: {class_sentence(summary)}" for summary in ranked[:_MOST_TOLD])
+    return " ".join(f"{_class_words(summary)}: {class_sentence(summary)}" for summary in ranked[:_MOST_SUMMARIES])
 
 
 def _none(stacks: int) -> str:
@@ -150,7 +150,7 @@ def _left_out(standings: StackStandings) -> Iterable[Refusal]:
 #
 # In a stack with one dispatcher the runs are an A/B of its knobs, not a ranking of dispatchers.
 
-_CONFIGURATIONS_MOST_TOLD = 3
+_MOST_CONFIGURATIONS = 3
 """Configurations described in addition to the fastest; the table has all."""
 
 
@@ -164,7 +164,7 @@ def against_best(comparison: PairwiseComparison) -> str:
 
 
 def configurations_sentence(
-    entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _CONFIGURATIONS_MOST_TOLD
+    entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _MOST_CONFIGURATIONS
 ) -> str:
     """Summarise the configurations of a dispatcher; empty if there is only one.
 
@@ -574,7 +574,7 @@ def _lines(standings: StoredStandings, name: str, knobs: Mapping[str, str]) -> I
     for board in boards:
         entry = board.entries[0] if board.entries else None
         figures = figures_of(entry) if entry else {}
-        text = configurations_sentence(entry, knobs, most=_MOST_TOLD) if entry else ""
+        text = configurations_sentence(entry, knobs, most=2) if entry else ""
         yield LoneLine(
             standings, name, board, entry, figures, text, (*_of_board(standings, board, entry), *_of_stack(standings))
         )

@@ -48,7 +48,7 @@ from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
 
-_NEWS = {
+_EVENTS = {
     "opened": "regression.opened",
     "joined": "regression.opened",
     "reopened": "regression.reopened",
@@ -115,7 +115,7 @@ class RegressionMembers:
         self._since = since
         self._changed: set[int] = set()
         self.of_stack = self._read()
-        self._news: dict[tuple[int, str, str], RegressionRow] = {}
+        self._notifications: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
         """Prevent other stacks of the project from opening regressions and others from changing these until commit."""
@@ -260,12 +260,12 @@ class RegressionMembers:
             slow = [row for row in rows if row.proposal != "fixed"] or rows
             regression.worst_delta_pct = max((row.delta_pct for row in slow if row.delta_pct is not None), default=None)
         self._session.flush()
-        for (_, event, note), regression in self._news.items():
+        for (_, event, note), regression in self._notifications.items():
             if regression.state != "invalid":
                 # It is opened once; other events may recur, for another run.
                 once = event == "regression.opened"
                 notify_regression(self._session, regression, event, "" if once else note, note)
-        self._news.clear()
+        self._notifications.clear()
 
     def _read(self) -> list[StackMember]:
         key = {"project": self._project_id, "stack": self._stack_key, "since": self._since}
@@ -395,9 +395,9 @@ class RegressionMembers:
         self._changed.add(regression.id or 0)
         if changed:
             regression.changed_at = utc_now()
-        if action in _NEWS:
+        if action in _EVENTS:
             detail = "" if action == "opened" else note  # the message states its cause already
-            self._news[regression.id or 0, _NEWS[action], detail] = regression
+            self._notifications[regression.id or 0, _EVENTS[action], detail] = regression
         audit.record(
             self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
             project_id=self._project_id, before=before, after=after, note=note,
@@ -468,9 +468,9 @@ class StackHistory:
         followed = self._follow_up(member)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "fixed" else None
 
-    def came_back(self, member: StackMember, said_at: datetime) -> StackRun | None:
+    def came_back(self, member: StackMember, fixed_at: datetime) -> StackRun | None:
         """Return the first run of a slow segment after a user marked it fixed; earlier runs do not count."""
-        followed = self._follow_up(member, said_at=said_at)
+        followed = self._follow_up(member, fixed_at=fixed_at)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "reopened" else None
 
     def next_slow(self, member: StackMember) -> Candidate | None:
@@ -518,15 +518,15 @@ class StackHistory:
         return None if opened is None or opened[0].run < 0 else settled_levels(opened[0], opened[1][1])
 
     def _follow_up(
-        self, member: StackMember, before: HistoryPosition | None = None, said_at: datetime | None = None
+        self, member: StackMember, before: HistoryPosition | None = None, fixed_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
         """Return the follow-up and the runs it is based on; None without such runs or when the slow run is gone."""
         opened_with_levels = self._opened(member, before)
         if opened_with_levels is None:
             return None
         opened, (runs, history) = opened_with_levels
-        runs_before = None if said_at is None else sum(run.created_at <= aware(said_at) for run in runs)
-        if said_at is None and opened.run < 0 and member.row.proposal == "fixed":
+        runs_before = None if fixed_at is None else sum(run.created_at <= aware(fixed_at) for run in runs)
+        if fixed_at is None and opened.run < 0 and member.row.proposal == "fixed":
             runs_before = 0  # it was back before the part of the history that was read
         return follow_up(opened, history, runs_before), runs
 
@@ -909,7 +909,7 @@ def _follow(members: RegressionMembers, stack_history: StackHistory, member: Sta
     members.settle(member, stack_history.settled(member))
     regression = member.regression
     if regression.state in ENDED:
-        back = stack_history.came_back(member, said_at=regression.changed_at)
+        back = stack_history.came_back(member, fixed_at=regression.changed_at)
         if back is not None:
             members.reopen(member, back)
         elif regression.state == "fixed":

@@ -283,7 +283,7 @@ class RunOut(FromDomain):
 
     @classmethod
     def of(cls, run: RunDetail, url: str) -> Self:
-        values = {name: getattr(run, name) for name in cls.model_fields if name not in _MADE}
+        values = {name: getattr(run, name) for name in cls.model_fields if name not in _COMPUTED}
         values |= {
             "url": url,
             "unknown_fields": unknown_fields(run.unknown),
@@ -317,7 +317,7 @@ def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | N
     return {name: MetricOut.model_validate(metric) if metric else None for name, metric in values.items()}
 
 
-_MADE = ("url", "files", "unknown_fields")
+_COMPUTED = ("url", "files", "unknown_fields")
 """Fields of RunOut that RunDetail does not have by their names."""
 
 _METRIC_NAMES = tuple(METRICS)

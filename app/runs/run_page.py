@@ -1021,7 +1021,7 @@ class RunPage:
         return slice_rows(self.run.slices, [file.name for file in self.run.log_files], lines)
 
     @property
-    def slices_told(self) -> str:
+    def slices_text(self) -> str:
         return starts_sentence(self.run.slices)
 
     @property

@@ -321,8 +321,8 @@ class RunRegression:
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Return the regressions of a run, newest first."""
-    made = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
-    own = set(session.execute(made).scalars())
+    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
+    own = set(session.execute(members).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
     chosen = select(RegressionRow, SHOWN_STATE).where(
         or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))

@@ -98,7 +98,7 @@ SOURCE_URL = (
     "https://github.com/NVIDIA/Megatron-LM/blob/00caa53af30912914981c86f39db123961678bbd/"
     "megatron/training/theoretical_memory_usage.py"
 )
-HELD, SHARED = 6.0, 12.0
+REPLICATED, SHARED = 6.0, 12.0
 STATIC_SHARE = 0.75
 """Layouts with a larger static share come after the others: the rest is for activations and buffers. Our own default.
 The published DeepSeek-V3 layout on 256 H100 (TP1 PP8 EP32) has 0.74."""
@@ -117,7 +117,7 @@ def static_gb(
     if total is None or experts is None:
         return None
     rest = (total - experts) / shards
-    return rest * (HELD + SHARED / replicas) + experts / expert_mesh * (HELD + SHARED / edp)
+    return rest * (REPLICATED + SHARED / replicas) + experts / expert_mesh * (REPLICATED + SHARED / edp)
 
 
 def gpu_memory_gb(request: PlanRequest) -> float | None:

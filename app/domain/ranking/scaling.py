@@ -300,11 +300,11 @@ class MeasuredSize:
         return Interval(value, low, high)
 
 
-Made = dict[tuple[str, tuple[int, ...]], ScalingPool]
+PoolCache = dict[tuple[str, tuple[int, ...]], ScalingPool]
 """Results by configuration and runs, shared by series of several kinds."""
 
 
-def measured(sizes: Sequence[Sized], pools: Made) -> tuple[MeasuredSize, ...]:
+def measured(sizes: Sequence[Sized], pools: PoolCache) -> tuple[MeasuredSize, ...]:
     """Return a result per size, smallest first. `sizes`: configurations of one series, possibly several of a size."""
     changes = merged(dated.change for dated in {change for size in sizes for change in size.runs.changes})
     by_code: dict[Code, dict[int, list[_Chosen]]] = {}
@@ -345,7 +345,7 @@ class _Candidate:
         return self.pool.directional, self.pool.log_step_time, self.pool.of.config_key
 
 
-def _measured(chosen: _Chosen, pools: Made) -> _Candidate:
+def _measured(chosen: _Chosen, pools: PoolCache) -> _Candidate:
     key = (chosen.size.runs.config_key, chosen.runs)
     if key not in pools:
         pools[key] = ScalingPool(chosen.size.runs, chosen.runs)
@@ -500,7 +500,7 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
             if size is not None:
                 by_key.setdefault((kind, _key(size, kind, values)), []).append(size)
     several = ((kind, sizes) for (kind, _), sizes in by_key.items() if len({size.size for size in sizes}) > 1)
-    pools: Made = {}
+    pools: PoolCache = {}
     result = [_series(kind, sizes, pools) for kind, sizes in several]
     return tuple(
         sorted(result, key=lambda series: (KINDS.index(series.kind), series.dispatcher, series.points[0].config_key))
@@ -544,7 +544,7 @@ def value_or_unknown(contract: Mapping[str, Value], name: str) -> object:
     return comparable(name, contract[name]) if name in contract else ("unknown",)
 
 
-def _series(kind: Kind, members: Sequence[Sized], pools: Made) -> ScalingSeries:
+def _series(kind: Kind, members: Sequence[Sized], pools: PoolCache) -> ScalingSeries:
     unknown = [
         name
         for name in _members(kind)

@@ -248,18 +248,18 @@ class FollowUp:
     run: int
 
 
-def follow_up(regression: OpenedRegression, history: History, said_fixed_at: int | None = None) -> FollowUp:
+def follow_up(regression: OpenedRegression, history: History, stated_fixed_at: int | None = None) -> FollowUp:
     """Return the state after the last run of `history`.
 
-    `said_fixed_at`: the run from which a user considers it fixed. `fixed`: two consecutive runs after the slow one are
-    back, or a segment of at least three runs returned to within 1 % of the usual level, or below. So an alarm that no
-    second run confirms ends here too. `reopened`: a later segment returned to within 1 % of the slow level, or above; a
-    level in between is a separate regression. Single runs change nothing.
+    `stated_fixed_at`: the run from which a user considers it fixed. `fixed`: two consecutive runs after the slow
+    one are back, or a segment of at least three runs returned to within 1 % of the usual level, or below. So an
+    alarm that no second run confirms ends here too. `reopened`: a later segment returned to within 1 % of the slow
+    level, or above; a level in between is a separate regression. Single runs change nothing.
     """
     now = FollowUp("open", regression.run)
     first = regression.run + (not _is_back(regression, history, regression.run))
-    if said_fixed_at is not None:
-        now, first = FollowUp("fixed", said_fixed_at), max(first, said_fixed_at)
+    if stated_fixed_at is not None:
+        now, first = FollowUp("fixed", stated_fixed_at), max(first, stated_fixed_at)
     levels = _levels_from(first, history)
     pair = _first_pair(regression, history, first) if now.state == "open" else None
     if pair is not None and all(start > pair or level > regression.usual_level + SAME_LEVEL for start, level in levels):

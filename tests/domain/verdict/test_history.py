@@ -238,7 +238,7 @@ def test_noise_does_not_reopen() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said_fixed_at", "state"),
+    ("parts", "stated_fixed_at", "state"),
     [
         ([(12, 6.0), (5, 6.1)], 17, "fixed"),  # no run since the state was set
         ([(12, 6.0), (5, 6.1)], 15, "fixed"),  # two runs are no level
@@ -248,9 +248,9 @@ def test_noise_does_not_reopen() -> None:
     ],
 )
 def test_what_somebody_holds_to_be_fixed_is_reopened_by_later_runs_only(
-    parts: list[tuple[int, float]], said_fixed_at: int, state: str
+    parts: list[tuple[int, float]], stated_fixed_at: int, state: str
 ) -> None:
-    assert follow_up(OPENED, find_changes(levels(*parts), FAMILY), said_fixed_at).state == state
+    assert follow_up(OPENED, find_changes(levels(*parts), FAMILY), stated_fixed_at).state == state
 
 
 # --- The levels of a regression from its history, as tables; values are ln(step time), shifted so that usual is 0.
