@@ -189,7 +189,7 @@ def test_retention_deletes_by_age_and_spares_golden_runs(service: tuple[Settings
     log_files = LogFiles.from_settings(settings)
     old = utc_now() - timedelta(days=100)
     with transaction(engine) as session:
-        golden = make_run(session, name="golden", created_at=old, log_files=log_files, stack_key="a" * 64)
+        golden = make_run(session, name="golden", created_at=old, log_files=log_files, stack_key="a" * 64, purpose="ci")
         plain = make_run(session, name="plain", created_at=old, log_files=log_files, step_time_ms=900.0)
         failed = make_run(session, name="failed", created_at=old, status="failed")
         new = make_run(session, name="new", status="failed")
