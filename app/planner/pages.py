@@ -130,7 +130,7 @@ class PlanPage:
         return f"{self.plan.gpu_memory_gb:g} GB" if self.plan and self.plan.gpu_memory_gb else ""
 
     def limit(self, offer: Offer) -> float:
-        """Return where what tensors may take ends on the bar of memory, of 1000."""
+        """Return the end of the memory that tensors may use on the bar, of 1000."""
         memory = self.plan.gpu_memory_gb if self.plan else None
         return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
 

@@ -148,10 +148,11 @@ def is_asked(values: Mapping[str, str]) -> bool:
 # --- Sentences of a plan, for its page and for the API.
 
 NOT_ESTIMATED = (
-    "An uneven share of tokens: the prediction assumes balanced routing, as published benchmarks do. A router that "
-    "overloads a rank needs more memory and time there.",
-    "Fragmentation, NCCL buffers and the CUDA context one by one: a share of the memory is left free for all of them.",
-    "Reading of data, checkpoints and evaluation. A matched A/B of the first few layouts decides.",
+    "Uneven routing: the prediction assumes balanced routing, like published benchmarks. An overloaded rank needs more "
+    "memory and time.",
+    "Separate figures for fragmentation, NCCL buffers and the CUDA context: a share of memory is left free for all of "
+    "them.",
+    "Data loading, checkpoints and evaluation. Compare the first few layouts in a matched A/B.",
 )
 """The limits of a plan."""
 
@@ -315,8 +316,8 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
     parts = [
         (
             "Context parallelism",
-            f"One rank per {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens is CP {plan.first_cp}, the "
-            f"first guess; lower it while a rank stays at or under {grouped(SHARD_CEILING)} tokens and the run fits.",
+            f"Start with CP {plan.first_cp}: one rank per {grouped(SHARD_FLOOR)} of {grouped(request.seq_len)} tokens. "
+            f"Lower it while a rank has at most {grouped(SHARD_CEILING)} tokens and the run fits.",
         )
     ]
     if request.gbs is not None:

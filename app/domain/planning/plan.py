@@ -41,36 +41,36 @@ from app.domain.run import IntArray
 REASONS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (
         "It fits",
-        "The predicted peak is at most what tensors may take of a GPU, with the cheapest recomputation that is enough. "
-        "Without the widths of a model only its static part is known: then layouts that leave a quarter for the rest "
-        "come first.",
+        "The predicted peak must fit the memory that tensors may use, with the cheapest sufficient recomputation. If "
+        "the widths of the model are unknown, only static memory is known; then layouts that leave a quarter free come "
+        "first.",
         ("M-mem", "U-mt"),
     ),
     (
         "Shards in the usual range",
-        f"At most {SHARD_CEILING} tokens of a sequence for each CP rank, and with CP at least {SHARD_FLOOR}. On NVL72, "
-        "where TP may take the place of some CP, for each CP x TP rank.",
+        f"A CP rank has at most {SHARD_CEILING} tokens of a sequence, and with CP above 1 at least {SHARD_FLOOR}. On "
+        "NVL72 this applies to CP x TP ranks, because TP may replace CP.",
         ("S3", "D-moe"),
     ),
     (
         "Experts are not split by width",
-        "ETP 1: whole experts on more ranks need no further collective.",
+        "ETP 1: whole experts on more ranks need no extra collective.",
         ("S0", "M-readme", "U-vlm"),
     ),
     (
         "Experts inside NVLink",
-        "The group with most traffic belongs inside the fastest link, unless the fastest record of this model on this "
-        "GPU leaves it.",
+        "The group with the most traffic stays within NVLink, unless the fastest record of this model on this GPU does "
+        "not.",
         ("S0", "U-wf/card", "M-readme"),
     ),
     (
         "The shortest predicted step",
-        "GEMMs, memory traffic, dispatch, bubbles and gradient traffic, corrected by records of the same hardware. "
-        "Steps within 1 % count as equal: then the narrower TP comes first.",
+        "It covers GEMMs, memory traffic, dispatch, bubbles and gradient traffic, corrected by records of the same "
+        "hardware. Steps within 1 % count as equal; then the smaller TP comes first.",
         ("U-mt", "D-perf", "R-dgxc"),
     ),
 )
-"""Title, reason, sources; the first difference decides. Without a prediction, DP takes the place of the step time."""
+"""Title, reason, sources; the first difference decides. Without a prediction, DP replaces the step time."""
 
 _TIE = 0.01
 """Predicted step times closer than this share count as equal."""

@@ -109,7 +109,7 @@ TIERS: Mapping[Tier, str] = {
     "measured": "This project measured that it is faster.",
     "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",
     "workflow": "It is the next step of the workflow.",
-    "other": "It applies to nearly every run, so whatever is specific to this one precedes it.",
+    "other": "It applies to nearly every run, so suggestions specific to this run come first.",
     "slower": "The strongest evidence shows no gain.",
 }
 """The tiers in order, each with its reason."""
