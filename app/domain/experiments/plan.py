@@ -225,7 +225,7 @@ def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
     if not baseline.commit:
         yield "The commit of the baseline run is unknown: use the same code on both sides."
     if change.commands and not any(command.candidate for command in change.commands):
-        yield "The run's own command is unknown: state `launch_args` to get the whole command in the plan."
+        yield "The command of the run is unknown: state `launch_args` to get the complete command in the plan."
     if baseline.estimate.short:
         yield "The baseline run is short: on its own it supports only a directional result."
 
