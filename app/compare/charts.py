@@ -93,6 +93,7 @@ def _rows(line: TraceLine, overlay: Overlay) -> list[dict[str, Any]]:
             "text": significant(value),
             "side": line.side,
             "run": line.run,
+            "href": f"/runs/{line.run}",
             "stretch": shown.stretch,
         }
         for offset, iteration, value, at, low, high in zip(
@@ -122,7 +123,7 @@ def distribution_chart(comparison: ComparedSides) -> dict[str, Any]:
     for index, run in enumerate(shown):
         distribution = comparison.distributions[run.id]
         assert distribution is not None  # noqa: S101  # chosen for that
-        base = {"run": run.id, "side": sides[run.id]}
+        base = {"run": run.id, "href": f"/runs/{run.id}", "side": sides[run.id]}
         labels.append(f"{sides[run.id].upper()} #{run.id}   {step_time(distribution.median_ms)}")
         quantiles = dict(zip(("p05", "p25", "p50", "p75", "p95"), distribution.quantiles, strict=True))
         box = {name: min(max(value, low), high) * per_ms for name, value in quantiles.items()}

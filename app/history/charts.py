@@ -92,7 +92,7 @@ class Drawing:
         rows = []
         for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
             label = step.container.partition(":")[2] if is_of_one_image else step.container
-            row = {"at": at, "until": until, "label": label, "odd": number % 2, "change": "unknown"}
+            row = {"at": at, "until": until, "label": label, "odd": number % 2, "change": "not compared"}
             if step.delta_pct is not None and self.metric == "step_time_ms":
                 text = change_text(step.delta_pct)
                 letter = f"{step.letter} " if several else ""

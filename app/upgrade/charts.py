@@ -37,6 +37,7 @@ def _row(row: ComparedStackRow, name: str) -> dict[str, Any]:
     change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
     return {
         "stack": row.title,
+        "href": f"/history/{row.stack_key}",
         "name": name,
         "delta": row.time.delta_pct,
         "low": row.time.ci_low_pct,

@@ -92,6 +92,20 @@ def test_a_run_is_found_and_added_by_keyboard(open_page: OpenPage, runs: dict[st
     expect(page.locator(".side-b")).to_contain_text("overlap on again")
 
 
+def test_a_point_leads_to_its_run(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
+    canvas = page.locator("#compare-series canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page.locator("#chart-tooltip")).to_contain_text("iteration")
+    number = re.search(r"[AB] #(\d+)", page.locator("#chart-tooltip").inner_text())
+    assert number
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    expect(page).to_have_url(re.compile(rf"/runs/{number[1]}$"))
+
+
 def test_a_row_shows_the_steps_of_its_run_wherever_it_is_pointed_at(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = open_page(f"/runs?project={PROJECT}")
     card = page.locator(".spark-card")

@@ -57,3 +57,12 @@ def test_the_choice_works_without_script(open_page: OpenPage) -> None:
 def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, address: str) -> None:
     page = drawn(open_page(address, width=PHONE))
     assert_looks_well(page)
+
+
+def test_a_row_of_the_chart_leads_to_the_history_of_its_stack(open_page: OpenPage) -> None:
+    page = drawn(open_page(ADDRESS))
+    page.locator("[data-chart]").focus()
+    page.keyboard.press("Home")
+    expect(page.locator("#announce")).to_contain_text("decision: ")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/history/[0-9a-f]{64}$"))
