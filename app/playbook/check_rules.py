@@ -34,7 +34,7 @@ def check_rules(folder: Path | None, settings: Settings) -> int:
         print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
     if book.mistakes:
         files = plural(len(book.files_left_out), "file")
-        print(f"{plural(len(book.mistakes), 'mistake')} in {files}; the service would ignore it.", file=sys.stderr)
+        print(f"{plural(len(book.mistakes), 'mistake')} in {files}, which the service would ignore.", file=sys.stderr)
         return WRONG
     print(_summary(book, len(texts.keys() - {SOURCES})))
     return FINE
