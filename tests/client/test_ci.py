@@ -489,6 +489,21 @@ def test_a_command_that_is_missing_or_killed_fails_the_job(tmp_path: Path, comma
     assert play_template(tmp_path, THREEWALLS_LOGS="a.log", **path).code == code
 
 
+def test_a_gitlab_job_starts_reruns_and_keeps_the_code_of_its_report(tmp_path: Path) -> None:
+    fake, called = tmp_path / "bin" / "threewalls", tmp_path / "called"
+    fake.parent.mkdir()
+    fake.write_text(
+        f'#!/bin/sh\n[ "$1" = upload ] && echo \'{{"id": 7}}\'\n[ "$1" = report ] && exit 5\n'
+        f'[ "$1" = rerun ] && echo "$@" >> {called} && exit 3\nexit 0\n'
+    )
+    fake.chmod(0o755)
+    path = {"PATH": f"{fake.parent}{os.pathsep}{os.environ['PATH']}"}
+    assert play_template(tmp_path, THREEWALLS_LOGS="a.log", **path).code == 5
+    assert not called.exists()
+    assert play_template(tmp_path, THREEWALLS_LOGS="a.log", THREEWALLS_RERUN="sbatch x", **path).code == 5
+    assert called.read_text() == "rerun --wait=600 --exec=sbatch x -- 7\n"
+
+
 def test_a_gitlab_job_takes_the_client_from_the_service(server: Running, tmp_path: Path) -> None:
     logs(tmp_path, "a.log")
     with running_gitlab() as forge:
