@@ -147,9 +147,9 @@ _ROOM = 0.08
 _LEAST_SPAN = 0.02
 """Minimum range as a share of the middle, so that noise of 0.1 % does not look like a difference."""
 JOINED = {
-    "plan": "planned from",
-    "tag": "by its tag",
-    "config": "by its configuration",
+    "plan": "baseline run",
+    "tag": "tagged",
+    "config": "same configuration",
 }
 
 
@@ -362,7 +362,7 @@ class ExperimentPage:
         """Return the state of the experiment and the next action, as a sentence."""
         experiment, result = self.experiment, self.experiment.result
         if experiment.state == "withdrawn":
-            return "Withdrawn before a result."
+            return f"Withdrawn by {experiment.decided_by} before a result."
         if experiment.state in ("accepted", "rejected"):
             return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
@@ -447,7 +447,7 @@ class ExperimentPage:
     @property
     def goes_on_from(self) -> int | None:
         """Return the run to continue from: the newest of the side that was decided for."""
-        if self.experiment.state == "rejected":
+        if self.experiment.state in ("rejected", "withdrawn"):
             return self.experiment.baseline_run_id
         return (
             int(self.experiment.result.candidate[-1])
