@@ -10,7 +10,7 @@ from pathlib import Path
 from fastapi import APIRouter, Query, Request
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.responses import Response
 
 from app.errors import NotFound
@@ -53,14 +53,14 @@ class HelpHit:
     url: str
     document: str
     title: str
-    excerpt: str
+    excerpt: Markup
 
 
 @router.get("/help")
 @requires(Open.ANYONE)
 def show_help(request: Request, q: str = Query("", max_length=_LONGEST_QUERY)) -> Response:
     """Show the index of all documents, or what a search finds."""
-    return render(request, "web/help.html", document=documents()["README"], query=q, hits=search(q))
+    return render(request, "web/help.html", document=documents()["README"], query=q, hits=search(q), others=())
 
 
 @router.get("/help/{name}")
@@ -69,7 +69,9 @@ def show_document(request: Request, name: str) -> Response:
     document = documents().get(name)
     if document is None or name == "README":
         raise NotFound(f"There is no document {name!r}. /help lists all documents.")
-    return render(request, "web/help.html", document=document, query="", hits=())
+    listed = re.findall(r'href="/help/([a-z-]+)"', documents()["README"].html)
+    others = [documents()[other] for other in dict.fromkeys(listed)]
+    return render(request, "web/help.html", document=document, query="", hits=(), others=others)
 
 
 @router.get("/help/files/{name}")
@@ -105,13 +107,24 @@ def search(query: str) -> tuple[HelpHit, ...]:
         for section in document.sections:
             title, text = f"{document.title} {section.title}".lower(), section.text.lower()
             if all(word in title or word in text for word in words):
-                at = max(0, text.find(words[0]) - _EXCERPT // 3)
                 url = "/help" if document.name == "README" else f"/help/{document.name}"
-                hit = HelpHit(
-                    f"{url}#{section.anchor}", document.title, section.title, section.text[at : at + _EXCERPT].strip()
-                )
+                excerpt = _excerpt(section.text, words)
+                hit = HelpHit(f"{url}#{section.anchor}", document.title, section.title, excerpt)
                 ranked.append((-sum(word in title for word in words), len(ranked), hit))
     return tuple(hit for *_, hit in sorted(ranked, key=lambda item: item[:2])[:_MOST_HITS])
+
+
+def _excerpt(text: str, words: list[str]) -> Markup:
+    """Return whole words around the first one found, with all found ones marked."""
+    at = text.rfind(" ", 0, max(0, text.lower().find(words[0]) - _EXCERPT // 3)) + 1
+    piece = text[at : at + _EXCERPT]
+    if at + _EXCERPT < len(text):
+        piece = f"{piece.rpartition(' ')[0]} …"
+    parts = re.split(f"({'|'.join(map(re.escape, words))})", f"… {piece}" if at else piece, flags=re.IGNORECASE)
+    marked = [
+        Markup("<mark>{}</mark>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
+    ]
+    return Markup().join(marked)
 
 
 @lru_cache
@@ -133,19 +146,22 @@ def _document(path: Path) -> HelpDocument:
     tokens = parser.parse(path.read_text(encoding="utf-8"))
     sections: list[HelpSection] = []
     anchors: set[str] = set()
-    title, anchor, texts = path.stem, "", list[str]()
+    title, anchor, texts, heading = path.stem, "", list[str](), None
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and following is not None:
             if anchor:
                 sections.append(HelpSection(anchor, title, " ".join(texts)))
-            title, texts = _plain(following), []
+            heading, title, texts = following, _plain(following), []
             anchor = _unique(_anchor(following.content), anchors)
             token.attrSet("id", anchor)
         elif token.type in ("fence", "code_block"):
             texts.append(token.content)
-        elif token.type == "inline" and texts is not None:
-            texts.append(_plain(token))
+        elif token.type in ("th_close", "td_close"):
+            texts.append("·")
+        elif token.type == "inline":
             _point_inside(token)
+            if token is not heading:
+                texts.append(_plain(token))
     parser.add_render_rule("table_open", _table_open)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     sections.append(HelpSection(anchor, title, " ".join(texts)))
@@ -162,7 +178,7 @@ def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object)
 
 
 def _plain(token: Token) -> str:
-    return "".join(child.content if child.content else " " for child in token.children or ()).strip()
+    return "".join(" " if child.type.endswith("break") else child.content for child in token.children or ()).strip()
 
 
 def _anchor(heading: str) -> str:
