@@ -90,6 +90,10 @@ class LeaderboardIndex:
         tied = f", {plural(ties, 'tie')}" if ties else ""
         return f"Fastest: {leaders}{tied}. {boards}."
 
+    def columns(self, rows: Iterable[FamilyRow]) -> list[int]:
+        """Return the places in `gpus` of those with something in the rows."""
+        return [place for place in range(len(self.gpus)) if any(row.cells[place] for row in rows)]
+
     @property
     def decided(self) -> list[tuple[str, int]]:
         """Return the dispatchers that lead leaderboards, and how many each, most first."""
@@ -223,12 +227,13 @@ class PublishedBar:
 
 @dataclass(frozen=True, slots=True)
 class MissingBoard:
-    """A model family on a GPU that no run was uploaded for."""
+    """A model family on a GPU that no run was uploaded for. `common`: the facts that all bars share."""
 
     hardware: str
     family: str
     bars: tuple[PublishedBar, ...]
     published: int
+    common: str
 
     @property
     def answer(self) -> str:
@@ -247,7 +252,10 @@ class MissingBoard:
 
 _MOST_BARS = 12
 _PLANNED = {"gpus": 256, "seq_len": 4096}
-_FACTS = ("gpus", "precision", "dispatcher", "seq_len")
+_FACTS = {
+    "gpus": "{} GPUs", "precision": "{}", "dispatcher": "{}", "seq_len": "seq {}", "mbs": "micro batch {}",
+    "gbs": "global batch {}", "container": "{}",
+}  # fmt: skip
 
 
 def missing_board(session: Session, hardware_slug: str, family_slug: str) -> MissingBoard:
@@ -265,8 +273,15 @@ def missing_board(session: Session, hardware_slug: str, family_slug: str) -> Mis
     mine = [reference for reference, gpu, model in pairs if (gpu, model) == (hardware, family)]
     shown = sorted((item for item in mine if item.point.tflops_per_gpu), key=lambda item: -(_tflops(item)))[:_MOST_BARS]
     most = max(map(_tflops, shown), default=1.0)
-    bars = tuple(PublishedBar(item, _facts(item.point.contract), _tflops(item), _tflops(item) / most) for item in shown)
-    return MissingBoard(hardware.name, family.name, bars, len(mine))
+    contracts = [item.point.contract for item in shown]
+    differing = [name for name in _FACTS if len({contract.get(name) for contract in contracts}) > 1]
+    shared = [name for name in _FACTS if name not in differing]
+    bars = tuple(
+        PublishedBar(item, _facts(item.point.contract, differing or _FACTS), _tflops(item), _tflops(item) / most)
+        for item in shown
+    )
+    common = _facts(contracts[0], shared) if differing else ""
+    return MissingBoard(hardware.name, family.name, bars, len(mine), common)
 
 
 def _named(slug: str, families: Iterable[Family]) -> Family | None:
@@ -277,6 +292,7 @@ def _tflops(reference: Reference) -> float:
     return reference.point.tflops_per_gpu or 0.0
 
 
-def _facts(contract: Mapping[str, object]) -> str:
-    words = {"gpus": "{} GPUs", "seq_len": "seq {}"}
-    return ", ".join(words.get(name, "{}").format(contract[name]) for name in _FACTS if contract.get(name))
+def _facts(contract: Mapping[str, object], names: Iterable[str]) -> str:
+    """Format the facts that are known, a container without its registry."""
+    known = [(name, str(contract[name]).rpartition("/")[2]) for name in names if contract.get(name)]
+    return ", ".join(_FACTS[name].format(value) for name, value in known)

@@ -338,13 +338,16 @@ class LedgerPage:
 
     @property
     def plan_from(self) -> int | None:
-        """Return the newest run of a scope that nothing was compared with; None when all have an answer.
+        """Return the newest run of a scope that nothing was compared with, or of those without graphs if no run uses
+        any; None when all have an answer.
 
         None also for callers who may not plan experiments for all of the runs.
         """
         if not self._may_plan:
             return None
-        open_scopes = [row.scope for row in self.rows if row.scope.scope != NO_GRAPHS and not row.gains]
+        open_scopes = [
+            row.scope for row in self.rows if (row.scope.scope != NO_GRAPHS or self.tries_graphs) and not row.gains
+        ]
         return next((scope.plan_from for scope in open_scopes if scope.plan_from), None)
 
     @property
@@ -364,6 +367,24 @@ class LedgerPage:
         )
 
     @property
+    def _unmeasured(self) -> str:
+        """Return why nothing here says whether graphs pay."""
+        runs = sum(len(row.scope.runs) for row in self.rows)
+        with_graphs = [row.scope.scope != NO_GRAPHS for row in self.rows]
+        if not runs:
+            return "No run states its CUDA graphs."
+        if all(with_graphs):
+            return f"All runs use CUDA graphs ({plural(runs, 'run')}), so nothing shows the gain."
+        if not any(with_graphs):
+            return f"No CUDA graphs in {plural(runs, 'run')}."
+        return "No two runs differ in CUDA graphs alone."
+
+    @property
+    def tries_graphs(self) -> bool:
+        """Return whether the experiment to plan turns graphs on: so far no run uses any."""
+        return all(row.scope.scope == NO_GRAPHS for row in self.rows)
+
+    @property
     def answer(self) -> str:
         """Return whether graphs pay: by own runs, else as published."""
         gains = [gain for row in self.rows for gain in row.gains]
@@ -374,7 +395,7 @@ class LedgerPage:
         elif gains:
             parts = ["CUDA graphs make no measurable difference here."]
         else:
-            parts = ["Not measured here."]
+            parts = [self._unmeasured]
             figures = [bar.gain for bar in self.published_bars]
             parts += [f"Published: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
         parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []

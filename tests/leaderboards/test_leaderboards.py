@@ -93,6 +93,11 @@ def test_a_pair_without_runs_shows_published_figures_and_links_to_the_planner(cl
     unknown_shape = client.get("/leaderboards/h100/qwen3-6-35b-a3b").text
     assert 'class="button primary" href="/upload"' in unknown_shape
     assert "/plan?" not in unknown_shape
+    b200 = client.get("/leaderboards/b200/qwen3-30b-a3b").text
+    names = re.findall(r'<a href="/references/[^"]+">([^<]+)</a>', b200)
+    assert len(set(names)) == len(names) > 1, "each bar says in what it differs"
+    assert "8 GPUs" in b200, "what all share is said once"
+    assert not any("8 GPUs" in name for name in names)
     moved = client.get("/leaderboards/H100/DeepSeek-V3", follow_redirects=False)
     assert (moved.status_code, moved.headers["location"]) == (308, "/leaderboards/h100/deepseek-v3")
     assert client.get("/leaderboards/h100/deepseek-v3/standings.csv").status_code == 404

@@ -194,3 +194,11 @@ def test_a_scope_without_a_rival_offers_the_experiment(client: TestClient, sessi
     (plan,) = re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page)
     assert plan == f"/runs/{runs[-1]}/experiments/new?field=graph_impl&amp;value=none"
     assert client.get(plan.replace("&amp;", "&")).status_code == 200
+
+
+def test_runs_without_graphs_offer_the_experiment_with_them(client: TestClient, session: Session) -> None:
+    none: dict[str, Any] = {"graph_impl": "none", "graph_modules": None}
+    runs = stack(session, 31_310.0, none)
+    (plan,) = re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', client.get(f"{PAGE}/graphs").text)
+    assert plan == f"/runs/{runs[-1]}/experiments/new?field=graph_impl"
+    assert client.get(plan).status_code == 200
