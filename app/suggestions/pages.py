@@ -127,7 +127,8 @@ class NextPage:
             gain = gain_view(first)
             if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
                 return f"{self._low_mfu}Next: {sentence(first.title)}"
-            return f"{first.title}, {gain_change(gain.pct).figure} expected."
+            doubt = " (inconclusive)" if gain.low <= 0 <= gain.high else ""
+            return f"{first.title}, {gain_change(gain.pct).figure} expected{doubt}."
         return "No rule suggests a change for this run."
 
     @property
