@@ -53,7 +53,7 @@ def own(ids: dict[str, str], open_page: OpenPage) -> str:
         ):
             page.get_by_label(label, exact=True).fill(text)
         page.get_by_label("precision", exact=True).select_option("bf16")
-        page.get_by_role("button", name="Add it").click()
+        page.get_by_role("button", name="Add figure").last.click()
         expect(page.locator("main .notice")).to_contain_text("Added. No stack of this model on this GPU")
         match = re.search(r"/references/(\d+)", page.url)
         assert match
