@@ -202,6 +202,24 @@ class SessionList(BaseModel):
     items: list[SessionOut] = Field(description="Most recently used first.")
 
 
+_BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari"}
+_SYSTEMS = {
+    "Windows": "Windows",
+    "Android": "Android",
+    "iPhone": "iOS",
+    "iPad": "iOS",
+    "Mac OS": "macOS",
+    "Linux": "Linux",
+}
+
+
+def browser_name(agent: str) -> str:
+    """Return `Firefox on Linux`, or the user agent itself if it is no known browser."""
+    browser = next((name for part, name in _BROWSERS.items() if part in agent), None)
+    system = next((name for part, name in _SYSTEMS.items() if part in agent), None)
+    return f"{browser} on {system}" if browser and system else agent or "unknown client"
+
+
 @pages.get("")
 @requires(Open.LOGGED_IN)
 def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
@@ -211,7 +229,7 @@ def show_account(request: Request, engine: AppEngine) -> HTMLResponse:
         slugs = {slug: user.roles[project] for project in user.roles for slug in project_slugs(session, (project,))}
     return render(
         request, "access/account.html", user=row, roles=sorted(slugs.items()), sessions=_sessions(request, engine),
-        password_page=PASSWORD_PAGE, second_factor_page=SECOND_FACTOR_PAGE,
+        password_page=PASSWORD_PAGE, second_factor_page=SECOND_FACTOR_PAGE, browser_name=browser_name,
     )  # fmt: skip
 
 

@@ -101,8 +101,7 @@ _TITLES = {
 }
 _DETAILS = {
     404: "No page at this URL. It may be misspelled, or the run was deleted.",
-    500: "Unexpected error (id {request_id}). The service's log has the details under this id. Nothing that was "
-    "acknowledged is lost.",
+    500: "The service's log has the details under the id {request_id}. Nothing that was acknowledged is lost.",
 }
 _PLACES = {
     "runs": "All runs",

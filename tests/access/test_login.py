@@ -8,7 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from app.access.credentials import HOST_NAME, NAME
-from app.access.pages import local_path
+from app.access.pages import browser_name, local_path
 from app.domain.access.passwords import problem_with
 from app.errors import InvalidChange
 from app.main import create_app
@@ -317,3 +317,12 @@ def test_users_cannot_end_the_sessions_of_others(teams: Teams) -> None:
     assert maintainer.delete(f"{SESSIONS}/{'x' * 16}").status_code == 422
     assert viewer.delete(f"{SESSIONS}/{key}").status_code == 204
     assert viewer.get(SESSIONS).status_code == 401
+
+
+def test_sessions_name_the_browser_and_programs_as_they_are() -> None:
+    chrome = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36"
+    safari = "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) AppleWebKit/605.1.15 Version/18.0 Safari/604.1"
+    assert [browser_name(agent) for agent in (chrome, f"{chrome} Edg/156.0", safari)] == [
+        "Chrome on Linux", "Edge on Linux", "Safari on iOS"
+    ]  # fmt: skip
+    assert browser_name("Python-urllib/3.11") == "Python-urllib/3.11"

@@ -141,7 +141,7 @@ def test_an_address_that_means_nothing_is_refused_by_name(
     assert answer.status_code == 422
     assert f"<code>{field}</code>" in answer.text or f'"field":"{field}"' in answer.text
     if not address.startswith("/api/"):  # the way on is the same page without its filters
-        assert f'class="button" href="{address.partition("?")[0]}"' in answer.text
+        assert f'class="button primary" href="{address.partition("?")[0]}"' in answer.text
 
 
 def test_a_series_that_the_run_does_not_have_is_refused_with_those_it_has(client: TestClient, make: Make) -> None:
