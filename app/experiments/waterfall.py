@@ -26,7 +26,8 @@ class WaterfallBar:
 
     `kind`: start, result, improvement or regression; `join`: where the line to the next bar runs, None at the end.
 
-    `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one.
+    `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one. `whisker`: the
+    interval of the change, from top to bottom.
     """
 
     x: int
@@ -39,6 +40,7 @@ class WaterfallBar:
     title: str
     href: str
     join: int | None
+    whisker: tuple[int, int] | None = None
     start_pct: float = 0.0
     width_pct: float = 0.0
 
@@ -72,6 +74,11 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
+        interval, whisker = "", None
+        if link.gain is not None:
+            interval = f"({gain_change(link.gain.pct, link.gain.low_pct, link.gain.high_pct).interval})"
+            ends = [level(link.before_ms / (1 + pct / 100)) for pct in (link.gain.low_pct, link.gain.high_pct)]
+            whisker = (min(ends), max(ends))
         bars.append(
             WaterfallBar(
                 x=_LEFT + place * column,
@@ -80,10 +87,11 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 kind="improvement" if link.after_ms <= link.before_ms else "regression",
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note="" if link.experiment_id else "start and now are single runs",
+                note=interval if link.experiment_id else "start and now are single runs",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),
+                whisker=whisker,
             )
         )
     texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
@@ -109,19 +117,19 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
     """Return the changes one after another from the start, and the rest up to the result if it is visible."""
     links, at = [], first_ms
     for change in changes:
-        gain = throughput_gain(change.before_ms, change.after_ms) if change.gain_pct is None else change.gain_pct
+        gain = throughput_gain(change.before_ms, change.after_ms) if change.gain is None else change.gain.pct
         links.append(replace(change, before_ms=at, after_ms=at / (1 + gain / 100)))
         at = links[-1].after_ms
     rest = throughput_gain(at, last_ms)
     if abs(time_saved(rest)) >= _LEAST_REST_PCT:
-        links.append(AcceptedChange(0, "run-to-run", at, last_ms, rest))
+        links.append(AcceptedChange(0, "run-to-run", at, last_ms, None))
     return links
 
 
 # --- The picture as a file, with its styles, always on white; as PNG for slides.
 
 _STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}"
+    "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}.whisker{stroke:#1b2130;stroke-width:2}"
     ".start rect,.result rect{fill:#2457d6}.improvement rect{fill:#00734f}.regression rect{fill:#b3400a}"
 )
 _PNG_SCALE = 2.0
@@ -156,6 +164,8 @@ def _svg_bar(bar: WaterfallBar, picture: Waterfall) -> Iterator[str]:
     yield f'<rect x="{bar.x}" y="{bar.y}" width="{picture.bar_width}" height="{bar.height}"/>'
     if bar.join is not None:
         yield f'<line x1="{bar.x + picture.bar_width}" y1="{bar.join}" x2="{bar.x + picture.column}" y2="{bar.join}"/>'
+    if bar.whisker:
+        yield f'<line class="whisker" x1="{middle}" y1="{bar.whisker[0]}" x2="{middle}" y2="{bar.whisker[1]}"/>'
     for y, text, kind in (
         (bar.y - 8, bar.above, "name"),
         (picture.base + 20, bar.label, "name"),

@@ -242,6 +242,18 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
     assert [knob.field for knob in read(engine, int(planned.url.path.rpartition("/")[2])).knobs] == ["dispatcher"]
 
 
+def test_a_withdrawn_experiment_says_who_and_why_and_goes_on_from_its_baseline(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    withdrawn = {"author": "kai", "state": "withdrawn", "note": "no <time> left"}
+    assert client.patch(f"/api/v1/experiments/{number}", json=withdrawn).status_code == 200
+    page = text(client, f"/experiments/{number}")
+    assert "Withdrawn by kai before a result." in page
+    assert page.count("no &lt;time&gt; left</blockquote>") == 1
+    assert f'class="button primary" href="/runs/{baseline}/next"' in page
+
+
 def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, baseline: int) -> None:
     assert "No experiment" in text(client, f"/runs/{baseline}/journey")
     first = plan(engine, baseline, runs_each=1)

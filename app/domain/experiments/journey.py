@@ -165,13 +165,13 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """`gain_pct`: throughput gained by the A/B of the change, None if not measured."""
+    """`gain`: of throughput by the A/B of the change, None if not measured."""
 
     experiment_id: int
     title: str
     before_ms: float
     after_ms: float
-    gain_pct: float | None
+    gain: PlannedGain | None
 
 
 def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
@@ -185,8 +185,7 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
         fields = {knob.field for knob in edge.knobs}
         knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
         text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
-        gain = None if edge.gain is None else edge.gain.pct
-        changes.append(AcceptedChange(edge.experiment_id, text, before, after, gain))
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain))
     return tuple(changes)
 
 
