@@ -129,7 +129,8 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
 # --- The picture as a file, with its styles, always on white; as PNG for slides.
 
 _STYLE = (
-    "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}.whisker{stroke:#1b2130;stroke-width:2}"
+    "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}"
+    ".whisker{stroke:#1b2130;stroke-width:2}"
     ".start rect,.result rect{fill:#2457d6}.improvement rect{fill:#00734f}.regression rect{fill:#b3400a}"
 )
 _PNG_SCALE = 2.0
