@@ -132,7 +132,7 @@ def test_the_claim_check_comes_when_the_run_page_shows_it(open_page: OpenPage, i
     page.get_by_role("link", name="Record").click()
     page.locator("#reference").scroll_into_view_if_needed()
     expect(page.locator("#reference .badge")).to_have_text("another lab's measurement")
-    page.locator("#reference summary").get_by_text("What differs").click()
+    page.locator("#reference summary").get_by_text("Figures and fields").click()
     page.get_by_text("Possible causes of the gap").click()
     expect(page.locator("#reference .causes li").first).to_be_visible()
     plain = open_page(f"/runs/{ids['run']}?tab=record", script=False)
