@@ -36,6 +36,8 @@ def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
 
 
 def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
+    if len(stacks) == 1:
+        return {stacks[0].stack_key: stacks[0].title}
     parts = {stack.stack_key: [stack.title] for stack in stacks}
     for name in _distinguishing_fields(stacks):
         for stack in stacks:

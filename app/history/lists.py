@@ -29,7 +29,7 @@ UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""
 
 
-MOST_STACKS = 2000
+MOST_STACKS = 1000
 """Newest stacks that the list groups by workload; filters reach the older ones."""
 MOST_EARLIER = 3
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
@@ -113,11 +113,11 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
-    works = _works(session, [key for keys in shown.values() for key in keys])
+    _read_works(session, [key for keys in shown.values() for key in keys])
     items = tuple(
         replace(
             item,
-            earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
+            earlier=tuple((key, _container(key)) for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
         )
         for item in stacks_of(session, list(others))
@@ -200,30 +200,33 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
 
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     """Return the keys of each workload's stacks. The rows are sorted, so its newest stack is the first."""
-    hardware = Counter(row[1:] for row in rows)
-    # Most stacks share their hardware with others; contracts of those that do not are not read.
-    works = _works(session, [row.stack_key for row in rows if hardware[row[1:]] > 1])
+    if unread := [row for row in rows if row.stack_key not in _WORKS]:
+        # Most stacks share their hardware with others; contracts of those that do not are not read.
+        hardware = Counter(row[1:] for row in rows)
+        _read_works(session, [row.stack_key for row in unread if hardware[row[1:]] > 1])
     together: dict[object, list[str]] = {}
     containers: dict[object, set[str]] = {}
     for row in rows:
-        work, container = works.get(row.stack_key, (row.stack_key, ""))
+        work, container = _WORKS.get(row.stack_key, (row.stack_key, ""))
         own = row.project_id, work
-        if container in containers.setdefault(own, set()):
-            own = row.project_id, row.stack_key  # such stacks differ in more than their fields
-        containers.setdefault(own, set()).add(container)
-        together.setdefault(own, []).append(row.stack_key)
+        before = containers.setdefault(own, set())
+        if container in before:
+            together[row.project_id, row.stack_key] = [row.stack_key]  # such stacks differ in more than their fields
+        else:
+            before.add(container)
+            together.setdefault(own, []).append(row.stack_key)
     return list(together.values())
 
 
-_WORKS: dict[str, tuple[object, str]] = {}
+_WORKS: dict[str, tuple[str, str]] = {}
+"""Workload and container of stacks. The key of a stack consists of the same fields, so they stay valid."""
 _MOST_WORKS = 10_000
 
 
-def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str]]:
-    """Return workload and container of each stack, as its newest run states them."""
+def _read_works(session: Session, keys: Sequence[str]) -> None:
+    """Remember workload and container of each stack, as its newest run states them."""
     if len(_WORKS) > _MOST_WORKS:
         _WORKS.clear()
-    # The key of a stack consists of the same fields, so a workload that was read once stays valid.
     unread = [key for key in keys if key not in _WORKS]
     for start in range(0, len(unread), _AT_ONCE):
         newest = (
@@ -241,8 +244,12 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[object, str
         )
         for stack_key, stored in contracts:
             contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
-            _WORKS[stack_key] = workload(contract), container_tag(contract)
-    return {key: _WORKS[key] for key in keys if key in _WORKS}
+            # As one text, whose hash Python keeps.
+            _WORKS[stack_key] = "\0".join(workload(contract)), container_tag(contract)
+
+
+def _container(stack_key: str) -> str:
+    return _WORKS.get(stack_key, ("", ""))[1] or "unknown container"
 
 
 def _group(contract: Mapping[str, Stated]) -> str:
