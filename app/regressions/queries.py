@@ -17,9 +17,9 @@ from app.errors import NotFound
 from app.regressions.regression import Options, Regression, RegressionMember, axis_of_cause, figure_of, has_axis
 from app.storage import audit
 from app.storage.database import ListPage, read_session
-from app.storage.remembered import Remembered
+from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.web.lists import ListQuery, OneOf
 from app.web.tables import CellKind
 
@@ -236,13 +236,8 @@ _MEMBERS: Select[Any] = (
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
-_CONTRACT_VALUES: Select[Any] = select_any(
-    RunResultRow.run_id,
-    *(col(RunResultRow.contract)[name]["value"].as_string().label(name) for name in (*_NAMING[4:], *_SETTING_APART)),
-).where(col(RunResultRow.run_id).in_(bindparam("ids", expanding=True)))
+_contract_values = ContractValues((*_NAMING[4:], *_SETTING_APART), most=4000)
 """Selected values of the contract, because a list would read megabytes of JSON for its titles."""
-_contract_values = Remembered[Mapping[str, str | None]](4000)
-"""By run, until it is processed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +252,9 @@ class _Member:
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
     member_rows = session.execute(_MEMBERS, {"ids": ids}).all()
-    values = _values_of(session, member_rows)
+    values = _contract_values.of_runs(
+        session, {row.RegressionMemberRow.run_id: row.processed_at for row in member_rows}
+    )
     moved = audit.continuations(session, ids)
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
@@ -269,23 +266,6 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     return tuple(
         _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], moved, back) for row in rows
     )
-
-
-def _values_of(session: Session, rows: Sequence[Row[Any]]) -> dict[int, Mapping[str, str | None]]:
-    """Return the contract values of runs by number, reading those that were not read since they were processed."""
-    database = str(session.get_bind().engine.url)
-    processed = {row.RegressionMemberRow.run_id: row.processed_at for row in rows}
-    values = {
-        run_id: known
-        for run_id, at in processed.items()
-        if (known := _contract_values.find((database, run_id), at)) is not None
-    }
-    if unread := [run_id for run_id in processed if run_id not in values]:
-        for row in session.execute(_CONTRACT_VALUES, {"ids": unread}):
-            own = {name: getattr(row, name) for name in (*_NAMING[4:], *_SETTING_APART)}
-            _contract_values.keep((database, row.run_id), processed[row.run_id], own)
-            values[row.run_id] = own
-    return values
 
 
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:

@@ -1,17 +1,20 @@
 """Results that a process remembers, because computing them for each request takes long in a large database."""
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from threading import Lock
 from typing import Generic, TypeVar
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlmodel import Session, col
 
-from app.storage.tables import StandingRow
+from app.storage.tables import RunResultRow, StandingRow, select_any
 from app.storage.visible import visible_projects
 
 Result = TypeVar("Result")
+_AT_ONCE = 500
+"""Runs in one query."""
 
 
 class Remembered(Generic[Result]):
@@ -59,3 +62,31 @@ class UntilRankedAgain(Remembered[Result]):
             result = compute()
             self.keep(key, state, result)
         return result
+
+
+class ContractValues:
+    """Values of some contract fields of the `most` last runs that were asked for, until a run is processed again."""
+
+    def __init__(self, names: Sequence[str], most: int) -> None:
+        self._names = names
+        contract = col(RunResultRow.contract)
+        self._statement = select_any(
+            RunResultRow.run_id, *(contract[name]["value"].as_string().label(name) for name in names)
+        ).where(col(RunResultRow.run_id).in_(bindparam("ids", expanding=True)))
+        self._remembered = Remembered[Mapping[str, str | None]](most)
+
+    def of_runs(
+        self, session: Session, processed_at: Mapping[int, datetime | None]
+    ) -> dict[int, Mapping[str, str | None]]:
+        """Return the values by run. `processed_at`: when each run was processed."""
+        database = str(session.get_bind().engine.url)
+        values = {}
+        for run_id, at in processed_at.items():
+            if (known := self._remembered.find((database, run_id), at)) is not None:
+                values[run_id] = known
+        unread = [run_id for run_id in processed_at if run_id not in values]
+        for start in range(0, len(unread), _AT_ONCE):
+            for row in session.execute(self._statement, {"ids": unread[start : start + _AT_ONCE]}):
+                values[row.run_id] = {name: getattr(row, name) for name in self._names}
+                self._remembered.keep((database, row.run_id), processed_at[row.run_id], values[row.run_id])
+        return values

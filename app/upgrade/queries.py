@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, select, text
+from sqlalchemy import Row, Select, bindparam, func, select, text
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.record import RunFacts, RunRecord
-from app.domain.verdict.upgrade import ConfigRuns, Pair, UpgradeReport, compare_sides
+from app.domain.verdict.upgrade import UPGRADE_FIELDS, ConfigRuns, Pair, UpgradeReport, compare_sides
+from app.storage.remembered import ContractValues
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.tables import (
@@ -89,20 +90,17 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
 
     They are those of the configurations with the newest runs.
     """
-    newest = func.max(col(RunRow.id))
-    grouped = select_any(newest, func.count(), func.min(col(RunRow.ordered_at))).where(*_usable(project))
     if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
-        value: ColumnElement[Any] = col(RunResultRow.contract)[field]["value"].as_string()
-        grouped = grouped.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-        grouped = grouped.where(
-            col(RunRow.id).in_(_newest_usable(project, RunRow.id, MOST_CONTRACTS)), value.is_not(None)
-        )
-        grouped = grouped.group_by(col(RunRow.config_key), value)
+        counts = _counts_by_value(session, project, field)
     else:
-        configurations = col(RunRow.config_key).in_(_newest_configurations(session, project))
-        grouped = grouped.where(configurations).group_by(col(RunRow.config_key))
-    rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
-    counts: dict[int, tuple[int, datetime]] = {run: (n, aware(first)) for run, n, first in rows}
+        newest = func.max(col(RunRow.id))
+        grouped = (
+            select_any(newest, func.count(), func.min(col(RunRow.ordered_at)))
+            .where(*_usable(project), col(RunRow.config_key).in_(_newest_configurations(session, project)))
+            .group_by(col(RunRow.config_key))
+        )
+        rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
+        counts = {run: (n, aware(first)) for run, n, first in rows}
     sides: dict[str, list[RunRecord]] = {}
     for record in full_records(session, list(counts)).values():
         stated = record.contract.get(field)
@@ -110,6 +108,22 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
             sides.setdefault(shown(stated.value), []).append(record)
     listed = [_side(value_text, configs, counts) for value_text, configs in sides.items()]
     return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
+
+
+_info_values = ContractValues([name for name in UPGRADE_FIELDS if FIELDS[name].role == "info"], most=20_000)
+
+
+def _counts_by_value(session: Session, project: ProjectRow, field: str) -> dict[int, tuple[int, datetime]]:
+    """Return number and first position of runs by the newest of each configuration and value, the newest first."""
+    chosen = select_any(RunRow.id, RunRow.config_key, RunRow.ordered_at, RunRow.processed_at).where(*_usable(project))
+    rows = session.execute(chosen.order_by(col(RunRow.ordered_at).desc()).limit(MOST_CONTRACTS)).all()
+    values = _info_values.of_runs(session, {row.id: row.processed_at for row in rows})
+    groups: dict[tuple[str, str], list[Row[Any]]] = {}
+    for row in rows:
+        if (value := values.get(row.id, {}).get(field)) is not None:
+            groups.setdefault((row.config_key, value), []).append(row)
+    counts = {max(row.id for row in own): (len(own), aware(own[-1].ordered_at)) for own in groups.values()}
+    return dict(sorted(counts.items(), reverse=True)[:MOST_CONFIGURATIONS])
 
 
 def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue, new: UpgradeValue) -> MeasuredUpgrade:

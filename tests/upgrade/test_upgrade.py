@@ -8,11 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
+from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionRow, RunRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
@@ -129,6 +130,29 @@ def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, 
     session.commit()
     result = report(client, **{"field": "driver", "from": "570.1", "to": "580.2"})
     assert "slower by 8.0 %" in result["summary"].replace(THIN, " ")
+
+
+def test_contracts_are_read_again_only_for_a_run_that_was_processed_again(
+    client: TestClient, engine: Engine, session: Session
+) -> None:
+    runs = make_stack(session, [400.0] * 3, fields={**KNOWN, "driver": "570.1"})
+    session.commit()
+    read: list[str] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def record(_connection: object, _cursor: object, statement: str, parameters: Any, *_: object) -> None:
+        read.extend([statement] if "contract" in statement and "driver" in str(parameters) else [])
+
+    for _ in range(2):
+        values = report(client, field="driver")["values"]
+        assert [(value["value"], value["runs"]) for value in values] == [("570.1", 3)]
+    assert len(read) == 1
+    row = session.get_one(RunRow, runs[-1], options=[WITH_RESULT])
+    row.result.contract = row.result.contract | {"driver": row.result.contract["driver"] | {"value": "580.2"}}
+    row.processed_at = LATER
+    session.commit()
+    values = report(client, field="driver")["values"]
+    assert {(value["value"], value["runs"]) for value in values} == {("570.1", 2), ("580.2", 1)}
 
 
 def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, session: Session) -> None:
