@@ -127,7 +127,7 @@ def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
     """Open a session for reading: one snapshot, nothing is committed. Raises if used after the block."""
-    with Session(engine, expire_on_commit=False, close_resets_only=False) as session:
+    with Session(engine, expire_on_commit=False, close_resets_only=False, info={"is_snapshot": True}) as session:
         yield session
 
 

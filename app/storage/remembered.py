@@ -54,14 +54,24 @@ class UntilRankedAgain(Remembered[Result]):
         *conditions: ColumnElement[bool],
     ) -> Result:
         """Return what `compute` returns. `conditions`: the standings that it reads."""
-        newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
-        state = tuple(session.execute(newest.where(*conditions)).one())
+        state = _ranked_state(session, conditions)
         key = (str(session.get_bind().engine.url), visible_projects(), *question)
         result = self.find(key, state)
         if result is None:
             result = compute()
             self.keep(key, state, result)
         return result
+
+
+def _ranked_state(session: Session, conditions: Sequence[ColumnElement[bool]]) -> tuple[object, ...]:
+    """Return number and newest change of these standings. Those of all are read once in a snapshot."""
+    newest = select(func.count(), func.max(col(StandingRow.updated_at))).select_from(StandingRow)
+    if conditions or not session.info.get("is_snapshot"):
+        return tuple(session.execute(newest.where(*conditions)).one())
+    if "ranked_state" not in session.info:
+        session.info["ranked_state"] = tuple(session.execute(newest).one())
+    state: tuple[object, ...] = session.info["ranked_state"]
+    return state
 
 
 class ContractValues:
