@@ -29,6 +29,8 @@ from app.storage.visible import visible_projects
 
 FEWEST_LETTERS = 3
 """Characters of a trigram. Shorter words are searched in the runs themselves."""
+_FEW = 500
+"""Numbers of runs that a statement names one by one, so that the trigrams are read once."""
 _HEX = frozenset("0123456789abcdef")
 _TEXT: ColumnElement[str] = literal_column(search_text("run"))
 _INDEX = table("run_search", column("rowid"), column("text"))
@@ -89,9 +91,11 @@ def mentioned(session: Session, text: str) -> Mentions:
         numbers: Any = _matching(*plain)
     else:
         numbers = union_all(*indexed[0].numbers)
-    bounded = select(func.count()).select_from(numbers.limit(MOST_COUNTED + 1).subquery())
-    if session.execute(bounded).scalar_one() > MOST_COUNTED:
+    found = session.execute(numbers.limit(MOST_COUNTED + 1)).scalars().all()
+    if len(found) > MOST_COUNTED:
         return Mentions(conditions, is_frequent=len(plain) == len(words) and visible_projects() is None)
+    if len(found) <= _FEW:
+        return Mentions((col(RunRow.id).in_(found), *conditions))
     # The trigrams of long words are all checked, and those of other words by their conditions.
     return Mentions((col(RunRow.id).in_(numbers), *conditions))
 

@@ -128,7 +128,11 @@ def test_derived_rows_follow_every_change_of_a_run(engine: Engine, seed: int) ->
 
 
 @pytest.mark.parametrize("seed", range(sized(1, 2)))
-def test_the_index_of_the_search_answers_as_reading_every_run_does(engine: Engine, seed: int) -> None:
+@pytest.mark.parametrize("few", [0, 500])
+def test_the_index_of_the_search_answers_as_reading_every_run_does(
+    engine: Engine, seed: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.storage.search._FEW", few)  # with more matches, a statement reads the index again
     change_runs(engine, seed, changes=80)
     with read_session(engine) as session:
         assert derived.has_search_index(session.connection())
