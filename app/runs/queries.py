@@ -42,6 +42,7 @@ from app.storage.tables import (
     SeriesRow,
     StackWorkRow,
     VerdictRow,
+    not_looked_up,
     select_any,
     utc_now,
 )
@@ -370,8 +371,10 @@ def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElemen
     if verdict := query.active.get("verdict"):
         conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
-    for name, column in may_be_unknown.items():
+    by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
+    for name, listed in may_be_unknown.items():
         if value := query.active.get(name):
+            column = not_looked_up(listed) if by_verdict else listed
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
     conditions += [has_label(name, value) for name in LABEL_NAMES if (value := query.active.get(name))]
     of_contract = {name: value for name in ("cluster", "container") if (value := query.active.get(name))}
@@ -462,6 +465,8 @@ class _Order:
         return count_up_to(session, *conditions, self.column.is_not(None)) if self.column is not None else 0
 
 
+_USUAL_VERDICTS = ("no_change", "none")
+"""Runs of the other verdicts are fewer than those of a model, so SQLite looks them up by the verdict."""
 _CANONICAL: Sequence[str] = (
     "iteration", "step_time_ms", "step_time_true_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "lm_loss",
     "load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "mtp_1_loss",

@@ -278,6 +278,7 @@ def _plans(connection: Connection, statements: list[tuple[str, object]]) -> list
         {"outcome": "failed"},
         {"project": "moe"},
         {"model": "Qwen3-30B-A3B"},
+        {"model": "Qwen3-30B-A3B", "verdict": "regression"},
     ],
     ids=str,
 )
@@ -302,6 +303,8 @@ def test_pages_are_read_in_the_order_of_an_index(filled: Engine, query: dict[str
         assert "TEMP B-TREE" not in plan, plan
         assert "Sort" not in plan, plan
         assert "Seq Scan" not in plan, plan
+        if filled.dialect.name == "sqlite" and "verdict" in query:
+            assert "ix_run_verdict" in plan, plan
 
 
 def test_the_api_names_the_cursors(client: TestClient, engine: Engine) -> None:
