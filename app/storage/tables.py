@@ -382,6 +382,7 @@ class StackRow(SQLModel, table=True):
     __tablename__ = "stack"
     __table_args__ = (
         Index("ix_stack_last", "last_at", "stack_key"),
+        Index("ix_stack_project_last", "project_id", "last_at"),
         Index("ix_stack_key", "stack_key"),
         Index("ix_stack_hardware", "project_id", "model", "gpu", "gpus", "last_at"),
     )
