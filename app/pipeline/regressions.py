@@ -118,7 +118,12 @@ class RegressionMembers:
         self._notifications: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
-        """Prevent other stacks of the project from opening regressions and others from changing these until commit."""
+        """Prevent other stacks of the project from opening regressions and others from changing these until commit.
+
+        On SQLite nothing is read again, because this transaction alone may write since it began.
+        """
+        if self._session.get_bind().dialect.name == "sqlite":
+            return
         project = select_any(ProjectRow.id).where(col(ProjectRow.id) == self._project_id)
         self._session.execute(project.with_for_update(key_share=True))
         ids = {member.regression.id for member in self.of_stack}
