@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -29,7 +29,7 @@ UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""
 
 
-MOST_STACKS = 1000
+MOST_STACKS = 500
 """Newest stacks that the list groups by workload; filters reach the older ones."""
 MOST_EARLIER = 3
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
@@ -101,7 +101,14 @@ class StackOptions:
     dispatchers: tuple[str, ...]
 
 
-def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
+@dataclass(frozen=True, slots=True)
+class StackPage(ListPage[StackItem]):
+    """`is_cut`: it groups only the MOST_STACKS newest of the matching stacks."""
+
+    is_cut: bool = field(default=False, kw_only=True)
+
+
+def find_stacks(session: Session, query: StackQuery) -> StackPage:
     """Return the newest stack of each matching workload. A page past the end is empty, with the true total."""
     wanted = (
         select_any(StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus)
@@ -109,7 +116,8 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
         .limit(MOST_STACKS)
     )
-    groups = _by_workload(session, session.execute(wanted).all())
+    rows = session.execute(wanted).all()
+    groups = _by_workload(session, rows)
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
@@ -122,7 +130,8 @@ def find_stacks(session: Session, query: StackQuery) -> ListPage[StackItem]:
         )
         for item in stacks_of(session, list(others))
     )
-    return ListPage(items, page.total, page.page, page.page_size)
+    is_cut = len(rows) == MOST_STACKS
+    return StackPage(items, page.total, page.page, page.page_size, is_cut=is_cut)
 
 
 def stack_options(session: Session) -> StackOptions:

@@ -12,7 +12,7 @@ from app.domain.access.principal import Action
 from app.errors import NotFound, ThreewallsError
 from app.history.api import csv_rows
 from app.history.charts import history_picture
-from app.history.lists import StackQuery, find_stacks, stack_options, stacks_of
+from app.history.lists import MOST_STACKS, StackQuery, find_stacks, stack_options, stacks_of
 from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
@@ -40,6 +40,7 @@ def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
         block="stack_table",
         address=query.address("/history"),
         page=find_stacks(session, query),
+        most_stacks=MOST_STACKS,
         filters=query,
         options=stack_options(session),
         verdicts=VERDICTS,

@@ -370,6 +370,9 @@ class ConfigValueRow(SQLModel, table=True):
     config_key: str = Field(primary_key=True, max_length=64)
 
 
+_STACK_LISTED = ("runs", "project_id", "model", "gpu", "gpus")
+
+
 class StackRow(SQLModel, table=True):
     """A stack for the list of histories. Triggers write it (`derived.py`).
 
@@ -382,7 +385,17 @@ class StackRow(SQLModel, table=True):
     __tablename__ = "stack"
     __table_args__ = (
         Index("ix_stack_last", "last_at", "stack_key"),
-        Index("ix_stack_project_last", "project_id", "last_at"),
+        # With what the list of histories reads, so that a filter reads no other stacks.
+        *(
+            Index(
+                f"ix_stack_{name.removesuffix('_id')}_last",
+                name,
+                "last_at",
+                "stack_key",
+                *(other for other in _STACK_LISTED if other != name),
+            )
+            for name in ("project_id", "model", "gpu", "verdict")
+        ),
         Index("ix_stack_key", "stack_key"),
         Index("ix_stack_hardware", "project_id", "model", "gpu", "gpus", "last_at"),
     )

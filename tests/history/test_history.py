@@ -572,6 +572,18 @@ def test_the_list_pages_on_the_server(client: TestClient, engine: Engine) -> Non
     assert block.headers["HX-Push-Url"] == "/history?q=r1"
 
 
+def test_the_list_says_when_it_leaves_older_stacks_out(
+    client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.history.lists.MOST_STACKS", 3)
+    with transaction(engine) as session:
+        for number in range(4):
+            model = "Qwen3" if number else "Mixtral"
+            make_run(session, name=f"r{number}", stack_key=f"{number:08x}", model=model)
+    counts = [client.get(f"/history{query}").text.count("data-most-stacks") for query in ("", "?model=Mixtral")]
+    assert counts == [1, 0]
+
+
 def test_a_workload_is_one_row_on_all_pages(client: TestClient, engine: Engine, make: Make) -> None:
     make([400.0], fields={"container": "nemo:26.04"}, started=FIRST_PLACE)
     make([400.0], fields={"container": "nemo:26.06"}, started=FIRST_PLACE + timedelta(days=90))
