@@ -171,9 +171,8 @@ def _in_state(state: str) -> list[ColumnElement[bool]]:
 def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
     """Return the conditions of all filters except the state."""
     equal = {"project": col(ProjectRow.slug), "metric": col(RegressionRow.metric), "kind": col(RegressionRow.kind)}
-    conditions: list[ColumnElement[bool]] = [
-        column == query.active[name] for name, column in equal.items() if name in query.active
-    ]
+    active = query.active
+    conditions: list[ColumnElement[bool]] = [column == active[name] for name, column in equal.items() if name in active]
     if query.assignee:
         conditions.append(col(RegressionRow.assignee) == ("" if query.assignee == NOBODY else query.assignee))
     if query.axis:

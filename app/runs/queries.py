@@ -355,6 +355,7 @@ def complete(session: Session, text: str) -> list[str]:
 
 
 def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElement[bool]]:
+    active = query.active
     equal = {
         "status": col(RunRow.status),
         "purpose": col(RunRow.purpose),
@@ -362,22 +363,20 @@ def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElemen
         "evidence": col(RunRow.evidence_level),
         "outcome": col(RunRow.outcome),
     }
-    conditions: list[ColumnElement[bool]] = [
-        column == query.active[name] for name, column in equal.items() if name in query.active
-    ]
-    if project := query.active.get("project"):
+    conditions: list[ColumnElement[bool]] = [column == active[name] for name, column in equal.items() if name in active]
+    if project := active.get("project"):
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
         conditions.append(col(RunRow.project_id) == number.scalar_subquery())
-    if verdict := query.active.get("verdict"):
+    if verdict := active.get("verdict"):
         conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
     for name, listed in may_be_unknown.items():
-        if value := query.active.get(name):
+        if value := active.get(name):
             column = not_looked_up(listed) if by_verdict else listed
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
-    conditions += [has_label(name, value) for name in LABEL_NAMES if (value := query.active.get(name))]
-    of_contract = {name: value for name in ("cluster", "container") if (value := query.active.get(name))}
+    conditions += [has_label(name, value) for name in LABEL_NAMES if (value := active.get(name))]
+    of_contract = {name: value for name in ("cluster", "container") if (value := active.get(name))}
     conditions += [has_contract_value(name, value) for name, value in {**of_contract, **fields}.items()]
     if query.since:
         conditions.append(col(RunRow.created_at) >= read_moment(query.since, utc_now()))
