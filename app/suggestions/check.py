@@ -53,7 +53,7 @@ api = api_router("rules")
 pages = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 10
-INTRODUCTION = "Paste a launch script to see what would fail, or invalidate the result."
+INTRODUCTION = "Paste or drop a launch script to see what would fail, or invalidate the result."
 
 
 @api.post("/check", responses=documented(422))
@@ -67,6 +67,7 @@ class CheckForm(Form):
     """The launch, and facts that scripts rarely contain."""
 
     inputs = ("launch", "gpu", "gpus", "mcore_version")
+    most_bytes = MAX_BYTES
 
 
 @pages.get("/check")

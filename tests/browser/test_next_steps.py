@@ -9,6 +9,7 @@ from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage, count_clicks, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.suggestions.advised import PROFILED, make_advised
+from tests.suggestions.test_check import BAD
 
 ADDRESSES = (
     "/runs/{run}/next",
@@ -143,3 +144,16 @@ def test_every_number_of_a_step_leads_to_its_source(open_page: OpenPage, ids: di
         assert not unsourced, f"{address}: {unsourced}"
         for link in page.locator("main p.answer a.fact, main #suggestions a.fact").all()[:8]:
             assert (link.get_attribute("href") or "").startswith(("/runs/", "/playbook", "/compare", "/api/"))
+
+
+def test_a_chosen_launch_script_is_checked(open_page: OpenPage) -> None:
+    page = open_page("/check")
+    page.get_by_label("GPU", exact=True).fill("H100")
+    page.get_by_label("Or choose a file").set_input_files(
+        {"name": "launch.sh", "mimeType": "text/x-shellscript", "buffer": BAD.encode()}
+    )
+    expect(page.locator("#blockers")).to_be_visible()
+    page.get_by_label("Or choose a file").set_input_files(
+        {"name": "train.bin", "mimeType": "application/octet-stream", "buffer": bytes(2**20)}
+    )
+    expect(page.get_by_role("alert")).to_contain_text("256 kB")
