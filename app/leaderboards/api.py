@@ -1,11 +1,11 @@
 """`/api/v1/leaderboards`: the standings of stacks, totals across stacks, gains, and leadership periods."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlencode
 
-from fastapi import HTTPException, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlmodel import Session
@@ -37,7 +37,8 @@ from app.storage.standings import (
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import csv_text, only_these
+from app.web.lists import only_these
+from app.web.tables import CellKind, table_answer, table_format
 from app.web.templating import public_address
 
 # --- A board in the requested order: its entries and their positions.
@@ -150,52 +151,58 @@ def _gains(standings: StoredStandings) -> Iterable[tuple[StoredStandings, Board,
                 yield standings, board, entry, entry.gain
 
 
-# --- The tables of a leaderboard as CSV: a row per result, per gain, per change of leaders.
+# --- The tables of a leaderboard: a row per result, per gain, per change of leaders.
 
-_OF_BOARD = (
-    "stack_key", "stack", "project", "seq_len", "gbs", "mbs", "routing_mode", "semantic_class", "floor", "reading",
-)  # fmt: skip
-_STANDING = (
-    *_OF_BOARD, "first_place", "last_place", "dispatcher", "ties_with", "config_key", "evidence_level", "directional",
-    "unproven", "inferred", "worse_loss_than", "ep", "n_runs", "interval_from_prior", "last_measured_at",
-    "step_time_ms", "step_time_ms_ci_low", "step_time_ms_ci_high", "tokens_per_s_per_gpu",
-    "tokens_per_s_per_gpu_ci_low", "tokens_per_s_per_gpu_ci_high", "tflops_per_gpu", "tflops_per_gpu_ci_low",
-    "tflops_per_gpu_ci_high", "peak_memory_gib", "memory_headroom_pct", "runs", "not_ranked_because",
-)  # fmt: skip
-_GAIN = (
-    *_OF_BOARD, "dispatcher", "over", "outcome", "gain_pct", "gain_pct_ci_low", "gain_pct_ci_high", "memory_more_pct",
-    "kind", "differs_in", "directional", "more_runs", "tie_because",
-)  # fmt: skip
-_CHANGE = (
-    "at", "noticed_at", "project", "stack_key", "stack", "routing_mode", "semantic_class", "floor", "before", "after",
-    "because", "run_id",
-)  # fmt: skip
+Rows = list[tuple[Any, ...]]
 
-
-def standings_csv(items: Sequence[StoredStandings]) -> str:
-    """Return the standings as CSV. Unranked dispatchers, and those that could not run, have rows too."""
-    return csv_text([_STANDING, *(row for stack, board in _boards(items) for row in _standing_rows(stack, board))])
-
-
-def gains_csv(items: Sequence[StoredStandings]) -> str:
-    return csv_text([_GAIN, *(row for stack, board in _boards(items) for row in _gain_rows(stack, board))])
+_OF_BOARD: Mapping[str, CellKind] = {
+    "stack_key": "text", "stack": "text", "project": "text", "seq_len": "int", "gbs": "int", "mbs": "int",
+    "routing_mode": "text", "semantic_class": "text", "floor": "text", "reading": "text",
+}  # fmt: skip
+_MEASURED = ("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu")
+STANDING_COLUMNS: Mapping[str, CellKind] = {
+    **_OF_BOARD, "first_place": "int", "last_place": "int", "dispatcher": "text", "ties_with": "text",
+    "config_key": "text", "evidence_level": "text", "directional": "flag", "unproven": "flag", "inferred": "flag",
+    "worse_loss_than": "text", "ep": "int", "n_runs": "int", "interval_from_prior": "flag", "last_measured_at": "time",
+    **{f"{name}{part}": "float" for name in _MEASURED for part in ("", "_ci_low", "_ci_high")},
+    "peak_memory_gib": "float", "memory_headroom_pct": "float", "runs": "text", "not_ranked_because": "text",
+}  # fmt: skip
+GAIN_COLUMNS: Mapping[str, CellKind] = {
+    **_OF_BOARD, "dispatcher": "text", "over": "text", "outcome": "text", "gain_pct": "float",
+    "gain_pct_ci_low": "float", "gain_pct_ci_high": "float", "memory_more_pct": "float", "kind": "text",
+    "differs_in": "text", "directional": "flag", "more_runs": "int", "tie_because": "text",
+}  # fmt: skip
+CHANGE_COLUMNS: Mapping[str, CellKind] = {
+    "at": "time", "noticed_at": "time", "project": "text", "stack_key": "text", "stack": "text",
+    "routing_mode": "text", "semantic_class": "text", "floor": "text", "before": "text", "after": "text",
+    "because": "text", "run_id": "int",
+}  # fmt: skip
 
 
-def leaders_csv(changes: Iterable[LeaderChange]) -> str:
-    return csv_text([_CHANGE, *(_change_row(change) for change in changes)])
+def standings_table(items: Sequence[StoredStandings]) -> Rows:
+    """Return a row per result. Unranked dispatchers, and those that could not run, have rows too."""
+    return [row for stack, board in _boards(items) for row in _standing_rows(stack, board)]
+
+
+def gains_table(items: Sequence[StoredStandings]) -> Rows:
+    return [row for stack, board in _boards(items) for row in _gain_rows(stack, board)]
+
+
+def changes_table(changes: Iterable[LeaderChange]) -> Rows:
+    return [_change_row(change) for change in changes]
 
 
 def _boards(items: Sequence[StoredStandings]) -> Iterable[tuple[StoredStandings, Board]]:
     return ((item, board) for item in items for board in item.standings.boards)
 
 
-def _of_board(standings: StoredStandings, board: Board) -> tuple[object, ...]:
+def _of_board(standings: StoredStandings, board: Board) -> tuple[Any, ...]:
     work = tuple(standings.about.get(name) for name in ("seq_len", "gbs", "mbs"))
     head = (standings.stack_key, standings.name, standings.project, *work)
     return (*head, board.routing_mode, board.semantic_class, board.floor, board.reading)
 
 
-def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[object, ...]]:
+def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[Any, ...]]:
     head = _of_board(standings, board)
     for entry in board.entries:
         yield (*head, *_entry_cells(entry))
@@ -213,23 +220,23 @@ def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[o
     ]
     for name, runs, why in absent:
         if name not in ranked:
-            unmeasured = (None,) * (len(_STANDING) - len(head) - 5)
+            unmeasured = (None,) * (len(STANDING_COLUMNS) - len(head) - 5)
             yield (*head, None, None, name, *unmeasured, " ".join(runs), why)
 
 
-def _entry_cells(entry: Entry) -> tuple[object, ...]:
+def _entry_cells(entry: Entry) -> tuple[Any, ...]:
     place = entry.place
     return (
         place and place.first, place and place.last, entry.dispatcher, " ".join(place.ties) if place else None,
         entry.config_key, entry.level, entry.directional, entry.unproven, entry.inferred,
         " ".join(entry.worse_loss_than) or None, entry.ep, len(entry.runs), entry.from_prior,
-        entry.last_at and entry.last_at.isoformat(),
+        entry.last_at,
         *_interval(entry.step_time_ms), *_interval(entry.tokens_per_s_per_gpu), *_interval(entry.tflops_per_gpu),
         entry.peak_memory_gib, entry.memory_headroom_pct, " ".join(entry.runs), None,
     )  # fmt: skip
 
 
-def _gain_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[object, ...]]:
+def _gain_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[Any, ...]]:
     for entry in board.entries:
         if (gain := entry.gain) is not None:
             pair = gain.comparison
@@ -240,10 +247,10 @@ def _gain_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[objec
             )  # fmt: skip
 
 
-def _change_row(change: LeaderChange) -> tuple[object, ...]:
+def _change_row(change: LeaderChange) -> tuple[Any, ...]:
     before, head = change.change.before, change.change.after
     return (
-        change.happened_at.isoformat(), change.at.isoformat(), change.project, change.stack_key, change.name,
+        change.happened_at, change.at, change.project, change.stack_key, change.name,
         head.routing_mode, head.semantic_class, change.floor, head_text(before) if before else None,
         head_text(head), head.because or None, change.run_id,
     )  # fmt: skip
@@ -255,20 +262,22 @@ def _interval(figure: Interval | None) -> tuple[float | None, float | None, floa
 
 router = api_router("leaderboards")
 
-_FILTERS = [only_these(*LeaderboardQuery.names(), "page", "page_size")]
+_FILTERS = [only_these(*LeaderboardQuery.names(), "page", "page_size", "format")]
 _ANSWERS = documented(404, 406, 422, ok=as_content("text/csv"))
-_JSON = ("application/json", "application/*", "*/*")
 
 
 @router.get("/leaderboards", response_model=StandingsOut, dependencies=_FILTERS, responses=_ANSWERS)
 @requires(Action.READ)
 def list_standings(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
-    """List stacks with their rankings, and counts over all that match. With `Accept: text/csv` one row per result."""
-    wants_csv = _wants_csv(request)
+    """List stacks with their rankings, and counts over all that match.
+
+    CSV and Parquet (`format`) have one row per result of the page.
+    """
+    chosen = table_format(request, strict=True)
     page, index = _standings_page(session, query)
     items = ordered(page.items, query.rank)
-    if wants_csv:
-        return _csv(request, "standings", standings_csv(items), page)
+    if chosen != "json":
+        return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [standings_table(items)], "standings"))
     base = public_address(request)
     values = page_values(page, items, query, [LeaderboardOut.of(leaderboard, base) for leaderboard in index])
     return JSONResponse(storable(values), headers={"Vary": "Accept"})
@@ -278,20 +287,26 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
 @requires(Action.READ)
 def list_gains(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
     """List gains over alltoall of the same stacks, as the chart draws them: by stack, in each by its order."""
-    wants_csv = _wants_csv(request)
+    chosen = table_format(request, strict=True)
     page, _ = _standings_page(session, query)
     items = ordered(page.items, query.rank)
-    if wants_csv:
-        return _csv(request, "gains", gains_csv(items), page)
+    if chosen != "json":
+        return _with_links(request, page, table_answer(chosen, GAIN_COLUMNS, [gains_table(items)], "gains"))
     return JSONResponse(GainsOut.of(page, items).model_dump(mode="json"), headers={"Vary": "Accept"})
 
 
 @router.get(
-    "/leaderboards/changes", dependencies=[only_these(*ChangesQuery.model_fields)], responses=documented(404, 422)
+    "/leaderboards/changes",
+    response_model=LeaderChangesOut,
+    dependencies=[only_these(*ChangesQuery.model_fields, "format")],
+    responses=_ANSWERS,
 )
 @requires(Action.READ)
-def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Query()]) -> LeaderChangesOut:
-    """List changes of the leaders of rankings, newest first."""
+def list_leader_changes(
+    request: Request, session: ReadSession, query: Annotated[ChangesQuery, Query()]
+) -> Response | LeaderChangesOut:
+    """List changes of the leaders of rankings, newest first. As a table, too (`format`)."""
+    chosen = table_format(request, strict=True)
     index = _index(session, query)
     changes = leader_changes(
         session,
@@ -301,6 +316,8 @@ def list_leader_changes(session: ReadSession, query: Annotated[ChangesQuery, Que
         stack_keys=stacks_named(session, query.stack),
         newest=query.newest,
     )
+    if chosen != "json":
+        return table_answer(chosen, CHANGE_COLUMNS, [changes_table(changes)], "leaders")
     return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
 
 
@@ -320,26 +337,14 @@ def _index(session: Session, query: LeaderboardQuery | ChangesQuery) -> Sequence
     return leaderboards_named(hardware_and_families(session, query.project), query.hardware, query.family)
 
 
-def _wants_csv(request: Request) -> bool:
-    accept = request.headers.get("accept", "*/*")
-    if "text/csv" not in accept and not any(accepted in accept for accepted in _JSON):
-        raise HTTPException(406, "Standings are available as application/json or text/csv.")
-    return "text/csv" in accept
-
-
-def _csv(request: Request, name: str, text: str, page: StandingsPage) -> Response:
-    """Return CSV with the addresses of the other pages in the Link header (RFC 8288)."""
+def _with_links(request: Request, page: StandingsPage, answer: Response) -> Response:
+    """Add the addresses of the other pages in the Link header (RFC 8288)."""
     numbers = {"first": 1, "prev": page.page - 1, "next": page.page + 1, "last": page.pages}
     links = [
         f'<{_address(request, number)}>; rel="{rel}"' for rel, number in numbers.items() if 1 <= number <= page.pages
     ]
-    headers = {
-        "Content-Disposition": f'attachment; filename="{name}.csv"',
-        "Link": ", ".join(links),
-        "X-Total-Count": str(page.total),
-        "Vary": "Accept",
-    }
-    return Response(text, media_type="text/csv", headers=headers)
+    answer.headers.update({"Link": ", ".join(links), "X-Total-Count": str(page.total)})
+    return answer
 
 
 def _address(request: Request, page: int) -> str:

@@ -16,7 +16,14 @@ from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import slug
 from app.errors import NotFound
 from app.leaderboards import charts, words
-from app.leaderboards.api import gains_csv, leaders_csv, standings_csv
+from app.leaderboards.api import (
+    CHANGE_COLUMNS,
+    GAIN_COLUMNS,
+    STANDING_COLUMNS,
+    changes_table,
+    gains_table,
+    standings_table,
+)
 from app.leaderboards.charts import (
     AXIS,
     GainRow,
@@ -66,6 +73,7 @@ from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
 from app.web.identity import access_of
 from app.web.pictures import DotRow, Kind, Picture, Theme, dispatcher_colour, picture_response, rows_body
+from app.web.tables import table_answer
 from app.web.templating import render
 
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
@@ -369,24 +377,19 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
 @router.get("/leaderboards/{hardware}/{family}/standings.csv")
 @requires(Action.READ)
 def export_standings(page: Page) -> Response:
-    return _csv("standings", standings_csv(page.standings.items))
+    return table_answer("csv", STANDING_COLUMNS, [standings_table(page.standings.items)], "standings")
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains.csv")
 @requires(Action.READ)
 def export_gains(page: Page) -> Response:
-    return _csv("gains", gains_csv(page.standings.items))
+    return table_answer("csv", GAIN_COLUMNS, [gains_table(page.standings.items)], "gains")
 
 
 @router.get("/leaderboards/{hardware}/{family}/leaders.csv")
 @requires(Action.READ)
 def export_leaders(page: Page) -> Response:
-    return _csv("leaders", leaders_csv(page.changes))
-
-
-def _csv(name: str, text: str) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
-    return Response(text, media_type="text/csv", headers=headers)
+    return table_answer("csv", CHANGE_COLUMNS, [changes_table(page.changes)], "leaders")
 
 
 def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse:

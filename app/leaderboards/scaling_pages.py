@@ -19,8 +19,9 @@ from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_name
 from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
-from app.web.errors import documented
-from app.web.lists import csv_download, csv_text, only_these
+from app.web.errors import as_content, documented
+from app.web.lists import only_these
+from app.web.tables import CellKind, table_answer, table_format
 from app.web.templating import render
 
 # --- The scaling page: the filters of the address, the available workloads, and the answer.
@@ -101,16 +102,29 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
     }
 
 
-def points_csv(page: ScalingPage) -> str:
-    """Return a header and one line per point."""
-    rows = [
-        {"kind": view.series.kind, "series": view.name, "dispatcher": view.series.dispatcher, **_flat(_point(row))}
+_INTERVALS = ("step_time_ms", "efficiency_pct", "tokens_pct")
+POINT_COLUMNS: Mapping[str, CellKind] = {
+    "kind": "text", "series": "text", "dispatcher": "text", "size": "int", "cp": "int",
+    **{f"{name}{part}": "float" for name in _INTERVALS for part in ("", "_low", "_high")},
+    "directional": "flag", "compared": "flag", "first_at": "time", "last_at": "time", "days_apart": "float",
+    "changed_at": "text", "stack_key": "text", "config_key": "text", "runs": "text",
+}  # fmt: skip
+
+
+def point_rows(page: ScalingPage) -> list[tuple[Any, ...]]:
+    """Return one row per point."""
+    return [
+        (
+            view.series.kind, view.name, view.series.dispatcher, row.point.size, row.point.cp,
+            *(bound for name in _INTERVALS for bound in _bounds(getattr(row.point, name))),
+            row.point.directional, row.point.compared, row.point.first_at, row.point.last_at,
+            round(row.point.days_apart, 2), " ".join(at.isoformat() for at in row.point.changed_at), row.stack_key,
+            row.point.config_key, " ".join(row.point.runs),
+        )
         for section in page.sections
         for view in section.series
         for row in view.points
-    ]
-    names = list(rows[0]) if rows else ["kind", "series", "dispatcher", "size"]
-    return csv_text([names, *([row[name] for name in names] for row in rows)])
+    ]  # fmt: skip
 
 
 def _series(view: SeriesView) -> dict[str, Any]:
@@ -154,16 +168,8 @@ def _interval(value: Interval | None) -> dict[str, float | None] | None:
     return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
 
 
-def _flat(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one cell for each value: `step_time_ms`, `step_time_ms_low`, ..."""
-    flat: dict[str, Any] = {}
-    for name, value in point.items():
-        if name in ("step_time_ms", "efficiency_pct", "tokens_pct"):
-            parts = value or {"value": None, "low": None, "high": None}
-            flat |= {name if part == "value" else f"{name}_{part}": parts[part] for part in ("value", "low", "high")}
-        else:
-            flat[name] = " ".join(map(str, value)) if isinstance(value, list) else value
-    return flat
+def _bounds(value: Interval | None) -> tuple[float | None, float | None, float | None]:
+    return (None, None, None) if value is None else (value.value, value.low, value.high)
 
 
 router = APIRouter(include_in_schema=False)
@@ -203,7 +209,7 @@ def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
 @router.get("/scaling.csv")
 @requires(Action.READ)
 def export_scaling(page: Page) -> Response:
-    return csv_download(points_csv(page), "scaling.csv")
+    return table_answer("csv", POINT_COLUMNS, [point_rows(page)], "scaling")
 
 
 def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:
@@ -230,12 +236,13 @@ api = api_router("leaderboards")
 @api.get(
     "/scaling",
     response_class=JSONResponse,
-    dependencies=[only_these(*ScalingQuery.names())],
-    responses=documented(404, 422),
+    dependencies=[only_these(*ScalingQuery.names(), "format")],
+    responses=documented(404, 406, 422, ok=as_content("text/csv")),
 )
 @requires(Action.READ)
 def read_scaling(
     *,
+    request: Request,
     session: ReadSession,
     project: Annotated[str, Query(max_length=100)] = "",
     hardware: Annotated[str, Query(max_length=100, description="`h100`, or its display name: `H100`.")] = "",
@@ -248,9 +255,16 @@ def read_scaling(
     ] = "",
     kind: Annotated[str, Query(description="weak, strong, sequence_batch or sequence_tokens.")] = "",
     dispatcher: Annotated[str, Query(description="`unknown`: where unknown.")] = "",
-) -> JSONResponse:
-    """Return the efficiency against the smallest size. If several workloads match, `offers` lists them."""
+) -> Response:
+    """Return the efficiency against the smallest size. If several workloads match, `offers` lists them.
+
+    CSV and Parquet (`format`) have one row per point.
+    """
+    chosen = table_format(request)
     params = {"project": project, "hardware": hardware, "family": family, "container": container}
     query = ScalingQuery.from_params(params | {"kind": kind, "dispatcher": dispatcher})
     check_names(session, query)
-    return JSONResponse(storable(scaling_values(scaling_page(session, query))))
+    page = scaling_page(session, query)
+    if chosen != "json":
+        return table_answer(chosen, POINT_COLUMNS, [point_rows(page)], "scaling")
+    return JSONResponse(storable(scaling_values(page)))

@@ -3,21 +3,22 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import Query
+from fastapi import Query, Request
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.report.values import comparability_json, difference_json, storable
 from app.domain.verdict.upgrade import Pair
 from app.storage.upgrade_changes import upgrade_changes
-from app.upgrade.pages import UpgradePage, UpgradeQuery, upgrade_page
+from app.upgrade.pages import COLUMNS, UpgradePage, UpgradeQuery, upgrade_page, upgrade_rows
 from app.upgrade.queries import MeasuredUpgrade
 from app.upgrade.views import titles_of
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
-from app.web.errors import documented
+from app.web.errors import as_content, documented
 from app.web.lists import only_these
+from app.web.tables import table_answer, table_format
 
 router = api_router("regressions")
 
@@ -28,23 +29,28 @@ MOST_LISTED = 100
 @router.get(
     "/upgrade",
     response_class=JSONResponse,
-    responses=documented(404, 422),
-    dependencies=[only_these("project", "field", "from", "to")],
+    responses=documented(404, 406, 422, ok=as_content("text/csv")),
+    dependencies=[only_these("project", "field", "from", "to", "format")],
 )
 @requires(Action.READ)
 def read_upgrade(
+    *,
+    request: Request,
     session: ReadSession,
     project: Annotated[str, Query(max_length=100, description="Optional when there is only one project.")] = "",
     field: Annotated[str, Query(max_length=50, description="container, cluster, driver or a version.")] = "container",
     from_: Annotated[str, Query(alias="from", max_length=500, description="The old value.")] = "",
     to: Annotated[str, Query(max_length=500, description="The new value.")] = "",
-) -> JSONResponse:
+) -> Response:
     """Compare one value of a field with another over all stacks.
 
-    Without both, `values` and `offers` list the choices.
+    Without both, `values` and `offers` list the choices. CSV and Parquet (`format`) have one row per stack.
     """
+    chosen = table_format(request)
     params = {"project": project, "field": field, "from": from_, "to": to}
     page = upgrade_page(session, UpgradeQuery.from_params(params))
+    if chosen != "json":
+        return table_answer(chosen, COLUMNS, [upgrade_rows(page)], "upgrade")
     return JSONResponse(storable(_document(page)))
 
 

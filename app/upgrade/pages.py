@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Request
@@ -21,8 +21,8 @@ from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects
 from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
-from app.web.lists import csv_download, csv_text
 from app.web.pictures import Colour, DotRow, Kind, Picture, Theme, picture_response, rows_body
+from app.web.tables import CellKind, table_answer
 from app.web.templating import render
 
 # --- The page of an upgrade: the question in its address, and the answer.
@@ -120,10 +120,11 @@ def _asked(query: UpgradeQuery, offers: Sequence[UpgradeOffer]) -> str:
 
 router = APIRouter(include_in_schema=False)
 
-COLUMNS = (
-    *("stack", "decision", "from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"),
-    *("from_runs", "to_runs", "gpu_hours_per_day", "p_value", "q_value"),
-)
+COLUMNS: Mapping[str, CellKind] = {
+    "stack": "text", "decision": "text",
+    **dict.fromkeys(("from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"), "float"),
+    "from_runs": "text", "to_runs": "text", "gpu_hours_per_day": "float", "p_value": "float", "q_value": "float",
+}  # fmt: skip
 
 
 def get_page(request: Request, session: ReadSession) -> UpgradePage:
@@ -184,11 +185,15 @@ _COLOURS: Mapping[str, Colour] = {"worse": "worse", "better": "better"}
 @router.get("/upgrade.csv")
 @requires(Action.READ)
 def export_upgrade(page: Page) -> Response:
-    rows = stack_rows(page.measured) if page.measured else ()
-    return csv_download(csv_text([COLUMNS, *map(_cells, rows)]), "upgrade.csv")
+    return table_answer("csv", COLUMNS, [upgrade_rows(page)], "upgrade")
 
 
-def _cells(row: ComparedStackRow) -> tuple[object, ...]:
+def upgrade_rows(page: UpgradePage) -> list[tuple[Any, ...]]:
+    """Return a row per stack that was measured on both sides."""
+    return [_cells(row) for row in stack_rows(page.measured)] if page.measured else []
+
+
+def _cells(row: ComparedStackRow) -> tuple[Any, ...]:
     time, memory = row.time, row.memory
     speed = (
         (time.baseline_ms, time.candidate_ms, time.delta_pct, time.ci_low_pct, time.ci_high_pct)

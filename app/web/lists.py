@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, ClassVar, Self
 from urllib.parse import urlencode
@@ -197,7 +198,10 @@ _BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "�
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as lines. None is an empty cell; an apostrophe precedes texts that would be formulas."""
+    """Return the rows as lines. None is an empty cell; an apostrophe precedes texts that would be formulas.
+
+    Times are in ISO 8601.
+    """
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows([_guarded(cell) for cell in row] for row in rows)
     return buffer.getvalue()
@@ -212,6 +216,8 @@ def csv_download(rows: str | Iterable[str], filename: str) -> Response:
 
 
 def _guarded(cell: object) -> object:
+    if isinstance(cell, datetime):
+        return cell.isoformat()
     if not isinstance(cell, str):
         return cell
     text = f"'{cell}" if cell.startswith(_BEGIN_FORMULAS) else cell

@@ -4,11 +4,12 @@ import csv
 import io
 import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from html import unescape
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
@@ -449,6 +450,24 @@ def test_as_csv_with_one_row_a_result(client: TestClient, engine: Engine) -> Non
     assert {row["dispatcher"] for row in rows if row["first_place"]} == {"alltoall", "deepep", "hybridep"}
     assert "4 steady iterations" in next(row["not_ranked_because"] for row in rows if row["dispatcher"] == "allgather")
     assert client.get(HERE, headers={"Accept": "image/png"}).status_code == 406
+
+
+@pytest.mark.parametrize("path", ["", "/gains", "/changes"])
+def test_parquet_has_the_same_cells_as_csv_with_types(client: TestClient, engine: Engine, path: str) -> None:
+    made_in(engine)
+    address = f"/api/v1/leaderboards{path}?hardware=h100&family=qwen3-30b-a3b&format="
+    table = parquet.read_table(io.BytesIO(client.get(f"{address}parquet").content)).to_pylist()
+    lines = list(csv.DictReader(io.StringIO(client.get(f"{address}csv").text)))
+    shown = [
+        {
+            name: "" if cell is None else cell.isoformat() if isinstance(cell, datetime) else str(cell)
+            for name, cell in row.items()
+        }
+        for row in table
+    ]
+    assert shown == lines
+    assert len(table) > 1
+    assert {type(row.get("at") or row.get("last_measured_at") or datetime.now(UTC)) for row in table} == {datetime}
 
 
 def test_hardware_and_family_are_known_by_any_of_their_names(client: TestClient, engine: Engine) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.testclient import TestClient
@@ -184,6 +185,10 @@ def test_the_points_are_exported(client: TestClient, session: Session) -> None:
     assert (rows[0]["kind"], rows[0]["size"], rows[0]["efficiency_pct"]) == ("weak", "16", "100.0")
     assert float(rows[1]["efficiency_pct"]) == pytest.approx(90, abs=0.2)
     assert len(rows[1]["runs"].split()) == 6
+    table = parquet.read_table(io.BytesIO(client.get("/api/v1/scaling?format=parquet").content)).to_pylist()
+    assert [(row["size"], row["efficiency_pct"]) for row in table] == [
+        (int(row["size"]), float(row["efficiency_pct"])) for row in rows
+    ]
 
 
 def test_a_wrong_question_is_refused(client: TestClient) -> None:

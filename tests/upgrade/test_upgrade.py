@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyarrow import parquet
 from sqlalchemy import Engine, event
 from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
@@ -121,6 +122,11 @@ def test_the_table_is_exported(client: TestClient, session: Session) -> None:
     assert [row["decision"] for row in rows] == ["worse", "worse", "no change"]
     assert 0 < float(rows[0]["q_value"]) < 0.001
     assert float(rows[0]["delta_pct"]) == pytest.approx(9.0, abs=0.1)
+    answer = client.get(ADDRESS.replace("/upgrade?", "/api/v1/upgrade?format=parquet&"))
+    table = parquet.read_table(io.BytesIO(answer.content)).to_pylist()
+    assert [(row["stack"], row["delta_pct"]) for row in table] == [
+        (row["stack"], float(row["delta_pct"])) for row in rows
+    ]
 
 
 def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, session: Session) -> None:
@@ -188,5 +194,5 @@ def test_a_wrong_question_is_refused(client: TestClient, session: Session) -> No
     session.commit()
     assert_problem(client.get("/api/v1/upgrade?field=dispatcher"), 422, field="field")
     for address in ("/api/v1/upgrade", "/api/v1/upgrades", "/api/v1/availability"):
-        assert_problem(client.get(f"{address}?format=csv"), 422, field="format")
+        assert_problem(client.get(f"{address}?colour=red"), 422, field="colour")
     assert_problem(client.get("/api/v1/upgrade?project=none"), 404, "Project 'none' does not exist")
