@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Engine, Row, Select, String, bindparam, func, null, select, tuple_
+from sqlalchemy import ColumnElement, Engine, Row, Select, String, and_, bindparam, func, not_, null, select, tuple_
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -37,6 +37,7 @@ from app.storage.runs import (
 from app.storage.search import mentioned
 from app.storage.tables import (
     AmendmentRow,
+    ExperimentRunRow,
     ProjectRow,
     RunRow,
     SeriesRow,
@@ -118,7 +119,9 @@ class RunQuery(ListQuery):
     outcome: Annotated[str, OneOf(tuple(OUTCOMES))] = Field(
         "", description=f"How the job itself ended: {', '.join(OUTCOMES)}."
     )
-    verdict: Annotated[str, OneOf(VERDICTS)] = Field("", description=f"{', '.join(VERDICTS[:-1])}; none: not judged.")
+    verdict: Annotated[str, OneOf(VERDICTS)] = Field(
+        "", description=f"{', '.join(VERDICTS[:-1])}; none: not judged. Leaves out runs of planned experiments."
+    )
     purpose: Annotated[str, OneOf(PURPOSES)] = Field("", description="ci, experiment or release.")
     branch: str = ""
     evidence: Annotated[str, OneOf(EVIDENCE_LEVELS)] = Field("", description="smoke, screen, matched_ab or validated.")
@@ -354,6 +357,13 @@ def complete(session: Session, text: str) -> list[str]:
     return [f'{name}:"{value}"' if " " in value else f"{name}:{value}" for value in values]
 
 
+_IS_SIDE = and_(
+    col(RunRow.purpose) == "experiment",
+    select(col(ExperimentRunRow.run_id)).where(col(ExperimentRunRow.run_id) == col(RunRow.id)).exists(),
+)
+"""The run shows its side of an experiment in place of a verdict."""
+
+
 def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElement[bool]]:
     active = query.active
     equal = {
@@ -368,7 +378,7 @@ def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElemen
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
         conditions.append(col(RunRow.project_id) == number.scalar_subquery())
     if verdict := active.get("verdict"):
-        conditions.append(col(RunRow.verdict) == ("" if verdict == "none" else verdict))
+        conditions += [col(RunRow.verdict) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
     for name, listed in may_be_unknown.items():

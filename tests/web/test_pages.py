@@ -1,6 +1,8 @@
 """Pages through the public interface: block or page, escaping, filters, errors at their field."""
 
+import csv
 import html
+import io
 import json
 import re
 import shlex
@@ -15,7 +17,7 @@ from starlette.testclient import TestClient
 from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import RunRow
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.builders import FIRST_LINE, make_run
 
 HTML = {"Accept": "text/html"}
@@ -359,17 +361,31 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
         assert f">{count} runs match</span>" in client.get(address).text, address
 
 
-def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, make: Make) -> None:
-    make(name="slow", purpose="ci", verdict="regression", verdict_delta_pct=3.42)
+def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, engine: Engine, make: Make) -> None:
+    slow = make(name="slow", purpose="ci", verdict="regression", verdict_delta_pct=3.42)
     make(name="other knob", purpose="experiment", verdict="regression", verdict_delta_pct=9.0)
     make(name="waiting", verdict="")
+    with transaction(engine) as session:  # runs of an experiment show their side in place of the verdict
+        planned = ExperimentRow(
+            project_id=session.get_one(RunRow, slow).project_id, baseline_run_id=slow, title="knob", stack_key="s",
+            baseline_key="k", tag="knob", created_by="Ada",
+        )  # fmt: skip
+        session.add(planned)
+        session.flush()
+        for purpose in ("experiment", "ci"):
+            side = make_run(session, name=f"side, {purpose}", purpose=purpose, verdict="regression")
+            session.add(ExperimentRunRow(experiment_id=planned.id, run_id=side, side="candidate", joined_by="tag"))
     text = client.get("/runs").text
     assert re.search(r'#verdict"><span class="badge regression".*?regression</span>.*?>\+3\.4\u202f%<', text, re.DOTALL)
     assert "A/B slower</span>" in text
     assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
-    for query, names in (("regression", {"slow", "other knob"}), ("none", {"waiting"}), ("failed", set())):
+    slower = {"slow", "other knob", "side, ci"}
+    for query, names in (("regression", slower), ("none", {"waiting"}), ("failed", set())):
         items = client.get(f"/api/v1/runs?verdict={query}").json()["items"]
         assert {item["name"] for item in items} == names, query
+        table = client.get(f"/api/v1/runs?verdict={query}&format=csv").text
+        assert {row["name"] for row in csv.DictReader(io.StringIO(table))} == names, query
+    assert ">3 runs match</span>" in client.get("/runs?verdict=regression").text
     assert client.get("/api/v1/runs?verdict=slow").status_code == 422
     item = client.get("/api/v1/runs?q=slow").json()["items"][0]
     assert (item["verdict"], item["verdict_delta_pct"], item["quarantine"]) == ("regression", 3.42, "")
