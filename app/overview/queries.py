@@ -339,9 +339,10 @@ def _open_proposals(session: Session, project_id: int | None) -> tuple[tuple[int
 
 def read_overview_trend(session: Session, query: OverviewQuery) -> Trend:
     """Return the trend of the filtered project and branch over the period."""
-    project_ids = {slug: number for number, slug in slugs_by_id(session).items()}
-    project = project_ids.get(query.project, 0) if query.project else None
-    return read_trend(session, int(query.days), project, query.branch)
+    slugs = slugs_by_id(session)
+    project = next((number for number, slug in slugs.items() if slug == query.project), 0) if query.project else None
+    named = slugs if len(slugs) > 1 and not query.project else {}
+    return read_trend(session, int(query.days), project, query.branch, named)
 
 
 def _generated(session: Session, project: str) -> tuple[str, ...]:

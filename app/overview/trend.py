@@ -69,11 +69,12 @@ _TRACKED: Select[Any] = (
 class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
 
-    `reference`: the container before the newest one, or `usual` for the level before a regression; empty without both,
-    when the first runs are 100 %.
+    `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `usual` for
+    the level before a regression; empty without both, when the first runs are 100 %.
     """
 
     name: str
+    project: str
     stack_key: str
     reference: str
     runs: tuple[tuple[Any, float], ...]
@@ -109,18 +110,24 @@ class Trend:
 
     @property
     def sentence(self) -> str:
-        """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference."""
-        changes = sorted(line.now - 100 for line in self.lines if line.reference)
-        if not changes:
+        """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
+
+        If several projects are shown and the lines are of one, it begins `moe throughput:`.
+        """
+        compared = [line for line in self.lines if line.reference]
+        if not compared:
             return ""
-        low, high = changes[0], changes[-1]
+        changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
+        project = projects.pop() if len(projects) == 1 else ""
+        subject = f"{project} throughput:" if project else "Throughput is"
+        low, high = min(changes), max(changes)
         if max(-low, high) < _WITHIN:
-            return f"Throughput equals {self.reference}."
+            return f"{subject} equal to {self.reference}."
         if low < -_WITHIN < _WITHIN < high:
-            return f"Throughput is {-low:.1f} % below to {high:.1f} % above {self.reference}."
+            return f"{subject} {-low:.1f} % below to {high:.1f} % above {self.reference}."
         side, ends = ("below", (-high, -low)) if -low > high else ("above", (low, high))
         near, far = (f"{max(end, 0):.1f}" for end in ends)
-        return f"Throughput is {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
+        return f"{subject} {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
 
     @property
     def reference(self) -> str:
@@ -129,8 +136,8 @@ class Trend:
         return references.pop() if len(references) == 1 else "usual"
 
 
-def read_trend(session: Session, days: int, project_id: int | None, branch: str) -> Trend:
-    """Return the lines of the workloads with the newest runs, over `days` days.
+def read_trend(session: Session, days: int, project_id: int | None, branch: str, projects: Mapping[int, str]) -> Trend:
+    """Return the lines of the workloads with the newest runs, over `days` days. `projects`: names for the lines.
 
     They end at the newest run of a stack with several, so that a first run of something else hides no trend. A period
     without a line is widened.
@@ -167,7 +174,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str)
     )
     names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
     for begin in (since, since - _EARLIER):
-        read = (_line(session, parts, name, begin) for parts, name in zip(ordered, names, strict=False))
+        read = (_line(session, parts, name, begin, projects) for parts, name in zip(ordered, names, strict=False))
         lines = [line for line in read if line is not None]
         if lines:
             break
@@ -186,7 +193,11 @@ def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list
 
 
 def _line(
-    session: Session, parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]], name: str, since: datetime
+    session: Session,
+    parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]],
+    name: str,
+    since: datetime,
+    projects: Mapping[int, str],
 ) -> TrendLine | None:
     """Return the line of a workload. `parts`: runs and contract for each of its containers."""
     ordered = sorted(parts, key=lambda part: part[0][-1].ordered_at)
@@ -204,7 +215,8 @@ def _line(
     reference, usual_ms = _usual(session, last, own)
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
     changed_at = begins if reference not in ("", "usual") and begins >= since else None
-    return TrendLine(name, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
+    project = projects.get(last.project_id, "")
+    return TrendLine(name, project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
 
 
 def _usual(session: Session, last: Any, own: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> tuple[str, float]:

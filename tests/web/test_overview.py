@@ -204,6 +204,10 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     number = make_regression(after[0])
     text = overview(client)
     assert "Throughput is 4.8 % below train:1." in answer(text)
+    project = client.get("/api/v1/projects").json()["items"][0]["project"]
+    make(project="another project")
+    assert f"{project} throughput: 4.8 % below train:1." in answer(overview(client))
+    assert "Throughput is 4.8 % below train:1." in answer(client.get(f"/?project={project}").text)
     assert 'hx-get="/overview/trend?' in text
     data = trend_data(client)
     assert [row["href"] for row in data["points"]] == [f"/runs/{run}" for run in (*before, *after)]
