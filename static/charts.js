@@ -28,6 +28,8 @@ async function drawChart(area) {
   // A chart takes its width from the page, so draw it in place. The old drawing stays until the new one is ready.
   const target = document.createElement("div");
   target.className = "chart-drawing";
+  const { theme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light" } = document.documentElement.dataset;
+  const isDark = theme === "dark";
   try {
     area.append(target);
     const view = await viewOf(area, { container: target });
@@ -40,6 +42,7 @@ async function drawChart(area) {
     // Never lower than the placeholder, so that content below does not move up.
     area.style.minHeight = `${area.querySelector(".reserved")?.getAttribute("height") ?? 0}px`;
     area.replaceChildren(source, target, chartTools(area));
+    area.classList.toggle("drawn-dark", isDark);
     listen(area, view);
     walk(area, view, target);
     area.dataset.ready = document.documentElement.dataset.theme || "system";

@@ -142,6 +142,23 @@ def test_the_chart_follows_the_theme(open_page: OpenPage, ids: dict[str, int]) -
     assert canvas.evaluate("canvas => canvas.toDataURL()") != light
 
 
+def test_a_dark_page_is_light_on_paper_without_what_only_a_screen_can_use(
+    open_page: OpenPage, ids: dict[str, int]
+) -> None:
+    page = open_page(f"/runs/{ids['slow']}", dark=True)
+    expect(page.locator("[data-chart][data-ready].drawn-dark canvas")).to_be_visible()
+    darkness = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.emulate_media(media="print")  # as a browser that prints the drawing of the dark theme
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)" != darkness
+    for useless in (".bar", ".crumbs", "#run-tabs", ".chart-controls", ".chart-tools"):
+        expect(page.locator(useless).first).to_be_hidden()
+    canvas = page.locator("[data-chart] canvas")
+    expect(canvas).to_be_visible()
+    assert canvas.evaluate("canvas => getComputedStyle(canvas).filter") == "invert(1) hue-rotate(180deg)"
+    page.emulate_media(media="screen")
+    expect(page.locator(".bar")).to_be_visible()
+
+
 def test_the_keyboard_is_enough(open_page: OpenPage) -> None:
     page = open_page("/runs")
     page.keyboard.press("Tab")
