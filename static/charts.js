@@ -90,8 +90,8 @@ function listen(area, view) {
     if (address) location.assign(address);
     else if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
   });
-  const form = area.closest("figure")?.parentElement.querySelector("form");
-  if (!form?.elements.first) return;
+  const form = area.closest("figure")?.parentElement.querySelector("form:has([name=first])");
+  if (!form) return;
   let zoom = null;
   view.addSignalListener("zoom", (_name, picked) => { zoom = Object.values(picked)[0] ?? null; });
   view.addEventListener("pointerup", () => {
@@ -284,7 +284,7 @@ export function ownAddress(href) {
 // The range of a drag: numbers of its first and last point (runs), or values of the axis (iterations).
 function zoomEnds(points, low, high) {
   if (points[0]?.id === undefined) return Math.floor(high) - Math.ceil(low) < 1 ? null : [Math.max(1, Math.ceil(low)), Math.floor(high)];
-  const inside = points.filter((point) => point.at >= low && point.at <= high);
+  const inside = points.filter((point) => point.at >= low && point.at <= high).sort((a, b) => a.at - b.at);
   return inside.length < 2 ? null : [inside[0].id, inside.at(-1).id];
 }
 

@@ -94,13 +94,22 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
 
 @router.get("/overview/trend")
 @requires(Action.READ)
-def show_trend(request: Request, session: ReadSession) -> HTMLResponse:
-    """Render the chart, for htmx alone: it loads after the figures, so that drawing does not delay them."""
+def show_trend(request: Request, session: ReadSession, first: int = 0, last: int = 0) -> HTMLResponse:
+    """Render the chart, for htmx alone: it loads after the figures, so that drawing does not delay them.
+
+    `first` and `last`: the runs at the ends of the zoom.
+    """
     filters = OverviewQuery.from_params(request.query_params)
-    read = read_overview_trend(session, filters)
+    read = read_overview_trend(session, filters).zoomed(first, last)
     spec = trend.trend_chart(read) if read.lines else None
     return render(
-        request, "overview/trend.html", block="trend", trend=read, spec=spec, trend_height=trend.HEIGHT + trend.AXIS
+        request,
+        "overview/trend.html",
+        block="trend",
+        trend=read,
+        spec=spec,
+        trend_height=trend.HEIGHT + trend.AXIS,
+        filters=filters,
     )
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import groupby, pairwise
@@ -103,10 +103,31 @@ class TrendLine:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """`flags`: regressions on the drawn lines: number, state, and the run at which each began."""
+    """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
+
+    `is_zoomed`: with some of the runs only.
+    """
 
     lines: tuple[TrendLine, ...]
     flags: tuple[tuple[int, str, Any], ...]
+    is_zoomed: bool = False
+
+    def zoomed(self, first: int, last: int) -> "Trend":
+        """Return the part between two of its runs; all of it if one is not there."""
+        places = {run.id: aware(run.ordered_at) for line in self.lines for run, _ in line.runs}
+        if not {first, last} <= places.keys():
+            return self
+        begin, end = sorted((places[first], places[last]))
+        lines = [
+            replace(
+                line,
+                runs=tuple(shown for shown in line.runs if begin <= aware(shown[0].ordered_at) <= end),
+                changed_at=line.changed_at if line.changed_at and begin <= line.changed_at <= end else None,
+            )
+            for line in self.lines
+        ]
+        flags = (flag for flag in self.flags if begin <= aware(flag[2].ordered_at) <= end)
+        return Trend(tuple(line for line in lines if line.runs), tuple(flags), is_zoomed=True)
 
     @property
     def sentence(self) -> str:
@@ -308,7 +329,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
         for run, percent in line.runs:
             points.append(
                 {
-                    "at": _milliseconds(run), "shown": percent, "line": number, "href": f"/runs/{run.id}",
+                    "id": run.id, "at": _milliseconds(run), "shown": percent, "line": number, "href": f"/runs/{run.id}",
                     "run": f"#{run.id} {run.name}", "share": f"{percent:.1f} %",
                     "when": absolute(aware(run.ordered_at)),
                     "commit": short_commit(run.commit) or "unknown", "workload": line.name,
@@ -326,7 +347,8 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
             )  # fmt: skip
         name = shortened(line.name, _LONGEST_NAME)
         labels.append({"shown": line.now, "line": number, "percent": f"{line.now:.1f} %", "name": name})
-    low, high = _range(points)
+    usual = [] if trend.is_zoomed else [100.0]
+    low, high = _range([*(point["shown"] for point in points), *usual])
     charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
         if not any(mark["text"] == container for mark in marks):
@@ -336,7 +358,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
         flags.append({"at": _milliseconds(run), **text})
     data = {"levels": levels, "points": points, "labels": labels, "releases": marks, "flags": flags}
     data["changes"] = changes
-    data["ends"] = [{"shown": low}, {"shown": high}, {"shown": 100.0}]
+    data["ends"] = [{"shown": value} for value in (low, high, *usual)]
     drawn = frozenset(name for name, rows in data.items() if rows)
     title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
     spec = dict(_specification(title, drawn))
@@ -349,9 +371,8 @@ def _milliseconds(run: Any) -> float:
     return aware(run.ordered_at).timestamp() * 1000
 
 
-def _range(points: Sequence[Mapping[str, Any]]) -> tuple[float, float]:
-    """Return an axis that includes every point."""
-    values = [*(point["shown"] for point in points), 100.0]
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Return an axis that includes every value."""
     margin = max(0.08 * (max(values) - min(values)), 1.0)
     return min(values) - margin, max(values) + margin
 
@@ -390,9 +411,9 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
         ],
         "points": [
             alt.Chart(alt.NamedData("levels")).mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour),
-            points.mark_point(filled=True, size=26, opacity=1, cursor="pointer").encode(
-                x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row))
-            ),
+            points.mark_point(filled=True, size=26, opacity=1, cursor="pointer")
+            .encode(x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row)))
+            .add_params(alt.selection_interval(name="zoom", encodings=["x"])),
         ],
         "changes": [
             changes.mark_point(size=120, strokeWidth=1.5, cursor="pointer").encode(

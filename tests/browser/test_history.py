@@ -83,6 +83,24 @@ def test_a_zoom_is_a_link_that_shows_another_person_the_same(
     assert other.evaluate(f"{points}.length") == 45
 
 
+def test_the_trend_of_the_overview_zooms_by_a_drag(open_page: OpenPage, runs: list[int]) -> None:
+    page = open_page(f"/?project={PROJECT}")
+    drawn(page)
+    points = "JSON.parse(document.querySelector('#trend [data-spec] script').textContent).datasets.points"
+    whole = page.evaluate(f"{points}.length")
+    drag(page, 0.3, 0.6)
+    back = page.get_by_role("button", name="Whole period")
+    expect(back).to_be_visible()
+    drawn(page)
+    inside = page.evaluate(f"{points}.map((point) => point.id)")
+    assert inside == runs[runs.index(inside[0]) : runs.index(inside[-1]) + 1]
+    assert 1 < len(inside) < whole
+    back.click()
+    expect(back).to_have_count(0)
+    drawn(page)
+    assert page.evaluate(f"{points}.length") == whole
+
+
 def test_a_point_shows_its_run_and_links_only_to_it(open_page: OpenPage, address: str) -> None:
     page = open_page(address)
     drawn(page)

@@ -215,6 +215,12 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert data["points"][-1]["shown"] == pytest.approx(100 * 20_000 / 21_000, rel=1e-4)
     assert [row["text"] for row in data["releases"]] == ["train:2"]
     assert [row["href"] for row in data["flags"]] == [f"/regressions/{number}"]
+    zoomed = trend_data(client, f"first={after[1]}&last={before[3]}")
+    assert [row["href"] for row in zoomed["points"]] == [f"/runs/{run}" for run in (before[3], *after[:2])]
+    assert [row["text"] for row in zoomed["releases"]] == ["train:2"]
+    only = trend_data(client, f"first={before[0]}&last={before[3]}")
+    assert not {"flags", "releases"} & only.keys()
+    assert min(row["shown"] for row in only["ends"]) > 98, "the axis follows the points that are left"
 
 
 def trend_data(client: TestClient, query: str = "") -> dict[str, Any]:
