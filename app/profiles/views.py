@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from app.domain.numbers import plural
 from app.domain.profiles.budget import REASONS
-from app.domain.profiles.difference import ProfileDifference, first_sentence, label_of
+from app.domain.profiles.difference import ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
 from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
@@ -431,7 +431,11 @@ class DifferencePage:
 
     @property
     def answer(self) -> str:
-        return first_sentence(self.difference)
+        return f"{change_of_step(self.difference)}."
+
+    @property
+    def contributions(self) -> str:
+        return ", ".join(contributions(self.difference))
 
     @property
     def rows(self) -> list[tuple[str, Any]]:

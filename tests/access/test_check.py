@@ -329,7 +329,7 @@ def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> N
     assert page.status_code == 403
     detail = words(page.text)
     assert all(part in detail for part in ("contributor", "viewer", "ada o'neil or maintainer"))
-    assert f'<a class="button" href="/runs/{run}">Back to the run</a>' in page.text
+    assert f'<a class="button primary" href="/runs/{run}">Back to the run</a>' in page.text
     assert ('href="/runs?project=alpha"' in page.text, 'href="/upload"' in page.text) == (True, False)
     detail = teams.client("contributor").get(f"/api/v1/projects/{OURS}/tokens").json()["detail"]
     assert all(part in detail for part in ("role maintainer", "are contributor"))

@@ -194,16 +194,28 @@ def _word(value: object) -> str:
 
 def first_sentence(difference: ProfileDifference) -> str:
     """Return what the step gained or lost, and by which rows, in one sentence."""
+    parts = contributions(difference)
+    return f"{change_of_step(difference)}: {', '.join(parts)}." if parts else f"{change_of_step(difference)}."
+
+
+def change_of_step(difference: ProfileDifference) -> str:
+    """Return how much longer or shorter the step is, without a full stop."""
     total = difference.difference_ms
     share = total / difference.before_ms if difference.before_ms else 0.0
     what = "The step" if difference.per_step else "The profiled window"
     if difference.anchor:
         what = f"For each launch of {difference.anchor[:60]}, the window"
     if abs(total) < _SAME:
-        return f"{what} takes the same time, {_ms(difference.after_ms)} ms."
-    longer = "longer" if total > 0 else "shorter"
-    parts = []
-    rest = total
+        return f"{what} takes the same time, {_ms(difference.after_ms)} ms"
+    return f"{what} is {abs(share):.1%} ({_ms(abs(total))} ms) {'longer' if total > 0 else 'shorter'}"
+
+
+def contributions(difference: ProfileDifference) -> list[str]:
+    """Return the largest rows of a difference, each with its milliseconds and reason. Empty for the same time."""
+    total = rest = difference.difference_ms
+    parts: list[str] = []
+    if abs(total) < _SAME:
+        return parts
     for row in difference.rows[:_SHOWN]:
         if abs(row.difference_ms) < _LEAST_SHARE * abs(total):
             break
@@ -211,7 +223,7 @@ def first_sentence(difference: ProfileDifference) -> str:
         rest -= row.difference_ms
     if abs(rest) >= _LEAST_SHARE * abs(total):
         parts.append(f"{_signed(rest)} ms other")
-    return f"{what} is {abs(share):.1%} ({_ms(abs(total))} ms) {longer}: {', '.join(parts)}."
+    return parts
 
 
 def _ms(milliseconds: float) -> str:

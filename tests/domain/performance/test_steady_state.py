@@ -101,7 +101,7 @@ def test_figures_of_a_window_by_hand() -> None:
     ("times", "is_steady", "words"),
     [
         ([9000] + [100.0, 101.0] * 15, True, ""),
-        ([100.0, 100.0, 101.0, 100.0], False, "holds 4 step times"),
+        ([100.0, 100.0, 101.0, 100.0], False, "has 4 step times"),
         ([9000] + [100.0, 160.0] * 15, False, "two speeds"),
         ([9000, *np.linspace(100, 110, 40)], False, "the end is 10.3 % slower than the start"),
         ([9000, *np.linspace(110, 100, 40)], False, "the end is 9.3 % faster than the start"),
@@ -152,7 +152,7 @@ def test_a_declared_window_with_too_little_in_it_falls_back_and_says_so() -> Non
     result = steady([9000.0] + [100.0] * 30, declared=Window(500, 600))
     assert result.method == "detected"
     assert result.notes == (
-        "The declared window 500 to 600 holds 0 step times and needs 4; a window was detected instead.",
+        "The declared window 500 to 600 has 0 step times and needs 4; a window was detected instead.",
     )
 
 
