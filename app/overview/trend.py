@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import groupby, pairwise
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
@@ -105,9 +105,10 @@ class TrendLine:
 class Trend:
     """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
 
-    `is_zoomed`: with some of the runs only.
+    `is_zoomed`: with some of the runs only. `median_of`: number of runs that give the throughput at the end of a line.
     """
 
+    median_of: ClassVar[int] = _NOW
     lines: tuple[TrendLine, ...]
     flags: tuple[tuple[int, str, Any], ...]
     is_zoomed: bool = False
