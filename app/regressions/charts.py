@@ -5,7 +5,7 @@ Each row shows the difference from the job's usual level in percent, so that job
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -168,6 +168,21 @@ def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: 
     return "before" if is_before else "after"
 
 
+def zoomed(
+    rows: Sequence[DrawnJob], first: int, last: int
+) -> tuple[tuple[DrawnJob, ...], tuple[Moment, Moment] | None]:
+    """Return the rows between two of their runs, and the ends; all of them if one is not there."""
+    moments = {point.run.id: _moment(point.run) for row in rows for point in row.points}
+    if not {first, last} <= moments.keys():
+        return tuple(rows), None
+    begin, end = sorted((moments[first], moments[last]), key=_order)
+    inside = (
+        replace(row, points=tuple(p for p in row.points if _order(begin) <= _order(_moment(p.run)) <= _order(end)))
+        for row in rows
+    )
+    return tuple(row for row in inside if row.points), (begin, end)
+
+
 # --- The specification. Rows are stacked on one value axis, each in its own range.
 
 
@@ -176,16 +191,24 @@ def chart_height(rows: int) -> int:
     return rows * (ROW + GAP) + AXIS
 
 
-def history_chart(rows: Sequence[DrawnJob], metric: str) -> dict[str, Any]:
-    """Return the Vega-Lite specification; a click on a point opens its run. Its value axis is in pixels."""
+def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Moment] | None = None) -> dict[str, Any]:
+    """Return the Vega-Lite specification; a click on a point opens its run. Its value axis is in pixels.
+
+    `ends`: of the zoom; `rows` have no points beyond them (`zoomed`).
+    """
     places = _places(rows)
+    begin, end = (places[ends[0]] - 0.5, places[ends[1]] + 0.5) if ends else (0.5, len(places) + 0.5)
     names = without_common([row.job.title for row in rows])
+    levels = [_clipped(_levels(row, places), begin, end) for row in rows]
+    reached = [[0.0, row.job.worst.delta_pct or 0.0] for row in rows]
+    if ends:
+        reached = [[line["delta"] for line in of_row] for of_row in levels]
     data: dict[str, list[dict[str, Any]]] = {
-        "frame": [{"at": 0.5, "shown": 0.0}, {"at": len(places) + 0.5, "shown": -len(rows) * (ROW + GAP)}],
+        "frame": [{"at": begin, "shown": 0.0}, {"at": end, "shown": -len(rows) * (ROW + GAP)}],
         "points": [], "lane": [], "changes": [], "bands": [], "levels": [], "names": [], "grid": [], "values": [],
-        "ticks": _ticks(rows, places),
+        "ticks": _ticks(rows, {moment: place for moment, place in places.items() if begin < place < end}),
     }  # fmt: skip
-    for k, (row, (low, high), name) in enumerate(zip(rows, _ranges(rows), names, strict=True)):
+    for k, (row, (low, high), name) in enumerate(zip(rows, _ranges(rows, reached), names, strict=True)):
         bottom, pixels = -(k + 1) * (ROW + GAP), (ROW - _LANE) / (high - low)
 
         def at(delta: float, low: float = low, bottom: float = bottom, pixels: float = pixels) -> float:
@@ -203,9 +226,10 @@ def history_chart(rows: Sequence[DrawnJob], metric: str) -> dict[str, Any]:
                 _mark(point, places[_moment(point.run)], metric)
                 | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
-        data["levels"] += [line | {"shown": at(line["delta"])} for line in _levels(row, places)]
-        data["bands"] += [band | {"top": lane, "bottom": at(low)} for band in _bands(row, places)]
+        data["levels"] += [line | {"shown": at(line["delta"])} for line in levels[k]]
+        data["bands"] += [band | {"top": lane, "bottom": at(low)} for band in _clipped(_bands(row, places), begin, end)]
         data["changes"].append({"at": places[row.change] - 0.5, "top": at(high), "bottom": at(low)})
+    data["changes"] = [line for line in data["changes"] if begin <= line["at"] < end]
     drawn = frozenset(name for name, of_name in data.items() if of_name)
     spec = dict(_specification(len(rows), drawn))
     spec["datasets"] = {name: of_name for name, of_name in data.items() if of_name}
@@ -216,26 +240,31 @@ def history_chart(rows: Sequence[DrawnJob], metric: str) -> dict[str, Any]:
     return spec
 
 
-def _ranges(rows: Sequence[DrawnJob]) -> list[tuple[float, float]]:
-    """Return the ends of each row's axis in percent: the levels and the middle of its values.
+def _ranges(rows: Sequence[DrawnJob], reached: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Return the ends of each row's axis in percent: its levels, `reached`, and the middle of its values.
 
     All rows have the same ends, unless that would flatten one of them.
     """
-    ranges = [_range(row) for row in rows]
+    ranges = [_range(row, levels) for row, levels in zip(rows, reached, strict=True)]
     spans = [high - low for low, high in ranges]
     if max(spans) <= _ALIKE * min(spans):
         ranges = [(min(low for low, _ in ranges), max(high for _, high in ranges))] * len(rows)
     return ranges
 
 
-def _range(row: DrawnJob) -> tuple[float, float]:
+def _range(row: DrawnJob, levels: Sequence[float]) -> tuple[float, float]:
     values = [point.delta_pct for point in row.points if point.role != "not counted"]
     values = values or [point.delta_pct for point in row.points]
-    ends = [0.0, *(float(end) for end in np.quantile(values, (0.05, 0.95)))]
-    ends += [row.job.worst.delta_pct or 0.0, *(p.delta_pct for p in row.points if p.role == "first slow run")]
+    ends = [*levels, *(float(end) for end in np.quantile(values, (0.05, 0.95)))]
+    ends += [point.delta_pct for point in row.points if point.role == "first slow run"]
     low, high = min(ends), max(ends)
     margin = max(0.15 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return low - margin, high + margin
+
+
+def _clipped(lines: Iterable[dict[str, Any]], begin: float, end: float) -> list[dict[str, Any]]:
+    cut = (line | {"from": max(begin, line["from"]), "to": min(end, line["to"])} for line in lines)
+    return [line for line in cut if line["from"] < line["to"]]
 
 
 def _grid(low: float, high: float) -> Iterator[float]:
@@ -249,6 +278,10 @@ def _moment(run: StackRun) -> Moment:
     return run.ordered_at, run.commit or run.id
 
 
+def _order(moment: Moment) -> tuple[datetime, str]:
+    return moment[0], str(moment[1])
+
+
 def _moment_of(member: RegressionMember) -> Moment:
     return member.ordered_at, member.commit or member.run_id
 
@@ -257,23 +290,23 @@ def _places(rows: Sequence[DrawnJob]) -> dict[Moment, int]:
     """Return positions on the axis, from 1: jobs that ran one commit at a time share a position."""
     moments = {_moment(point.run) for row in rows for point in row.points}
     moments |= {_moment_of(member) for row in rows for member in row.job.stacks} | {row.change for row in rows}
-    return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=lambda m: (m[0], str(m[1]))))}
+    return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=_order))}
 
 
 def _ticks(rows: Sequence[DrawnJob], places: dict[Moment, int]) -> list[dict[str, Any]]:
     """Return day and commit at some positions, that of the first change among them."""
     moments = list(places)
-    change = places[rows[0].change] - 1
+    change = moments.index(rows[0].change) if rows[0].change in places else 0
     n = len(moments)
-    apart = max(1, n // _TICKS)
+    apart = math.ceil(n / _TICKS)
     chosen = set(range(change % apart, n, apart)) | {change}
     long = moments[-1][0] - moments[0][0] > _WITH_YEAR
     return [
         {
-            "at": k + 1,
+            "at": places[at, commit],
             "day": f"{at:%b} {at.year}" if long else f"{at.day} {at:%b}",
             "commit": short_commit(commit) if isinstance(commit, str) else f"#{commit}",
-            "weight": "bold" if k == change else "normal",
+            "weight": "bold" if (at, commit) == rows[0].change else "normal",
             "on_phone": (k - change) % (2 * apart) == 0,
         }
         for k, (at, commit) in enumerate(moments)
@@ -399,7 +432,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             )
             for field, style in (("day", {"dy": 12}), ("commit", {"dy": 27, "fontSize": 11}))
         ],
-        "points": [_marks(alt, "points").encode(x, y)],
+        "points": [_marks(alt, "points").encode(x, y).add_params(alt.selection_interval(name="zoom", encodings=["x"]))],
         "lane": [
             _marks(alt, "lane").encode(x, y),
             _text(alt, "lane", "text", align="left", dx=6, fontSize=10).encode(x=x, y=y),

@@ -28,7 +28,7 @@ from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.pipeline.regression_costs import SILENT_DAYS, costs_of
 from app.regressions import words
-from app.regressions.charts import AFTER, BEFORE, MOST_JOBS, DrawnJob, chart_height, history_chart, job_rows
+from app.regressions.charts import AFTER, BEFORE, MOST_JOBS, DrawnJob, chart_height, history_chart, job_rows, zoomed
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -374,16 +374,28 @@ async def change_regression(request: Request, engine: AppEngine, regression_id: 
 @router.get("/regressions/{regression_id}/chart")
 @requires(Action.READ, of="regression")
 def show_chart(
-    request: Request, session: ReadSession, regression_id: RegressionId, run: int | None = None
+    request: Request,
+    session: ReadSession,
+    regression_id: RegressionId,
+    *,
+    run: int | None = None,
+    first: int = 0,
+    last: int = 0,
 ) -> HTMLResponse:
-    """Render the chart of all members, or of that of one run: the block alone for htmx, else the page."""
+    """Render the chart of all members, or of that of one run: the block alone for htmx, else the page.
+
+    `first` and `last`: the runs at the ends of the zoom.
+    """
     view = RegressionView(session, regression_id)
     jobs = [job for job in view.regression.jobs if run is None or run in [member.run_id for member in job.stacks]]
     if run is not None and not jobs:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
-    rows = view.rows(jobs)
-    spec = history_chart(rows, view.regression.metric) if rows else None
-    return _render_regression(request, view, block="member_chart", rows=rows, spec=spec)
+    rows, ends = zoomed(view.rows(jobs), first, last)
+    spec = history_chart(rows, view.regression.metric, ends) if rows else None
+    address = f"{request.url.path}?run={run}" if run is not None else request.url.path
+    return _render_regression(
+        request, view, block="member_chart", rows=rows, spec=spec, address_of_chart=address, is_zoomed=bool(ends)
+    )
 
 
 @router.get("/regressions/{regression_id}/picture.{kind}")

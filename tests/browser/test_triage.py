@@ -103,6 +103,28 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     ]  # fmt: skip
 
 
+def test_the_chart_zooms_by_a_drag(open_page: OpenPage, house: House) -> None:
+    stack = slow_stack(house, "zoomed")
+    page = open_page(f"/regressions/{regression(house, stack)}")
+    canvas = page.locator("#chart [data-chart][data-ready] canvas")
+    expect(canvas).to_be_visible()
+    box = canvas.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.55, box["y"] + 80, steps=6)
+    page.mouse.up()
+    back = page.get_by_role("button", name="All runs")
+    expect(back).to_be_visible()
+    expect(canvas).to_be_visible()
+    points = "JSON.parse(document.querySelector('#chart [data-spec] script').textContent).datasets.points"
+    inside = page.evaluate(f"{points}.map((point) => point.id)")
+    assert tuple(inside) == stack.runs[stack.runs.index(inside[0]) : stack.runs.index(inside[-1]) + 1]
+    assert 1 < len(inside) < len(stack.runs)
+    back.click()
+    expect(back).to_have_count(0)
+
+
 def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
     regression(house, slow_stack(house, "keys"))
     page = open_page("/regressions?project=keys")

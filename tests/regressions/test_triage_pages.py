@@ -142,6 +142,24 @@ def test_the_chart_marks_the_change_and_has_its_table(client: TestClient, make: 
     assert client.get(f"/regressions/{number}/chart?run=1").status_code == 404
 
 
+def test_a_zoom_shows_the_runs_between_two_and_its_axis_follows(
+    client: TestClient, make: Make, stack: SlowStack
+) -> None:
+    address = f"/regressions/{make()}/chart?run={stack.since}"
+    whole = spec_of(client, address)
+    before = spec_of(client, f"{address}&first={stack.runs[12]}&last={stack.runs[6]}")
+    assert [row["href"] for row in before["points"]] == [f"/runs/{run}" for run in stack.runs[6:13]]
+    assert "changes" not in before, "the change is after them"
+    assert [row["at"] for row in before["frame"]] == [0.5, 7.5]
+    assert [(row["from"], row["to"], row["delta"]) for row in before["levels"]] == [(0.6, 7.5, 0.0)]
+    lowest, *_, highest = sorted(before["points"], key=lambda point: point["delta"])
+    pixels = (highest["shown"] - lowest["shown"]) / (highest["delta"] - lowest["delta"])
+    assert pixels > 1.3 * scales_of(whole)[0][1], "without the slow runs, the axis is shorter"
+    both = spec_of(client, f"{address}&first={stack.runs[11]}&last={stack.runs[15]}")
+    assert [row["at"] for row in both["changes"]] == [2.5]
+    assert spec_of(client, f"{address}&first={stack.runs[11]}&last=1000000") == whole, "an unknown run is no end"
+
+
 def test_every_mark_is_at_its_value_or_labelled_in_the_lane(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
