@@ -37,21 +37,29 @@ _BESIDE = 0.016
 """Offset of series along the axis as a share of it, so that their intervals do not overlap."""
 
 
-def scaling_chart(section: Section) -> dict[str, Any]:
-    """Return the Vega-Lite specification that charts.js embeds."""
+def shown_sizes(section: Section, first: int = 0, last: int = 0) -> tuple[list[int], bool]:
+    """Return the drawn sizes from `first` to `last`, and whether some are left out; all if fewer than two are left."""
     shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
     sizes = sorted({row.point.size for view in shown for row in view.points if row.efficiency})
+    inside = [size for size in sizes if first <= size <= last]
+    return (inside, True) if 1 < len(inside) < len(sizes) else (sizes, False)
+
+
+def scaling_chart(section: Section, first: int = 0, last: int = 0) -> dict[str, Any]:
+    """Return the Vega-Lite specification that charts.js embeds. `first` and `last`: sizes at the ends of the zoom."""
+    shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
+    sizes, is_zoomed = shown_sizes(section, first, last)
     spec = dict(_specification(section.words.axis, tuple(sizes)))
     points = [
         _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
         for view, beside in zip(shown, _beside(len(shown), sizes[-1] / sizes[0]), strict=True)
         for row in view.points
-        if row.efficiency
+        if row.efficiency and row.point.size in sizes
     ]
     spec["datasets"] = {
         "points": points,
         "intervals": [point for point in points if point["high"] > point["low"]],
-        "ideal": [{"efficiency": 100}],
+        "ideal": [] if is_zoomed else [{"efficiency": 100}],
     }
     drawn = "line" if len(shown) == 1 else "lines"
     spec["description"] = f"{section.words.title}, {len(shown)} {drawn}. The table has the same values."
@@ -114,6 +122,7 @@ def _specification(axis: str, sizes: tuple[int, ...]) -> dict[str, Any]:
     intervals = alt.Chart(alt.NamedData("intervals")).mark_rule(strokeWidth=2, opacity=0.55)
     intervals = intervals.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
     dots = points.mark_point(filled=True, opacity=1, size=90).encode(x, y, colour, shape, tooltip=tooltip)
+    dots = dots.add_params(alt.selection_interval(name="zoom", encodings=["x"]))
     chart = alt.layer(ideal, lines, intervals, dots)
     chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))

@@ -14,7 +14,7 @@ from app.domain.ranking.runs import slug
 from app.domain.ranking.standings import Interval
 from app.domain.report.values import storable
 from app.errors import FieldError, InvalidQuery
-from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart
+from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart, shown_sizes
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
 from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
 from app.web.access_rule import requires
@@ -197,13 +197,17 @@ def show_scaling(request: Request, page: Page) -> Response:
 
 @router.get("/scaling/chart")
 @requires(Action.READ)
-def show_chart(request: Request, page: Page, draw: str) -> HTMLResponse:
-    """Return the chart of one kind alone: it loads after the figures, so that drawing does not delay them."""
+def show_chart(request: Request, page: Page, draw: str, first: int = 0, last: int = 0) -> HTMLResponse:
+    """Return the chart of one kind alone: it loads after the figures, so that drawing does not delay them.
+
+    `first` and `last`: the sizes at the ends of the zoom.
+    """
     section = next((section for section in page.sections if section.kind == draw and section.drawn), None)
     if section is None:
         kinds = ", ".join(section.kind for section in page.sections if section.drawn) or "none"
         raise InvalidQuery("Invalid chart.", (FieldError("draw", f"must be one of {kinds}"),))
-    return _render(request, page, drawn=section)
+    _, is_zoomed = shown_sizes(section, first, last)
+    return _render(request, page, drawn=section, chart=scaling_chart(section, first, last), is_zoomed=is_zoomed)
 
 
 @router.get("/scaling.csv")
@@ -212,7 +216,7 @@ def export_scaling(page: Page) -> Response:
     return table_answer("csv", POINT_COLUMNS, [point_rows(page)], "scaling")
 
 
-def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -> HTMLResponse:
+def _render(request: Request, page: ScalingPage, drawn: Section | None = None, **of_chart: Any) -> HTMLResponse:
     return render(
         request,
         "leaderboards/scaling.html",
@@ -221,10 +225,10 @@ def _render(request: Request, page: ScalingPage, drawn: Section | None = None) -
         q=page.query,
         kinds=KINDS,
         drawn=drawn,
-        chart=scaling_chart(drawn) if drawn else None,
         most_drawn=MOST_DRAWN,
         looks=LOOKS,
         marks=MARKS,
+        **of_chart,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from sqlmodel import Session
 
 from app.storage.database import transaction
 from app.storage.tables import RunRow, utc_now
@@ -15,6 +16,7 @@ from tests.browser.looks import PHONE, assert_looks_well
 from tests.builders import FIRST_PLACE, make_stack
 from tests.cases import sized
 from tests.history.test_history import series
+from tests.leaderboards.test_scaling import weak
 
 PROJECT = "histories"
 
@@ -99,6 +101,24 @@ def test_the_trend_of_the_overview_zooms_by_a_drag(open_page: OpenPage, runs: li
     expect(back).to_have_count(0)
     drawn(page)
     assert page.evaluate(f"{points}.length") == whole
+
+
+def test_efficiency_zooms_to_some_sizes_by_a_drag(open_page: OpenPage, house: House) -> None:
+    with Session(house.engine) as session:
+        weak(session, 1.0, 0.98, 0.9, 0.8)
+    page = open_page("/scaling?kind=weak")
+    drawn(page)
+    sizes = "JSON.parse(document.querySelector('.scaling-chart [data-spec] script').textContent).datasets.points"
+    whole = page.evaluate(f"{sizes}.map((point) => point.at)")
+    drag(page, 0.3, 0.8)
+    back = page.get_by_role("button", name="All sizes")
+    expect(back).to_be_visible()
+    drawn(page)
+    assert page.evaluate(f"{sizes}.map((point) => point.at)") == whole[1:3]
+    back.click()
+    expect(back).to_have_count(0)
+    drawn(page)
+    assert page.evaluate(f"{sizes}.map((point) => point.at)") == whole
 
 
 def test_a_point_shows_its_run_and_links_only_to_it(open_page: OpenPage, address: str) -> None:

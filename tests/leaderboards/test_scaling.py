@@ -176,6 +176,10 @@ def test_the_page_holds_the_table_and_the_chart_follows(client: TestClient, sess
     assert page.count('<th scope="row"') == 3
     chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
     assert chart.count('"colour": "alltoall"') == 3 + 2  # points, intervals
+    zoomed = client.get("/scaling/chart?draw=weak&first=32&last=64", headers={"HX-Request": "true"}).text
+    assert (zoomed.count('"colour": "alltoall"'), "All sizes" in zoomed) == (2 + 2, True)
+    alone = client.get("/scaling/chart?draw=weak&first=33&last=64", headers={"HX-Request": "true"}).text
+    assert (alone.count('"colour": "alltoall"'), "All sizes" in alone) == (3 + 2, False), "no line through one size"
     assert client.get("/scaling/chart?draw=strong", headers={"accept": "text/html"}).status_code == 422
 
 
