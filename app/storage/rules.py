@@ -53,6 +53,7 @@ from app.storage.tables import (
     RunAlarmRow,
     RunResultRow,
     RunRow,
+    VerdictRow,
     select_any,
     table_of,
     utc_now,
@@ -225,7 +226,8 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None = 
     )
 
 
-# --- How often each rule was tried here and paid off: matched A/Bs of its knob, and experiments based on it.
+# --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob whose run
+# without the change fires it.
 
 MOST_ABS = 5_000
 """Maximum number of matched A/Bs counted, newest first."""
@@ -269,7 +271,7 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
     rules = tuple(rules)
     knobs = {rule.id: knob for rule in rules if rule.kind == "candidate" and (knob := knob_of_rule(rule)) is not None}
     experiments = _experiments(session, project_id)
-    gains = _gains(session, knobs, project_id)
+    gains = _gains(session, knobs, experiments, project_id)
     names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
     return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
 
@@ -282,14 +284,54 @@ def project_id_of(session: Session, slug: str) -> int | None:
     return project_id
 
 
-def _gains(session: Session, knobs: Mapping[str, Knob], project_id: int | None) -> dict[str, tuple[MeasuredGain, ...]]:
+def _gains(
+    session: Session,
+    knobs: Mapping[str, Knob],
+    experiments: Mapping[str, Sequence[_Experiment]],
+    project_id: int | None,
+) -> dict[str, list[MeasuredGain]]:
+    """Return the A/Bs of each rule: of its experiments, and those whose run without the change fires it."""
     fields = sorted({knob.field for knob in knobs.values()})
     rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
     by_field: dict[str, list[AB]] = {}
     for row in rows:
         by_field.setdefault(row.attributed_to, []).append(row)
     gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}
-    return {name: tuple(gains) for name, gains in gains_by_rule.items() if gains}
+    baselines = _newest_baselines(session, rows)
+    fired = _firings_in(session, {*baselines.values(), *(row.run_id for row in rows)}, knobs)
+
+    def counts(name: str, gain: MeasuredGain) -> bool:
+        without = baselines.get((gain.run_id, gain.experiment_id)) if gain.forwards else gain.run_id
+        return (name, without) in fired or any(
+            gain.experiment_id == experiment.id or gain.run_id in experiment.runs
+            for experiment in experiments.get(name, ())
+        )
+
+    counted = {name: [gain for gain in gains if counts(name, gain)] for name, gains in gains_by_rule.items()}
+    return {name: gains for name, gains in counted.items() if gains}
+
+
+def _newest_baselines(session: Session, rows: Iterable[AB]) -> dict[tuple[int, int | None], int]:
+    """Return the newest baseline run of each A/B, by its candidate and experiment."""
+    run_of = {row.experiment_id: row.run_id for row in rows if row.experiment_id is not None}
+    verdicts = session.execute(
+        select_any(VerdictRow.run_id, col(VerdictRow.document)["baseline"].label("baseline")).where(
+            col(VerdictRow.current), col(VerdictRow.run_id).in_([row.run_id for row in rows if not row.experiment_id])
+        )
+    )
+    planned = session.execute(
+        select_any(ExperimentRow.id, ExperimentRow.baseline_run_id).where(col(ExperimentRow.id).in_(run_of))
+    )
+    return {(row.run_id, None): int(row.baseline[-1]) for row in verdicts if row.baseline} | {
+        (run_of[row.id], row.id): row.baseline_run_id for row in planned
+    }
+
+
+def _firings_in(session: Session, runs: Iterable[int], rules: Iterable[str]) -> set[tuple[str, int]]:
+    chosen = select_any(RuleFiringRow.rule_id, RuleFiringRow.run_id).where(
+        col(RuleFiringRow.run_id).in_(runs), col(RuleFiringRow.rule_id).in_(rules)
+    )
+    return {(row.rule_id, row.run_id) for row in session.execute(chosen)}
 
 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:

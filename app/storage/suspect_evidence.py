@@ -379,7 +379,10 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGain:
-    """One A/B, in percent of throughput, with its interval. `experiment_id` None: the verdict on that run."""
+    """One A/B, in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
+
+    `before`: the value that the suggestion replaces. `forwards`: the candidate `run_id` has the suggested value.
+    """
 
     pct: float
     low: float
@@ -387,6 +390,8 @@ class MeasuredGain:
     run_id: int
     stack_key: str
     at: datetime
+    before: str
+    forwards: bool
     experiment_id: int | None = None
 
     @property
@@ -417,7 +422,8 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
     if row.attributed_to != knob.field or knob.wanted not in (row.from_value, row.to_value):
         return None
     forwards = row.to_value == knob.wanted
-    if knob.now and knob.now != (row.from_value if forwards else row.to_value):
+    before = row.from_value if forwards else row.to_value
+    if knob.now and knob.now != before:
         return None
     low = row.delta_pct if row.ci_low_pct is None else row.ci_low_pct
     high = row.delta_pct if row.ci_high_pct is None else row.ci_high_pct
@@ -425,7 +431,9 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
         middle, least, most = _throughput(row.delta_pct), _throughput(high), _throughput(low)
     else:
         middle, least, most = row.delta_pct, low, high
-    return MeasuredGain(middle, least, most, row.run_id, row.stack_key, row.ordered_at, row.experiment_id)
+    return MeasuredGain(
+        middle, least, most, row.run_id, row.stack_key, row.ordered_at, before, forwards, row.experiment_id
+    )
 
 
 def _throughput(step_time_pct: float) -> float:

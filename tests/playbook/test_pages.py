@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from sqlalchemy import Engine
+from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.domain.rules.load import built_in_rules
@@ -39,6 +40,19 @@ def tried(engine: Engine, settings: Settings) -> dict[str, int]:
         faster = make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
     evaluate_next_runs(engine, settings)
     return {"run": runs[1], "faster": faster}
+
+
+def plan(session: Session, baseline: int, rule: str, state: str, candidate: int | None = None) -> None:
+    run = session.get_one(RunRow, baseline)
+    row = ExperimentRow(
+        project_id=run.project_id, baseline_run_id=baseline, rule_id=rule, title="x", stack_key="", baseline_key="",
+        tag=f"{rule}-{state}", state=state, created_by="Ada",
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    if candidate is not None:
+        number = row.id or 0
+        session.add(ExperimentRunRow(experiment_id=number, run_id=candidate, side="candidate", joined_by="tag"))
 
 
 def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
@@ -125,10 +139,37 @@ def last_runs(client: TestClient, rule: str) -> set[int]:
     return {row["run_id"] for row in client.get(f"/api/v1/rules/{rule}").json()["last_fired"]}
 
 
-def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine) -> None:
+def test_an_ab_counts_for_a_rule_that_fires_in_its_run_without_the_change(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     with transaction(engine) as session:
-        make_advised(session)
+        baseline = make_advised(session, metadata_stated=PROFILED | {"exposed_comm_frac": 0.02})
+        faster = make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    assert ids(client, only="tried") == [], "communication is not exposed"
+    with transaction(engine) as session:
+        plan(session, baseline, "eo-enable", "accepted", candidate=faster)
+    (measured,) = client.get("/api/v1/rules/eo-enable").json()["measured_here"]
+    assert measured["runs"] == [faster], "planned from the rule"
+
+
+def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
+        slower = make_advised(session, metadata_stated=PROFILED, ms=31_300.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    body = client.get("/api/v1/rules/eo-enable").json()
+    assert (body["tried"], body["paid_off"]) == (1, 1)
+    assert body["measured_here"][0]["runs"] == [slower]
+
+
+def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine, settings: Settings) -> None:
+    with transaction(engine) as session:
+        make_advised(session, metadata_stated=PROFILED)
         make_advised(session, fields={"ep_overlap": True}, ms=40_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
     body = client.get("/api/v1/rules/eo-enable").json()
     assert (body["tried"], body["paid_off"]) == (1, 0)
     assert body["overridden"].startswith("Measured here it was")
@@ -137,21 +178,9 @@ def test_results_measured_here_override_published_ones(client: TestClient, engin
 
 def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Engine, tried: dict[str, int]) -> None:
     with transaction(engine) as session:
-        run = session.get_one(RunRow, tried["run"])
-        for place, (rule, state) in enumerate(
-            (("eo-enable", "accepted"), ("host-gc", "accepted"), ("host-gc", "rejected"), ("host-gc", "planned"))
-        ):
-            row = ExperimentRow(
-                project_id=run.project_id, baseline_run_id=tried["run"], rule_id=rule, title="x", stack_key="",
-                baseline_key="", tag=f"x-{place}", state=state, created_by="Ada",
-            )  # fmt: skip
-            session.add(row)
-            session.flush()
-            if rule == "eo-enable":
-                number = row.id or 0
-                session.add(
-                    ExperimentRunRow(experiment_id=number, run_id=tried["faster"], side="candidate", joined_by="tag")
-                )
+        plan(session, tried["run"], "eo-enable", "accepted", candidate=tried["faster"])
+        for state in ("accepted", "rejected", "planned"):
+            plan(session, tried["run"], "host-gc", state)
     counts = {item["rule"]: (item["tried"], item["paid_off"]) for item in listed(client)["rules"]}
     assert counts["eo-enable"] == (1, 1)
     assert counts["host-gc"] == (2, 1)
