@@ -31,10 +31,10 @@ MOST_BEFORE, MOST_AFTER = 30, 170
 """Number of drawn runs of a job before its change, and from it on; the history page shows the rest."""
 FEWEST_BEFORE = 3
 """If a job has fewer own runs before the change, its row shows the runs that it was compared with."""
-ROW, GAP, AXIS = 112, 22, 42
-"""Pixels of a row, of the space above it for its name, and of the labels below the last one."""
-_LANE = 10
-"""Pixels at the top of a row for values off the scale."""
+ROW, GAP, AXIS = 112, 36, 42
+"""Pixels of a row, of the two lines of text above it, and of the labels below the last one."""
+_LANE, _LINE = 10, 14
+"""Pixels at the top of a row for values off the scale, and of a line of text."""
 _LEAST_SPAN = 4.0
 """Minimum range of the axis in percent, so that noise does not look like a change."""
 _ALIKE = 3.0
@@ -42,7 +42,7 @@ _ALIKE = 3.0
 _TICKS = 6
 _BAND_ROOM = "max(1, scale('x', datum.to) - scale('x', datum.from) - 8)"
 _LETTERS = 32
-"""Letters of a name that a phone has room for next to the change."""
+"""Letters of a name that a phone has room for."""
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
@@ -215,7 +215,8 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
             return bottom + pixels * (delta - low)
 
         lane = at(high) + _LANE / 2
-        data["names"].append(_name(row.job, name, at(high) + _LANE + GAP / 2, metric))
+        second_line = at(high) + _LANE + _LINE / 2
+        data["names"].append(_name(row.job, name, second_line, metric))
         for value in _grid(low, high):
             label = f"{value:+g} %".replace("-", "−") if value else "0"
             data["grid"].append({"shown": at(value)})
@@ -227,7 +228,8 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
                 | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
         data["levels"] += [line | {"shown": at(line["delta"])} for line in levels[k]]
-        data["bands"] += [band | {"top": lane, "bottom": at(low)} for band in _clipped(_bands(row, places), begin, end)]
+        edges = {"line": second_line, "top": lane, "bottom": at(low)}
+        data["bands"] += [band | edges for band in _clipped(_bands(row, places), begin, end)]
         data["changes"].append({"at": places[row.change] - 0.5, "top": at(high), "bottom": at(low)})
     data["changes"] = [line for line in data["changes"] if begin <= line["at"] < end]
     drawn = frozenset(name for name, of_name in data.items() if of_name)
@@ -327,6 +329,7 @@ def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
         "is_back": job.is_back,
+        "is_moved": bool(job.moves),
     }
     return {"shown": shown, **texts, "href": f"/history/{job.last.stack_key}"}
 
@@ -380,6 +383,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     height = rows * (ROW + GAP)
     x = alt.X("at:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("shown:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
+    above = alt.expr(f"width < 420 || datum.is_moved ? -{_LINE} : 0")
     layers = {
         "frame": [alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)],
         "bands": [
@@ -392,25 +396,29 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 y2="bottom:Q",
                 opacity=alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0)),
             ),
+            # On a phone the change has this line; the table below has the names.
             _text(alt, "bands", "name", align="left", dx=4, fontSize=11, limit=alt.expr(_BAND_ROOM)).encode(
-                x=alt.X("from:Q", axis=None), y=alt.Y("top:Q", axis=None)
+                x=alt.X("from:Q", axis=None), y=alt.Y("line:Q", axis=None), opacity=_shown(alt, "width >= 420")
             ),
         ],
         "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
         "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
         "names": [
-            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600).encode(
+            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600, dy=above).encode(
                 x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
             ),
-            # On a phone the cost would cover the name; the table below has it.
+            # A phone has no room for the change beside the name, and none for the cost, which the table below has.
             *(
-                _text(alt, "names", field, align="right", fontWeight=600).encode(
-                    x=alt.value("width"),
+                _text(alt, "names", field, fontWeight=600, **style).encode(
+                    x=alt.value(at),
                     y=y,
                     color=alt.when("datum.is_back").then(alt.value(charts.MUTED)).otherwise(alt.value(charts.SPIKE)),
-                    opacity=alt.when(shown).then(alt.value(1)).otherwise(alt.value(0)),
+                    opacity=_shown(alt, shown),
                 )
-                for field, shown in (("figures", "width >= 420"), ("change", "width < 420"))
+                for field, shown, at, style in (
+                    ("figures", "width >= 420", "width", {"align": "right", "dy": above}),
+                    ("change", "width < 420", 0, {"align": "left"}),
+                )
             ),
         ],
         "changes": [
@@ -428,7 +436,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 # On a phone there is room for every second one.
                 x=x,
                 y=alt.value(height),
-                opacity=alt.when("width >= 420 || datum.on_phone").then(alt.value(1)).otherwise(alt.value(0)),
+                opacity=_shown(alt, "width >= 420 || datum.on_phone"),
             )
             for field, style in (("day", {"dy": 12}), ("commit", {"dy": 27, "fontSize": 11}))
         ],
@@ -439,13 +447,17 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         ],
     }
     chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
-    chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 44, "right": 8})
+    chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 8, "right": 8})
     # Each layer has its own colours and shapes; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("color", "shape"), "independent")
     spec: dict[str, Any] = (
         chart.resolve_scale(**apart).properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
     )
     return spec
+
+
+def _shown(alt: Any, condition: str) -> Any:
+    return alt.when(condition).then(alt.value(1)).otherwise(alt.value(0))
 
 
 def _text(alt: Any, data: str, field: str, **style: Any) -> Any:

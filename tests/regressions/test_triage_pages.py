@@ -193,7 +193,17 @@ def test_a_large_change_does_not_flatten_a_small_one(client: TestClient, engine:
     _, pixels = scales_of(spec_of(client, f"/regressions/{make([small, large])}/chart"))[0]
     assert pixels * 8 > 40, "the change takes the row"
     alike = scales_of(spec_of(client, f"/regressions/{make([small, similar])}/chart"))
-    assert alike[0][1] == alike[1][1], "one scale while it shows both"
+    assert alike[0][1] == pytest.approx(alike[1][1]), "one scale while it shows both"
+
+
+def test_name_and_change_of_a_row_do_not_overlap(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        stacks = [make_slow_stack(session, stack=name, slow_pct=9.0) for name in ("one", "two")]
+    data = spec_of(client, f"/regressions/{make(stacks)}/chart")
+    half = 7  # a line of text
+    (above, row), (_, name) = data["changes"], data["names"]
+    assert row["top"] + 10 <= name["shown"] - half, "values off the scale are under the text"
+    assert name["shown"] + 2 * half <= above["bottom"] - half, "a phone has two lines for name and change"
 
 
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
@@ -210,6 +220,7 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert len(data["names"]) == len(data["changes"]) == 1
     assert [row["role"] for row in data["points"]] == ["before"] * 13 + ["first slow run"] + ["after"] * 7
     assert [(row["from"], row["to"]) for row in data["bands"]] == [(13.5, 15.5), (15.5, 21.5)]
+    assert all(row["line"] - 7 > row["top"] for row in data["bands"]), "values off the scale are under the names"
     slow_lines = [(row["from"], row["to"]) for row in data["levels"] if row["delta"]]
     assert slow_lines == [(13.5, 15.4), (15.5, 17.4)], "no line where no run is slow"
     assert data["names"][0]["is_back"]
