@@ -130,9 +130,10 @@ class PublishedOut(BaseModel):
 
 
 class RuleMeasuredOut(BaseModel):
-    """Matched A/Bs of this service on the knob, by stack; gains in percent of throughput."""
+    """Matched A/Bs of this service on the knob, by stack and replaced value; gains in percent of throughput."""
 
     stack_key: str
+    before: str = Field(description="The value that the change replaced.")
     n: int
     median_gain_pct: float
     low_pct: float
@@ -145,6 +146,7 @@ class RuleMeasuredOut(BaseModel):
         result = measurement.result
         return cls(
             stack_key=result.stacks[0],
+            before=measurement.before[0],
             n=result.n,
             median_gain_pct=result.median_gain_pct,
             low_pct=result.low_pct,

@@ -449,7 +449,8 @@ class RulePageOf:
     @cached_property
     def stack_names(self) -> Mapping[str, str]:
         """Return the names of the stacks with matched A/Bs."""
-        return names_of_stacks(self._session, [stack for row in self.measured for stack in row.result.stacks])
+        stacks = [stack for row in self.measured for stack in row.result.stacks]
+        return names_of_stacks(self._session, stacks, dispatcher=False)
 
     @property
     def facts(self) -> tuple[Fact, ...]:

@@ -244,11 +244,11 @@ class RuleResults:
     experiments: int = 0
 
     def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
-        """Return the gain on each stack, best first."""
-        stacks: dict[str, list[MeasuredGain]] = {}
+        """Return the gain on each stack over each replaced value, best first."""
+        groups: dict[tuple[str, str], list[MeasuredGain]] = {}
         for gain in self.gains:
-            stacks.setdefault(gain.stack_key, []).append(gain)
-        results = [measured(rule, gains, same_contract=True) for gains in stacks.values()]
+            groups.setdefault((gain.stack_key, gain.before), []).append(gain)
+        results = [measured(rule, gains, same_contract=True) for gains in groups.values()]
         return tuple(sorted(results, key=lambda own: -own.result.median_gain_pct))
 
     def together(self, rule: str) -> MeasuredHere | None:

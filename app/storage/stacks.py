@@ -501,13 +501,16 @@ def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     )
 
 
-def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, str]:
-    """Return a name by stack key, with what distinguishes these stacks; without stacks that have no visible run."""
+def names_of_stacks(session: Session, stack_keys: Iterable[str], *, dispatcher: bool = True) -> dict[str, str]:
+    """Return a name by stack key, with what distinguishes these stacks; without stacks that have no visible run.
+
+    `dispatcher`: with that of the newest run.
+    """
     contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
     return stack_names(
         TitledStack(
             key,
-            stack_title(contract),
+            stack_title(contract, dispatcher=dispatcher),
             "",
             {name: stated.value for name, stated in contract.items() if stated.value is not None},
         )

@@ -405,11 +405,13 @@ class MeasuredHere:
     """`result`: the gain on one or several stacks.
 
     `runs`: candidates of the A/Bs. `experiments`: the planned ones; verdicts on their runs are not counted again.
+    `before`: the values that the change replaced.
     """
 
     result: OwnResult
     runs: tuple[int, ...]
     experiments: tuple[int, ...] = ()
+    before: tuple[str, ...] = ()
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[MeasuredGain]:
@@ -457,7 +459,8 @@ def measured(
         same_contract=same_contract,
     )
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
-    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments)
+    before = tuple(dict.fromkeys(gain.before for gain in gains))
+    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments, before)
 
 
 # --- Availability of dispatchers in containers, over all runs whose logs prove something.

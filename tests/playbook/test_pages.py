@@ -1,5 +1,6 @@
 """The playbook through the public interface: the list, a complete rule, counts of its results, a team's files."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from app.domain.rules.load import built_in_rules
 from app.pipeline.rules import evaluate_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
+from app.storage.rules import RuleResults
+from app.storage.suspect_evidence import MeasuredGain
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.domain.rules.builders import GOOD, SOURCES
 from tests.runs.uploading import assert_problem
@@ -109,6 +112,7 @@ def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[st
     assert (measured["n"], measured["runs"]) == (1, [tried["faster"]])
     assert measured["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert whole["last_fired"][0]["run_id"] == tried["run"]
+    assert measured["before"] == "false"
     page = client.get("/playbook/eo-enable").text
     assert f'href="/runs/{tried["run"]}/next/eo-enable"' in page
     assert "20.1\u202f% faster" in page
@@ -163,6 +167,19 @@ def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
     body = client.get("/api/v1/rules/eo-enable").json()
     assert (body["tried"], body["paid_off"]) == (1, 1)
     assert body["measured_here"][0]["runs"] == [slower]
+
+
+def test_gains_over_different_values_are_not_combined() -> None:
+    now = datetime(2026, 9, 9, tzinfo=UTC)
+    gains = tuple(
+        MeasuredGain(pct, pct - 1, pct + 1, run, "stack", now, before, forwards=True)
+        for run, (before, pct) in enumerate([("allgather", 23.0), ("deepep", -2.0), ("allgather", 25.0)])
+    )
+    rows = RuleResults(gains=gains).by_stack("rule")
+    assert [(row.before, row.result.n, row.result.median_gain_pct) for row in rows] == [
+        (("allgather",), 2, 24.0),
+        (("deepep",), 1, -2.0),
+    ]
 
 
 def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine, settings: Settings) -> None:
