@@ -407,7 +407,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600, dy=above).encode(
                 x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
             ),
-            # A phone has no room for the change beside the name, and none for the cost, which the table below has.
+            # A phone has no room for the change next to the name, and none for the cost, which the table below has.
             *(
                 _text(alt, "names", field, fontWeight=600, **style).encode(
                     x=alt.value(at),
