@@ -15,6 +15,7 @@ from sqlmodel import Session, col
 from app.domain.text import short_cause
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
+from app.storage import audit
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
 from app.storage.runs import (
@@ -160,7 +161,15 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     slow_runs = {row.id: _worst(row, members[row.id]) for row, _ in rows if row.id in members}
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
-    return tuple(_item(row, project, members.get(row.id or 0, []), sparks.get(row.id)) for row, project in rows)
+    moved = audit.continuations(session, [row.id for row, _ in rows])
+    # A stack to which a job moved later is not an additional one.
+    stacks = {
+        number: len({member.stack_key for member in own if (number, member.id) not in moved})
+        for number, own in members.items()
+    }
+    return tuple(
+        _item(row, project, members.get(row.id, []), stacks.get(row.id, 0), sparks.get(row.id)) for row, project in rows
+    )
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
@@ -172,7 +181,9 @@ def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
     return SlowRun(row.project_id, worst.stack_key, worst.id, usual_ms)
 
 
-def _item(row: RegressionRow, project: str, members: list[Row[Any]], spark: Sparkline | None) -> OverviewRegression:
+def _item(
+    row: RegressionRow, project: str, members: list[Row[Any]], stacks: int, spark: Sparkline | None
+) -> OverviewRegression:
     since: dict[str, Any] = {}
     if members:
         first = members[0]
@@ -195,7 +206,7 @@ def _item(row: RegressionRow, project: str, members: list[Row[Any]], spark: Spar
         cause=short_cause(row.cause),
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
-        stacks=len({member.stack_key for member in members}),
+        stacks=stacks,
         spark=spark,
         is_back=row.proposal == "fixed",
         **since,

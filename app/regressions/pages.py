@@ -46,7 +46,7 @@ from app.regressions.queries import (
     options_of,
     regression_rows,
 )
-from app.regressions.regression import Regression, SlowJob
+from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
@@ -207,7 +207,7 @@ class RegressionView:
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
         named = (
-            NamedSuspect(ranked, row.job.first.run_id, row.job.first.commit, row.newest_before)
+            NamedSuspect(ranked, row.job.first.stack_key, row.job.first.run_id, row.job.first.commit, row.newest_before)
             for row in self.jobs
             for ranked in row.suspects
         )
@@ -466,7 +466,7 @@ def _render_list(
         feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
-        stacks_of=words.stacks_of,
+        stacks_of=stacks_of,
         sparks=_sparklines(session, page.items),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
@@ -503,6 +503,7 @@ def _render_regression(
         toast=toast,
         view=view,
         regression=view.regression,
+        stacks=stacks_of(view.regression.jobs),
         chart_height=chart_height(min(len(view.regression.jobs), MOST_JOBS)),
         suspects_of=lambda: view.suspects(access_of(request)),
         most_suspects=MOST_SHOWN,

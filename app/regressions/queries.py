@@ -14,7 +14,15 @@ from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
 from app.domain.verdict.triage import ACTIVE, STATES
 from app.errors import NotFound
-from app.regressions.regression import Options, Regression, RegressionMember, axis_of_cause, figure_of, has_axis
+from app.regressions.regression import (
+    Options,
+    Regression,
+    RegressionMember,
+    axis_of_cause,
+    figure_of,
+    has_axis,
+    stacks_of,
+)
 from app.storage import audit
 from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
@@ -92,7 +100,7 @@ def regression_rows(engine: Engine, query: RegressionQuery) -> Iterator[list[tup
 
 def _cell(item: Regression, name: str) -> Any:
     if name == "stacks":
-        return len({member.stack_key for member in item.members})
+        return stacks_of(item.jobs)
     return min((member.run_id for member in item.members), default=None) if name == "first_run" else getattr(item, name)
 
 

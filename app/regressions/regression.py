@@ -1,6 +1,7 @@
 """A regression as pages and the API show it, with the stack and first slow run of each member."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -79,6 +80,11 @@ class SlowJob:
     def moves(self) -> tuple[str, ...]:
         """Return what distinguishes its stacks, such as their containers; empty for a single one."""
         return tuple(without_common([member.title for member in self.stacks])) if len(self.stacks) > 1 else ()
+
+
+def stacks_of(jobs: Iterable[SlowJob]) -> int:
+    """Return the number of stacks that became slower; a stack to which a job moved later is not an additional one."""
+    return len({job.first.stack_key for job in jobs})
 
 
 @dataclass(frozen=True, slots=True)

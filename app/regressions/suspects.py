@@ -25,6 +25,7 @@ class NamedSuspect:
     """A suspect of a member. `run_id`: its first slow run; `before`: number and commit of the run before it, if any."""
 
     ranked: RankedSuspect
+    stack_key: str
     run_id: int
     commit: str
     before: tuple[int, str] | None
@@ -32,7 +33,7 @@ class NamedSuspect:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCard:
-    """`level`: 3 for likely to 1 for unlikely. `stacks`: members that name it. `action`: label and address, or None."""
+    """`level`: 3 for likely to 1 for unlikely. `stacks`: how many name it. `action`: label and address, or None."""
 
     field: str
     axis: str
@@ -73,7 +74,7 @@ def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url
     level, label = _LEVELS[best.ranked.support]
     suspect = best.ranked.suspect
     evidence = tuple(_evidence(best.ranked))
-    stacks = len({named.run_id for named in own})
+    stacks = len({named.stack_key for named in own})
     action = _action(best, compare_url, may_plan)
     return SuspectCard(change[0], suspect.axis, *change[1:], suspect.reason, level, label, evidence, stacks, action)
 

@@ -1,6 +1,6 @@
 """Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -18,7 +18,7 @@ from app.domain.verdict.triage import FIX_CLAIMED, recovery_text, sum_of_costs
 from app.pipeline.regression_costs import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
-from app.regressions.regression import Regression, SlowJob
+from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.storage.audit import AuditEvent
 
 
@@ -79,11 +79,6 @@ def answer(regression: Regression) -> str:
     others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
     return f"{text}{others}{_cost(regression)}.{claim}"
-
-
-def stacks_of(jobs: Iterable[SlowJob]) -> int:
-    """Return the number of stacks that became slower; a stack to which a job moved later is not an additional one."""
-    return len({job.first.stack_key for job in jobs})
 
 
 def _cost(regression: Regression) -> str:

@@ -1,5 +1,6 @@
 """The triage pages through the public interface: texts, forms without script, hostile text, empty states."""
 
+import csv
 import html
 import json
 import re
@@ -118,6 +119,23 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     assert text.count("the last 13 runs") == 2
     assert re.findall(r'class="panel suspect" data-level="\d" data-stacks="(\d)"', text) == ["2"]
     assert f'href="/history/{stack.stack_key}?config={stack.config_key}"' in text
+
+
+def test_two_jobs_of_one_stack_count_as_one_stack_everywhere(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        one, same, other = (make_slow_stack(session, stack=name, slow_pct=9.0) for name in ("one", "same", "other"))
+    number = make([one, same, other])
+    with transaction(engine) as session:
+        member = session.get_one(RegressionMemberRow, (number, same.since))
+        member.stack_key = one.stack_key
+    page = client.get(f"/regressions/{number}").text
+    assert "on 2 stacks since" in page
+    assert "3 jobs on 2 stacks" in page
+    assert set(re.findall(r"suspected on \d of (\d) stacks", page)) == {"2"}
+    assert f'<a href="/regressions/{number}#members">+1</a>' in client.get("/regressions", headers=HTML).text
+    assert "· 2 stacks" in client.get("/", headers=HTML).text
+    (row,) = csv.DictReader(client.get("/regressions.csv").text.splitlines())
+    assert row["stacks"] == "2"
 
 
 def spec_of(client: TestClient, address: str) -> dict[str, Any]:
