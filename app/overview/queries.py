@@ -147,7 +147,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     members: dict[int, list[Row[Any]]] = {}
     columns = (
         RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
-        RegressionMemberRow.delta_pct,
+        RegressionMemberRow.delta_pct, RegressionMemberRow.proposal,
         RunRow.id, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
@@ -168,7 +168,8 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         for number, own in members.items()
     }
     return tuple(
-        _item(row, project, members.get(row.id, []), stacks.get(row.id, 0), sparks.get(row.id)) for row, project in rows
+        _item(row, project, _since(members.get(row.id, []), moved), stacks.get(row.id, 0), sparks.get(row.id))
+        for row, project in rows
     )
 
 
@@ -181,12 +182,25 @@ def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
     return SlowRun(row.project_id, worst.stack_key, worst.id, usual_ms)
 
 
+def _since(members: Sequence[Row[Any]], moved: Mapping[tuple[int, int], str]) -> Row[Any] | None:
+    """Return the earliest first slow run of the jobs that are still slow; of all jobs if none is."""
+    begins = []
+    for member in [member for member in members if member.proposal != "fixed"] or members:
+        begin, earlier = member, members[: members.index(member)]
+        # Its job may have run in another stack before; the usual level is copied from there.
+        while before := [m for m in earlier if m.stack_key == moved.get((begin.regression_id, begin.id))]:
+            usual = begin.usual_level or 0.0
+            _, _, begin = min((abs((m.usual_level or 0.0) - usual), members.index(m), m) for m in before)
+            earlier = members[: members.index(begin)]
+        begins.append(begin)
+    return min(begins, key=members.index, default=None)
+
+
 def _item(
-    row: RegressionRow, project: str, members: list[Row[Any]], stacks: int, spark: Sparkline | None
+    row: RegressionRow, project: str, first: Row[Any] | None, stacks: int, spark: Sparkline | None
 ) -> OverviewRegression:
     since: dict[str, Any] = {}
-    if members:
-        first = members[0]
+    if first:
         since = {
             "since_run": first.id,
             "branch": first.branch,

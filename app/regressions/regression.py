@@ -89,7 +89,7 @@ def stacks_of(jobs: Iterable[SlowJob]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """A regression with its members, oldest first; it is slow since the run of the first.
+    """A regression with its members, oldest first.
 
     `back`: number and history position of the run since which all of its stacks are back at the usual level.
     """
@@ -140,7 +140,9 @@ class Regression:
 
     @property
     def since(self) -> RegressionMember | None:
-        return self.members[0] if self.members else None
+        """Return the earliest first slow run of the jobs that are still slow; of all jobs if none is."""
+        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
+        return min((job.first for job in jobs), key=lambda first: (first.ordered_at, first.run_id), default=None)
 
     @property
     def shown_state(self) -> str:

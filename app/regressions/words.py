@@ -75,7 +75,7 @@ def answer(regression: Regression) -> str:
         worst = "Up to " if stacks_slow > 1 and regression.worst_delta_pct is not None else ""
         text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {plural(stacks_slow, 'stack')}"
     if since:
-        text += f" since run #{slow[0].first.run_id if slow else since.run_id}"
+        text += f" since run #{since.run_id}"
     others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
     return f"{text}{others}{_cost(regression)}.{claim}"

@@ -138,6 +138,25 @@ def test_two_jobs_of_one_stack_count_as_one_stack_everywhere(client: TestClient,
     assert row["stacks"] == "2"
 
 
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
+    client: TestClient, engine: Engine, make: Make, is_moved: bool
+) -> None:
+    with transaction(engine) as session:
+        back, slow = (make_slow_stack(session, stack=name, slow_pct=9.0) for name in ("back", "slow"))
+    number = make([back, slow])
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, back.since)).proposal = "fixed"
+        if is_moved:
+            continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
+    page = client.get(f"/regressions/{number}").text
+    assert f"since run #{slow.since}; 1 stack recovered" in page
+    for address in ("/regressions", "/"):
+        text = client.get(address, headers=HTML).text
+        assert f'href="/runs/{slow.since}"' in text, address
+        assert f'href="/runs/{back.since}"' not in text, address
+
+
 def spec_of(client: TestClient, address: str) -> dict[str, Any]:
     (spec,) = re.findall(
         r'<script type="application/json">(.*?)</script>', client.get(address, headers=HTMX).text, re.DOTALL
