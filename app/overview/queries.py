@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_
 from sqlmodel import Session, col
 
 from app.domain.text import short_cause
+from app.domain.verdict.triage import members_by_job
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
@@ -148,13 +149,13 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     columns = (
         RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
         RegressionMemberRow.delta_pct, RegressionMemberRow.proposal,
-        RunRow.id, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
+        RunRow.id, RunRow.ordered_at, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
     )  # fmt: skip
     wanted: Select[Any] = select_any(*columns)
     members_of_rows = session.execute(
         wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _ in rows]))
-        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
     )
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
@@ -162,15 +163,18 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
     moved = audit.continuations(session, [row.id for row, _ in rows])
-    # A stack to which a job moved later is not an additional one.
-    stacks = {
-        number: len({member.stack_key for member in own if (number, member.id) not in moved})
+    jobs = {
+        number: members_by_job(
+            own,
+            lambda member: (
+                member.stack_key,
+                moved.get((member.regression_id, member.id), ""),
+                member.usual_level or 0,
+            ),
+        )
         for number, own in members.items()
     }
-    return tuple(
-        _item(row, project, _since(members.get(row.id, []), moved), stacks.get(row.id, 0), sparks.get(row.id))
-        for row, project in rows
-    )
+    return tuple(_item(row, project, jobs.get(row.id, []), sparks.get(row.id)) for row, project in rows)
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
@@ -182,32 +186,16 @@ def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
     return SlowRun(row.project_id, worst.stack_key, worst.id, usual_ms)
 
 
-def _since(members: Sequence[Row[Any]], moved: Mapping[tuple[int, int], str]) -> Row[Any] | None:
-    """Return the earliest first slow run of the jobs that are still slow; of all jobs if none is."""
-    begins = []
-    for member in [member for member in members if member.proposal != "fixed"] or members:
-        begin, earlier = member, members[: members.index(member)]
-        # Its job may have run in another stack before; the usual level is copied from there.
-        while before := [m for m in earlier if m.stack_key == moved.get((begin.regression_id, begin.id))]:
-            usual = begin.usual_level or 0.0
-            _, _, begin = min((abs((m.usual_level or 0.0) - usual), members.index(m), m) for m in before)
-            earlier = members[: members.index(begin)]
-        begins.append(begin)
-    return min(begins, key=members.index, default=None)
-
-
 def _item(
-    row: RegressionRow, project: str, first: Row[Any] | None, stacks: int, spark: Sparkline | None
+    row: RegressionRow, project: str, jobs: Sequence[Sequence[Row[Any]]], spark: Sparkline | None
 ) -> OverviewRegression:
     since: dict[str, Any] = {}
-    if first:
-        since = {
-            "since_run": first.id,
-            "branch": first.branch,
-            "model": first.model,
-            "gpu": first.gpu,
-        }
-        since |= {"gpus": first.gpus, "dispatcher": first.dispatcher}
+    if jobs:
+        # The jobs that are still slow; all of them if none is.
+        slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
+        first = min((job[0] for job in slow), key=lambda member: (member.ordered_at, member.id))
+        since = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
+        since["since_run"] = first.id
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,
@@ -220,7 +208,7 @@ def _item(
         cause=short_cause(row.cause),
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
-        stacks=stacks,
+        stacks=len({job[0].stack_key for job in jobs}),
         spark=spark,
         is_back=row.proposal == "fixed",
         **since,

@@ -11,7 +11,7 @@ from sqlmodel import col
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.differences import AXES, Axis, axis_of
-from app.domain.verdict.triage import FIX_CLAIMED
+from app.domain.verdict.triage import FIX_CLAIMED, members_by_job
 from app.storage.tables import RegressionRow
 
 
@@ -118,15 +118,8 @@ class Regression:
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
         """Return its members by job: a stack is grouped with the one that its job ran in before."""
-        stacks: list[list[RegressionMember]] = []
-        for member in self.members:
-            before = [own for own in stacks if member.follows and own[-1].stack_key == member.follows]
-            if before:
-                # The usual level is copied from stack to stack, so it identifies the jobs of one stack.
-                min(before, key=lambda own: abs((own[-1].usual or 0.0) - (member.usual or 0.0))).append(member)
-            else:
-                stacks.append([member])
-        return tuple(SlowJob(tuple(own)) for own in stacks)
+        jobs = members_by_job(self.members, lambda member: (member.stack_key, member.follows, member.usual or 0.0))
+        return tuple(SlowJob(tuple(stacks)) for stacks in jobs)
 
     @property
     def is_back(self) -> bool:

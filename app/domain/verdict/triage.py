@@ -1,8 +1,8 @@
 """The states of a regression and their transitions. Users decide; the service opens, proposes and reopens."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, TypeVar
 
 from app.domain.numbers import daily_cost, gpu_hours, plural
 
@@ -53,6 +53,29 @@ def refused_because(before: str, after: str) -> str:
     allowed = next_states(before)
     names = f"{', '.join(allowed[:-1])} or {allowed[-1]}" if len(allowed) > 1 else allowed[0]
     return f"it is {before} and can only become {names}"
+
+
+Member = TypeVar("Member")
+
+
+def members_by_job(
+    members: Iterable[Member], place_of: Callable[[Member], tuple[str, str, float]]
+) -> list[list[Member]]:
+    """Group the members of a regression, in the order in which they joined, by the job that became slower.
+
+    `place_of` returns the stack key of a member, that of the stack in which its job was slow before (empty where the
+    job became slow), and its usual level.
+    """
+    jobs: list[list[Member]] = []
+    for member in members:
+        _, follows, usual = place_of(member)
+        before = [job for job in jobs if follows and place_of(job[-1])[0] == follows]
+        if before:
+            # The usual level is copied from stack to stack, so it identifies the jobs of one stack.
+            min(before, key=lambda job: abs(place_of(job[-1])[2] - usual)).append(member)
+        else:
+            jobs.append([member])
+    return jobs
 
 
 def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int) -> str:
