@@ -121,11 +121,11 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
-    _read_works(session, [key for keys in shown.values() for key in keys])
+    works = _works(session, [key for keys in shown.values() for key in keys])
     items = tuple(
         replace(
             item,
-            earlier=tuple((key, _container(key)) for key in shown[item.stack_key]),
+            earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
         )
         for item in stacks_of(session, list(others))
@@ -163,19 +163,19 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     database = str(session.get_bind().engine.url)
     read: dict[str, _ReadStack] = {}
     for stack in stacks:
-        if known := _read_stacks.find((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at)):
-            read[stack.stack_key] = known
+        if row := _read_stacks.find((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at)):
+            read[stack.stack_key] = row
     changed = [stack for stack in stacks if stack.stack_key not in read]
-    for stack, known in _read(session, changed) if changed else ():
-        _read_stacks.keep((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at), known)
-        read[stack.stack_key] = known
+    for stack, row in _read(session, changed) if changed else ():
+        _read_stacks.keep((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at), row)
+        read[stack.stack_key] = row
     projects = {row.id: row for row in session.execute(_PROJECTS, {"ids": [stack.project_id for stack in stacks]})}
     titled: dict[tuple[str, str], list[TitledStack]] = {}
     for stack in stacks:
-        if known := read.get(stack.stack_key):
+        if row := read.get(stack.stack_key):
             slug = projects[stack.project_id].slug
-            own = TitledStack(stack.stack_key, known.container or "unknown container", slug, known.values)
-            titled.setdefault((slug, known.item.group), []).append(own)
+            named = TitledStack(stack.stack_key, row.container or "unknown container", slug, row.values)
+            titled.setdefault((slug, row.item.group), []).append(named)
     # Stacks of a group are listed together, at the position of the newest.
     names = {key: name for group in titled.values() for key, name in stack_names(group).items()}
     by_key = {stack.stack_key: stack for stack in stacks}
@@ -209,14 +209,13 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
 
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     """Return the keys of each workload's stacks. The rows are sorted, so its newest stack is the first."""
-    if unread := [row for row in rows if row.stack_key not in _WORKS]:
-        # Most stacks share their hardware with others; contracts of those that do not are not read.
-        hardware = Counter(row[1:] for row in rows)
-        _read_works(session, [row.stack_key for row in unread if hardware[row[1:]] > 1])
+    # Most stacks share their hardware with others; contracts of those that do not are not read.
+    hardware = Counter(row[1:] for row in rows)
+    works = _works(session, [row.stack_key for row in rows if hardware[row[1:]] > 1])
     together: dict[object, list[str]] = {}
     containers: dict[object, set[str]] = {}
     for row in rows:
-        work, container = _WORKS.get(row.stack_key, (row.stack_key, ""))
+        work, container = works.get(row.stack_key, (row.stack_key, ""))
         own = row.project_id, work
         before = containers.setdefault(own, set())
         if container in before:
@@ -227,16 +226,14 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     return list(together.values())
 
 
-_WORKS: dict[str, tuple[str, str]] = {}
+_remembered_works = Remembered[tuple[str, str]](10_000)
 """Workload and container of stacks. The key of a stack consists of the same fields, so they stay valid."""
-_MOST_WORKS = 10_000
 
 
-def _read_works(session: Session, keys: Sequence[str]) -> None:
-    """Remember workload and container of each stack, as its newest run states them."""
-    if len(_WORKS) > _MOST_WORKS:
-        _WORKS.clear()
-    unread = [key for key in keys if key not in _WORKS]
+def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return workload and container of each stack, as its newest run states them."""
+    works = {key: work for key in keys if (work := _remembered_works.find((key,), None)) is not None}
+    unread = [key for key in keys if key not in works]
     for start in range(0, len(unread), _AT_ONCE):
         newest = (
             select_any(RunRow.id)
@@ -254,11 +251,9 @@ def _read_works(session: Session, keys: Sequence[str]) -> None:
         for stack_key, stored in contracts:
             contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
             # As one text, whose hash Python keeps.
-            _WORKS[stack_key] = "\0".join(workload(contract)), container_tag(contract)
-
-
-def _container(stack_key: str) -> str:
-    return _WORKS.get(stack_key, ("", ""))[1] or "unknown container"
+            works[stack_key] = "\0".join(workload(contract)), container_tag(contract)
+            _remembered_works.keep((stack_key,), None, works[stack_key])
+    return works
 
 
 def _group(contract: Mapping[str, Stated]) -> str:
