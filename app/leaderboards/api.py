@@ -231,7 +231,7 @@ def _entry_cells(entry: Entry) -> tuple[Any, ...]:
         entry.config_key, entry.level, entry.directional, entry.unproven, entry.inferred,
         " ".join(entry.worse_loss_than) or None, entry.ep, len(entry.runs), entry.from_prior,
         entry.last_at,
-        *_interval(entry.step_time_ms), *_interval(entry.tokens_per_s_per_gpu), *_interval(entry.tflops_per_gpu),
+        *(cell for name in _MEASURED for cell in interval_cells(getattr(entry, name))),
         entry.peak_memory_gib, entry.memory_headroom_pct, " ".join(entry.runs), None,
     )  # fmt: skip
 
@@ -256,7 +256,8 @@ def _change_row(change: LeaderChange) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _interval(figure: Interval | None) -> tuple[float | None, float | None, float | None]:
+def interval_cells(figure: Interval | None) -> tuple[float | None, float | None, float | None]:
+    """Return the figure with the ends of its interval, the cells of a table; empty ones if it is unknown."""
     return (None, None, None) if figure is None else (figure.value, figure.low, figure.high)
 
 

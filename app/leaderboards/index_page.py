@@ -294,5 +294,5 @@ def _tflops(reference: Reference) -> float:
 
 def _facts(contract: Mapping[str, object], names: Iterable[str]) -> str:
     """Format the facts that are known, a container without its registry."""
-    known = [(name, str(contract[name]).rpartition("/")[2]) for name in names if contract.get(name)]
-    return ", ".join(_FACTS[name].format(value) for name, value in known)
+    values = [(name, str(contract[name]).rpartition("/")[2]) for name in names if contract.get(name)]
+    return ", ".join(_FACTS[name].format(value) for name, value in values)

@@ -14,6 +14,7 @@ from app.domain.ranking.runs import slug
 from app.domain.ranking.standings import Interval
 from app.domain.report.values import storable
 from app.errors import FieldError, InvalidQuery
+from app.leaderboards.api import interval_cells
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart, shown_sizes
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
 from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
@@ -116,7 +117,7 @@ def point_rows(page: ScalingPage) -> list[tuple[Any, ...]]:
     return [
         (
             view.series.kind, view.name, view.series.dispatcher, row.point.size, row.point.cp,
-            *(bound for name in _INTERVALS for bound in _bounds(getattr(row.point, name))),
+            *(bound for name in _INTERVALS for bound in interval_cells(getattr(row.point, name))),
             row.point.directional, row.point.compared, row.point.first_at, row.point.last_at,
             round(row.point.days_apart, 2), " ".join(at.isoformat() for at in row.point.changed_at), row.stack_key,
             row.point.config_key, " ".join(row.point.runs),
@@ -166,10 +167,6 @@ def _point(row: ScalingPointRow) -> dict[str, Any]:
 
 def _interval(value: Interval | None) -> dict[str, float | None] | None:
     return None if value is None else {"value": value.value, "low": value.low, "high": value.high}
-
-
-def _bounds(value: Interval | None) -> tuple[float | None, float | None, float | None]:
-    return (None, None, None) if value is None else (value.value, value.low, value.high)
 
 
 router = APIRouter(include_in_schema=False)

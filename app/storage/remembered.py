@@ -92,8 +92,8 @@ class ContractValues:
         database = str(session.get_bind().engine.url)
         values = {}
         for run_id, at in processed_at.items():
-            if (known := self._remembered.find((database, run_id), at)) is not None:
-                values[run_id] = known
+            if (of_run := self._remembered.find((database, run_id), at)) is not None:
+                values[run_id] = of_run
         unread = [run_id for run_id in processed_at if run_id not in values]
         for start in range(0, len(unread), _AT_ONCE):
             for row in session.execute(self._statement, {"ids": unread[start : start + _AT_ONCE]}):

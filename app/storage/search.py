@@ -91,11 +91,11 @@ def mentioned(session: Session, text: str) -> Mentions:
         numbers: Any = _matching(*plain)
     else:
         numbers = union_all(*indexed[0].numbers)
-    found = session.execute(numbers.limit(MOST_COUNTED + 1)).scalars().all()
-    if len(found) > MOST_COUNTED:
+    run_ids = session.execute(numbers.limit(MOST_COUNTED + 1)).scalars().all()
+    if len(run_ids) > MOST_COUNTED:
         return Mentions(conditions, is_frequent=len(plain) == len(words) and visible_projects() is None)
-    if len(found) <= _FEW:
-        return Mentions((col(RunRow.id).in_(found), *conditions))
+    if len(run_ids) <= _FEW:
+        return Mentions((col(RunRow.id).in_(run_ids), *conditions))
     # The trigrams of long words are all checked, and those of other words by their conditions.
     return Mentions((col(RunRow.id).in_(numbers), *conditions))
 
