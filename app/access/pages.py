@@ -204,13 +204,9 @@ class SessionList(BaseModel):
 
 _BROWSERS = {"Edg/": "Edge", "OPR/": "Opera", "Firefox/": "Firefox", "Chrome/": "Chrome", "Safari/": "Safari"}
 _SYSTEMS = {
-    "Windows": "Windows",
-    "Android": "Android",
-    "iPhone": "iOS",
-    "iPad": "iOS",
-    "Mac OS": "macOS",
-    "Linux": "Linux",
-}
+    "Windows": "Windows", "Android": "Android", "iPhone": "iOS", "iPad": "iOS", "Mac OS": "macOS", "Linux": "Linux",
+}  # fmt: skip
+"""Parts of a user agent and what they mean. The first that occurs counts: Edge also claims to be Chrome and Safari."""
 
 
 def browser_name(agent: str) -> str:
