@@ -90,7 +90,7 @@ function listen(area, view) {
     if (address) location.assign(address);
     else if (point?.line) area.dispatchEvent(new CustomEvent("showline", { bubbles: true, detail: { run: area.dataset.run, ...point } }));
   });
-  const form = area.closest("figure, .scaling-chart")?.parentElement.querySelector("form:has([name=first])");
+  const form = area.closest("figure, .scaling-chart, #upgrade-chart")?.parentElement.querySelector("form:has([name=first])");
   if (!form) return;
   let zoom = null;
   view.addSignalListener("zoom", (_name, picked) => { zoom = Object.values(picked)[0] ?? null; });

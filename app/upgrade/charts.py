@@ -21,21 +21,31 @@ def chart_height(rows: Sequence[ComparedStackRow]) -> int:
     return len(rows) * ROW
 
 
-def upgrade_chart(rows: Sequence[ComparedStackRow]) -> dict[str, Any]:
-    """Return the Vega-Lite specification that charts.js embeds."""
+def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Sequence[ComparedStackRow], bool]:
+    """Return the measured rows between two ranks, and whether some are left out; all if fewer than two are left."""
     shown = [row for row in rows if row.time is not None]
-    names = without_common([row.title for row in shown])
-    drawn = [_row(row, name) for row, name in zip(shown, names, strict=True)]
-    spec = dict(_specification(chart_height(rows)))
-    spec["datasets"] = {"stacks": drawn, "zero": [{"delta": 0}]}
+    inside = shown[max(min(first, last) - 1, 0) : max(first, last)]
+    return (inside, True) if 1 < len(inside) < len(shown) else (shown, False)
+
+
+def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
+    """Return the Vega-Lite specification that charts.js embeds. `first` and `last`: ranks at the ends of the zoom."""
+    shown, is_zoomed = zoomed(rows, first, last)
+    names = without_common([row.title for row in rows if row.time is not None])
+    start = next((number for number, row in enumerate(rows) if shown and row is shown[0]), 0)
+    drawn = [_row(row, names[rank], rank + 1) for rank, row in enumerate(shown, start)]
+    spec = dict(_specification(chart_height(shown)))
+    spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} stacks. The table has the same values."
     return spec
 
 
-def _row(row: ComparedStackRow, name: str) -> dict[str, Any]:
+def _row(row: ComparedStackRow, name: str, rank: int) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
     change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
     return {
+        "id": rank,
+        "at": row.time.delta_pct,
         "stack": row.title,
         "href": f"/history/{row.stack_key}",
         "name": name,
@@ -56,18 +66,19 @@ _NAMES, _CHANGES, _NARROW = 300, 110, 640
 def _specification(height: int) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    data = alt.NamedData("stacks")
-    y = alt.Y("stack:N", sort=None, title=None, axis=None)
+    data = alt.NamedData("points")
+    y = alt.Y("stack:N", sort=None, title=None, axis=None, scale=alt.Scale(padding=0))
     # Names stand left of the axis, on a phone above their marks.
     x = alt.X(
         "delta:Q",
         title="change of step time, %; right is slower",
         axis=alt.Axis(grid=True, domain=False, tickCount=8),
         scale=alt.Scale(
+            zero=False,
             range=[
                 alt.expr(f"width < {_NARROW} ? 8 : {_NAMES}"),
                 alt.expr(f"width < {_NARROW} ? width : width - {_CHANGES}"),
-            ]
+            ],
         ),
     )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
@@ -78,10 +89,12 @@ def _specification(height: int) -> dict[str, Any]:
     above = alt.expr(f"width < {_NARROW} ? -12 : 8")
     limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {_NAMES - 12}")
     names = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, color=charts.TEXT)
-    behind = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, stroke="--bg", strokeWidth=5)
+    # The space of a name and of a change is clear of lines.
+    clear = alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=above)
     changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=600)
     chart = alt.layer(
         zero,
+        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {_NAMES - 12}")), y=y),
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
         dots.encode(
             x,
@@ -93,8 +106,7 @@ def _specification(height: int) -> dict[str, Any]:
                 alt.Tooltip("change:N", title="step time"),
                 alt.Tooltip("word:N", title="decision"),
             ],
-        ),
-        behind.encode(x=alt.value(0), y=y, text="name:N"),  # no line crosses a name
+        ).add_params(alt.selection_interval(name="zoom", encodings=["x"])),
         names.encode(x=alt.value(0), y=y, text="name:N"),
         changes.encode(x=alt.value(alt.expr("width")), y=y, text="label:N", color=colour),
     )

@@ -16,7 +16,7 @@ from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_se
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
-from app.upgrade.charts import chart_height, upgrade_chart
+from app.upgrade.charts import chart_height, upgrade_chart, zoomed
 from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
 from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
@@ -145,9 +145,12 @@ def show_upgrade(request: Request, session: ReadSession, page: Page) -> Response
 
 @router.get("/upgrade/chart")
 @requires(Action.READ)
-def show_chart(request: Request, page: Page) -> HTMLResponse:
-    """Return the chart alone: it loads after the figures, so that drawing does not delay them."""
-    return _render(request, page, block="upgrade_chart")
+def show_chart(request: Request, page: Page, first: int = 0, last: int = 0) -> HTMLResponse:
+    """Return the chart alone: it loads after the figures, so that drawing does not delay them.
+
+    `first` and `last`: the ranks of the stacks at the ends of the zoom.
+    """
+    return _render(request, page, block="upgrade_chart", ends=(first, last))
 
 
 @router.get("/upgrade/picture.{kind}")
@@ -205,9 +208,12 @@ def _cells(row: ComparedStackRow) -> tuple[Any, ...]:
     return (row.title, row.word, *speed, *tail, *chance)
 
 
-def _render(request: Request, page: UpgradePage, block: str | None = None) -> HTMLResponse:
+def _render(
+    request: Request, page: UpgradePage, block: str | None = None, ends: tuple[int, int] = (0, 0)
+) -> HTMLResponse:
     measured = page.measured
     rows = stack_rows(measured) if measured else ()
+    drawn, is_zoomed = zoomed(rows, *ends)
     return render(
         request,
         "upgrade/index.html",
@@ -218,6 +224,7 @@ def _render(request: Request, page: UpgradePage, block: str | None = None) -> HT
         rows=rows,
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
-        chart=upgrade_chart(rows) if block else None,
-        chart_height=chart_height(rows),
+        chart=upgrade_chart(rows, *ends) if block else None,
+        chart_height=chart_height(drawn),
+        is_zoomed=is_zoomed,
     )

@@ -1,7 +1,8 @@
 """Reads the two sides of an upgrade, what it costs, and the regression that it opened."""
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -134,9 +135,46 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
     report = compare_sides(field, old.value, new.value, before, after)
+    report = _with_levels(report, _levels_of_regression(session, project, report.cause_key))
     costs_now = Costs(session, utc_now())
     costs = {pair.new.run: _cost(costs_now, pair) for pair in report.pairs if _is_slower(pair)}
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
+
+
+def _levels_of_regression(session: Session, project: ProjectRow, cause_key: str) -> dict[str, tuple[float, float]]:
+    """Return the usual and the slow level (ln) of each stack that the upgrade made slower, by stack key."""
+    member = RegressionMemberRow
+    rows = session.execute(
+        select(col(member.stack_key), col(member.usual_level), col(member.slow_level))
+        .join(RegressionRow, col(RegressionRow.id) == col(member.regression_id))
+        .where(
+            col(RegressionRow.project_id) == project.id,
+            col(RegressionRow.kind) == "upgrade",
+            col(RegressionRow.cause_key) == cause_key[:_MOST_KEY],
+            col(RegressionRow.metric) == "step_time_ms",
+        )
+    )
+    return {stack: (usual, slow) for stack, usual, slow in rows if usual is not None and slow is not None}
+
+
+def _with_levels(report: UpgradeReport, levels: Mapping[str, tuple[float, float]]) -> UpgradeReport:
+    """Replace figures by those of the regression that the upgrade opened, so that all pages show the same ones.
+
+    Not where they are outside of the interval: the speed has changed since.
+    """
+    pairs = []
+    for pair in report.pairs:
+        usual, slow = levels.get(pair.new.stack_key, (0.0, 0.0))
+        time, delta_pct = pair.measured.step_time, 100 * math.expm1(slow - usual)
+        if time is not None and _is_slower(pair) and time.ci_low_pct <= delta_pct <= time.ci_high_pct:
+            same = replace(
+                time, shift=slow - usual, delta_pct=delta_pct, baseline_ms=math.exp(usual), candidate_ms=math.exp(slow)
+            )
+            pairs.append(replace(pair, measured=replace(pair.measured, step_time=same)))
+        else:
+            pairs.append(pair)
+    pairs.sort(key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
+    return replace(report, pairs=tuple(pairs))
 
 
 def _usable(project: ProjectRow) -> tuple[Any, ...]:

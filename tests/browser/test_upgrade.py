@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_looks_well
+from tests.browser.test_history import drag
 from tests.builders import make_stack
 from tests.upgrade.test_upgrade import KNOWN, LATER, NEW, NOISE, OLD
 
@@ -17,9 +18,9 @@ ADDRESS = f"/upgrade?project={PROJECT}&field=container&from={OLD}&to={NEW}"
 
 @pytest.fixture(scope="module", autouse=True)
 def moved(house: House) -> None:
-    """Two stacks that were upgraded, one of them slower; one that was not."""
+    """Three stacks that were upgraded, two of them slower; one that was not."""
     with transaction(house.engine) as session:
-        for length, factor in ((2048, 1.0), (8192, 1.09)):
+        for length, factor in ((2048, 1.0), (4096, 1.04), (8192, 1.09)):
             times = [0.1 * length * (1 + change / 1000) for change in NOISE]
             fields = KNOWN | {"seq_len": length}
             make_stack(session, times, project=PROJECT, fields=fields | {"container": OLD})
@@ -36,8 +37,8 @@ def drawn(page: Page) -> Page:
 
 def test_from_the_offer_to_the_report(open_page: OpenPage) -> None:
     page = open_page(f"/upgrade?project={PROJECT}")
-    page.get_by_role("link", name=f"{OLD} to {NEW}").click()
-    expect(page.locator(".answer")).to_contain_text("1 of 2 stacks is slower by 9.0")
+    page.get_by_title(f"{OLD} → {NEW}").click()
+    expect(page.locator(".answer")).to_contain_text("2 of 3 stacks are slower by 4.0 to 9.0")
     expect(page.get_by_role("link", name=re.compile("^regression"))).to_have_count(1)
     expect(drawn(page).locator("#upgrade-chart canvas")).to_have_count(1)
     with page.expect_download() as download:
@@ -50,7 +51,7 @@ def test_the_choice_works_without_script(open_page: OpenPage) -> None:
     page.get_by_label("From", exact=True).select_option(OLD)
     page.get_by_label("To", exact=True).select_option(NEW)
     page.get_by_role("button", name="Show").click()
-    expect(page.locator(".upgrade-table tbody tr")).to_have_count(2)
+    expect(page.locator(".upgrade-table tbody tr")).to_have_count(3)
 
 
 @pytest.mark.parametrize("address", [ADDRESS, f"/upgrade?project={PROJECT}", "/upgrade?project=upgrading&field=driver"])
@@ -66,3 +67,17 @@ def test_a_row_of_the_chart_leads_to_the_history_of_its_stack(open_page: OpenPag
     expect(page.locator("#announce")).to_contain_text("decision: ")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(r"/history/[0-9a-f]{64}$"))
+
+
+def test_a_drag_zooms_to_some_stacks(open_page: OpenPage) -> None:
+    page = drawn(open_page(ADDRESS))
+    changes = "JSON.parse(document.querySelector('#upgrade-chart script').textContent).datasets.points"
+    whole = page.evaluate(f"{changes}.map((point) => point.at)")
+    drag(page, 0.5, 0.98)
+    back = page.get_by_role("button", name="All stacks")
+    expect(back).to_be_visible()
+    drawn(page)
+    assert page.evaluate(f"{changes}.map((point) => point.at)") == whole[:2]
+    back.click()
+    expect(back).to_have_count(0)
+    assert page.evaluate(f"{changes}.map((point) => point.at)") == whole

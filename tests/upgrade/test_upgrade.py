@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.runs import WITH_RESULT
-from app.storage.tables import ProjectRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
@@ -65,7 +66,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     assert (
         result["summary"]
         .replace(THIN, " ")
-        .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 shows no change; under 0.1 GPU-h/day")
+        .startswith("2 of 3 stacks are slower by 6.0 to 9.0 %, 1 is unchanged; under 0.1 GPU-h/day")
     )
     slowest = result["stacks"][0]
     assert slowest["title"].endswith("seq 8192")
@@ -90,6 +91,33 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
         (opened.id, 2, "step_time_ms")
     ]
     assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
+
+
+def test_its_figures_are_those_of_the_regression_unless_the_speed_changed_since(
+    client: TestClient, session: Session
+) -> None:
+    moved(session)
+    members = session.exec(select(RegressionMemberRow).order_by(col(RegressionMemberRow.delta_pct))).all()
+    less, more = members
+    less.slow_level = (less.slow_level or 0) + 0.001
+    more.slow_level = (more.slow_level or 0) - 0.05
+    session.commit()
+    changes = {item["stack_key"]: item["step_time"] for item in report(client, **{"from": OLD, "to": NEW})["stacks"]}
+    same, changed = (changes[member.stack_key] for member in (less, more))
+    assert less.usual_level and less.slow_level
+    assert same["candidate_ms"] == pytest.approx(math.exp(less.slow_level))
+    assert same["delta_pct"] == pytest.approx(100 * math.expm1(less.slow_level - less.usual_level))
+    assert changed["delta_pct"] == pytest.approx(9.0, abs=0.1)
+
+
+def test_the_chart_shows_the_stacks_between_the_ends_of_a_drag(client: TestClient, session: Session) -> None:
+    moved(session)
+    address = ADDRESS.replace("/upgrade?", "/upgrade/chart?")
+    stacks = {
+        ends: re.findall(r'"id": (\d)', client.get(f"{address}&first={ends[0]}&last={ends[1]}").text)
+        for ends in ((3, 2), (1, 2), (2, 2), (1, 3))
+    }
+    assert stacks == {(3, 2): ["2", "3"], (1, 2): ["1", "2"], (2, 2): ["1", "2", "3"], (1, 3): ["1", "2", "3"]}
 
 
 def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: TestClient, session: Session) -> None:

@@ -196,7 +196,7 @@ def _number(run: str) -> int:
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
-    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 show no change; about 57 GPU-h/day.`"""
+    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 are unchanged; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
@@ -213,7 +213,7 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
     groups = [
         (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
         (len(faster), plural(len(faster), "is faster", "are faster", number=False) + _by(faster)),
-        (len(still), plural(len(still), "shows no change", "show no change", number=False)),
+        (len(still), plural(len(still), "is unchanged", "are unchanged", number=False)),
     ]
     unclear = total - len(slower) - len(faster) - len(still)
     groups.append((unclear, plural(unclear, "is inconclusive", "are inconclusive", number=False)))
