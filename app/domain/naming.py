@@ -87,6 +87,23 @@ def without_common(names: Sequence[str]) -> list[str]:
     return [SEPARATOR.join(part for part in name.split(SEPARATOR) if part not in common) or name for name in names]
 
 
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return the names without the pieces that all values of a part share: `8e-top1 · H100`."""
+    rows = [name.split(SEPARATOR) for name in names]
+    if len(rows) < 2 or len({len(row) for row in rows}) > 1:
+        return list(names)
+    columns = [_without_shared(_without_shared(column, " × "), "-") for column in zip(*rows, strict=True)]
+    return [SEPARATOR.join(parts) for parts in zip(*columns, strict=True)]
+
+
+def _without_shared(values: Sequence[str], separator: str) -> Sequence[str]:
+    pieces = [value.split(separator) for value in values]
+    if len(set(values)) == 1 or len({len(own) for own in pieces}) > 1:
+        return values
+    differs = [len(set(column)) > 1 for column in zip(*pieces, strict=True)]
+    return [separator.join(piece for piece, kept in zip(own, differs, strict=True) if kept) for own in pieces]
+
+
 def field_words(name: str, value: Value) -> str:
     """Return label and value: `seq 4096`, `PP 4`, `graph impl none`."""
     word = _WORDS.get(name, name.replace("_", " "))

@@ -147,6 +147,17 @@ def absolute(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def days_text(first: datetime, last: datetime) -> str:
+    """Format a period in days: `13 to 17 Sep`, `28 Aug to 4 Sep`; with years if they differ."""
+    begin, end = first.astimezone(UTC), last.astimezone(UTC)
+    if begin.date() == end.date():
+        return f"{end.day} {end:%b}"
+    if begin.year != end.year:
+        return f"{begin.day} {begin:%b} {begin.year} to {end.day} {end:%b} {end.year}"
+    start = f"{begin.day}" if begin.month == end.month else f"{begin.day} {begin:%b}"
+    return f"{start} to {end.day} {end:%b}"
+
+
 def short_commit(commit: str) -> str:
     return commit[:8]
 

@@ -1,23 +1,24 @@
 """The trend of the first page: throughput of each workload against the container before its newest one."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby, islice, pairwise, takewhile
 from statistics import median
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, bindparam, select
+from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.contract.keys import workload
-from app.domain.naming import TitledStack, container_tag, stack_names, stack_title, without_common
-from app.domain.numbers import absolute, short_commit
+from app.domain.naming import TitledStack, container_tag, short_names, stack_names, stack_title, without_common
+from app.domain.numbers import absolute, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.text import shortened
 from app.domain.verdict.history import find_changes
+from app.domain.verdict.triage import ACTIVE
 from app.storage.runs import aware, stored_contracts
 from app.storage.tables import (
     RegressionMemberRow,
@@ -30,17 +31,23 @@ from app.storage.tables import (
 )
 from app.web import charts
 
-MOST_STACKS, MOST_LINES, MOST_RUNS = 24, 6, 60
+MOST_STACKS, MOST_LINES, MOST_RUNS = 40, 6, 60
 """Stacks that are read, newest first; lines that are drawn; newest runs of each stack."""
-_NOW = 3
-"""Runs whose median is the current level, and the first level without a reference."""
+MOST_SLOW = 200
+"""First slow runs of active regressions that are read, newest regression first."""
+_NOW, _NOW_WITHIN = 3, timedelta(days=14)
+"""Newest runs whose median is the current level, and how far back they reach."""
 _EARLIER = timedelta(days=90)
 """Time before the period in which the container before is looked for."""
 HEIGHT, AXIS = 300, 28
-_LANE, _NARROW_LANE, _NARROW = 210, 60, 560
-"""Width of the lane right of the lines, for their labels; in drawings narrower than the last, percentages only."""
-_LONGEST_NAME = 22
+_LANE, _NARROW_LANE, _NARROW, _LEAD = 230, 72, 560, 12
+"""Width of the lane right of the lines, for their labels; in drawings narrower than the third, percentages only. Width
+of the part of the lane in which a stroke leads from a level to its label."""
+_LONGEST_NAME = 24
 """Characters of a name in the lane; the key and the table have all of it."""
+_FLAG_SHARE, _FLAG_LINE, _RELEASE_SHARE = 0.09, 14, 0.45
+"""Width of the number of a flag as a share of the period, and its height in pixels; on phones, the width of the name of
+a container."""
 _WITHIN = 0.5
 """Percent from the reference up to which the throughput counts as equal."""
 _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
@@ -55,8 +62,11 @@ _TRACKED: Select[Any] = (
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.ordered_at) >= bindparam("since"),
         col(RunRow.purpose).in_(("ci", "release")),
-        col(RunRow.is_steady).is_(True),
-        col(RunRow.short).is_(False),
+        # A run that opened a regression is drawn even if its own step time varies.
+        or_(
+            and_(col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False)),
+            col(RunRow.id).in_(bindparam("slow", expanding=True)),
+        ),
         col(RunRow.quarantine) == "",
         col(RunRow.step_time_ms).is_not(None),
     )
@@ -96,22 +106,40 @@ class TrendLine:
         return None
 
     @property
+    def newest(self) -> tuple[tuple[Any, float], ...]:
+        """Return the runs that give the current throughput: the newest of one configuration, close in time."""
+        last = self.runs[-1][0]
+        since = aware(last.ordered_at) - _NOW_WITHIN
+        alike = takewhile(
+            lambda shown: shown[0].config_key == last.config_key and aware(shown[0].ordered_at) >= since,
+            reversed(self.runs),
+        )
+        return tuple(islice(alike, _NOW))[::-1]
+
+    @property
     def now(self) -> float:
         """Return the current throughput in percent of the reference."""
-        return median(percent for _, percent in self.runs[-_NOW:])
+        return median(percent for _, percent in self.newest)
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
     """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
 
-    `is_zoomed`: with some of the runs only. `median_of`: number of runs that give the throughput at the end of a line.
+    `is_zoomed`: with some of the runs only. `is_widened`: the requested period had too few runs.
     """
 
     median_of: ClassVar[int] = _NOW
     lines: tuple[TrendLine, ...]
     flags: tuple[tuple[int, str, Any], ...]
     is_zoomed: bool = False
+    is_widened: bool = False
+
+    @property
+    def dates(self) -> str:
+        """Return the days of the first and the last drawn run: `1 to 30 Sep 2026`."""
+        times = [aware(run.ordered_at) for line in self.lines for run, _ in line.runs]
+        return days_text(min(times), max(times))
 
     def zoomed(self, first: int, last: int) -> "Trend":
         """Return the part between two of its runs; all of it if one is not there."""
@@ -137,6 +165,8 @@ class Trend:
         If several projects are shown and the lines are of one, it begins `moe throughput:`.
         """
         compared = [line for line in self.lines if line.reference]
+        # Another configuration is not what became slower or faster.
+        compared = [line for line in compared if line.reconfigured is None] or compared
         if not compared:
             return ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
@@ -172,9 +202,10 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
         return Trend((), ())
     tracked = _TRACKED.where(not_looked_up(col(RunRow.branch)) == branch) if branch else _TRACKED
     earliest = aware(stacks[0].last_at) - timedelta(days=days) - _EARLIER
+    slow = _slow_runs(session, project_id)
     runs = {
         stack.stack_key: session.execute(
-            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": earliest}
+            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": earliest, "slow": slow}
         ).all()[::-1]
         for stack in stacks
         if aware(stack.last_at) >= earliest
@@ -182,28 +213,69 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     repeated = [aware(of_stack[-1].ordered_at) for of_stack in runs.values() if len(of_stack) > 1]
     if not repeated:
         return Trend((), ())
-    since = max(repeated) - timedelta(days=days)
     contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
-    workloads: dict[tuple[Any, ...], list[Any]] = {}
+    workloads: dict[tuple[Any, ...], list[_Part]] = {}
     for stack in stacks:
         if of_stack := runs.get(stack.stack_key):
             contract = contracts[of_stack[-1].id]
             workloads.setdefault((stack.project_id, *workload(contract)), []).append((of_stack, contract))
-    ordered = sorted(
-        (parts for parts in workloads.values() if sum(len(runs) for runs, _ in parts) > 1),
-        key=lambda parts: max(runs[-1].ordered_at for runs, _ in parts),
-        reverse=True,
-    )
-    names = _names([max(parts, key=lambda part: part[0][-1].ordered_at) for parts in ordered[:MOST_LINES]])
+    since = max(repeated) - timedelta(days=days)
     for begin in (since, since - _EARLIER):
-        read = (_line(session, parts, name, begin, projects) for parts, name in zip(ordered, names, strict=False))
-        lines = [line for line in read if line is not None]
+        lines = _lines(session, list(workloads.values()), begin, set(slow), projects)
         if lines:
+            return Trend(tuple(lines), tuple(_flags(session, lines)), is_widened=begin < since)
+    return Trend((), ())
+
+
+_Part = tuple[Sequence[Any], Mapping[str, Stated]]
+"""The runs of a workload in one of its containers, oldest first, and the contract of the newest."""
+
+
+def _slow_runs(session: Session, project_id: int | None) -> list[int]:
+    """Return the first slow runs of active regressions of step time, except those of recovered stacks."""
+    chosen = (
+        select(col(RegressionMemberRow.run_id))
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionRow.state).in_(ACTIVE),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionMemberRow.proposal) != "fixed",
+            *([col(RegressionRow.project_id) == project_id] if project_id is not None else []),
+        )
+        .order_by(col(RegressionRow.id).desc())
+        .limit(MOST_SLOW)
+    )
+    return list(session.execute(chosen).scalars())
+
+
+def _lines(
+    session: Session, workloads: Sequence[Sequence[_Part]], since: datetime, slow: Set[int], projects: Mapping[int, str]
+) -> list[TrendLine]:
+    """Return at most MOST_LINES lines: those of active regressions first, then those with newer runs."""
+    leading = []
+    for parts in workloads:
+        drawn = sorted(
+            (run for runs, _ in parts for run in runs if aware(run.ordered_at) >= since),
+            key=lambda run: (run.ordered_at, run.id),
+        )
+        if len(drawn) > 1:
+            slow_runs = [run for run in drawn if run.id in slow]
+            # Jobs of a workload differ in speed; the line is that of the regressed one.
+            leading.append((bool(slow_runs), drawn[-1].ordered_at, (slow_runs or drawn)[-1], parts))
+    leading.sort(key=lambda line: line[:2], reverse=True)
+    lines: list[TrendLine] = []
+    own: list[_Part] = []
+    for _, _, run, parts in leading:
+        line = _line(session, parts, run, since, projects)
+        if line is not None:
+            lines.append(line)
+            own.append(max(parts, key=lambda part: part[0][-1].ordered_at))
+        if len(lines) == MOST_LINES:
             break
-    return Trend(tuple(lines), tuple(_flags(session, lines)))
+    return [replace(line, name=name) for line, name in zip(lines, _names(own), strict=True)]
 
 
-def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list[str]:
+def _names(newest: Sequence[_Part]) -> list[str]:
     """Return short names without what all lines share."""
     titled = []
     for runs, contract in newest:
@@ -215,20 +287,15 @@ def _names(newest: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> list
 
 
 def _line(
-    session: Session,
-    parts: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]],
-    name: str,
-    since: datetime,
-    projects: Mapping[int, str],
+    session: Session, parts: Sequence[_Part], leading: Any, since: datetime, projects: Mapping[int, str]
 ) -> TrendLine | None:
-    """Return the line of a workload. `parts`: runs and contract for each of its containers."""
-    ordered = sorted(parts, key=lambda part: part[0][-1].ordered_at)
-    last = ordered[-1][0][-1]
+    """Return the line of a workload, still without name: the runs with the job and the dispatcher of `leading`."""
     own = [
-        ([run for run in runs if (run.job, run.dispatcher) == (last.job, last.dispatcher)], contract)
-        for runs, contract in ordered
+        ([run for run in runs if (run.job, run.dispatcher) == (leading.job, leading.dispatcher)], contract)
+        for runs, contract in parts
     ]
-    own = [(runs, contract) for runs, contract in own if runs]
+    own = sorted(((runs, contract) for runs, contract in own if runs), key=lambda part: part[0][-1].ordered_at)
+    last = own[-1][0][-1]
     runs = sorted((run for part, _ in own for run in part), key=lambda run: (run.ordered_at, run.id))
     drawn = [run for run in runs if aware(run.ordered_at) >= since]
     if len(drawn) < 2:
@@ -238,10 +305,10 @@ def _line(
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
     changed_at = begins if reference not in ("", "usual") and begins >= since else None
     project = projects.get(last.project_id, "")
-    return TrendLine(name, project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
+    return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
 
 
-def _usual(session: Session, last: Any, own: Sequence[tuple[Sequence[Any], Mapping[str, Stated]]]) -> tuple[str, float]:
+def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, float]:
     """Return what 100 % is, and its step time: the level that a regression of the newest container compares with.
 
     Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
@@ -326,7 +393,10 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     marks: list[dict[str, Any]] = []
     levels: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
-    for number, line in enumerate(trend.lines):
+    current: list[dict[str, Any]] = []
+    for number, (line, name) in enumerate(
+        zip(trend.lines, short_names([line.name for line in trend.lines]), strict=True)
+    ):
         for run, percent in line.runs:
             points.append(
                 {
@@ -346,19 +416,26 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
                     "href": f"/compare?a={before.id}&b={after.id}", "tip": f"#{before.id} → #{after.id}",
                 }
             )  # fmt: skip
-        name = shortened(line.name, _LONGEST_NAME)
-        labels.append({"shown": line.now, "line": number, "percent": f"{line.now:.1f} %", "name": name})
+        label = {"percent": f"{line.now:.1f} %", "name": shortened(name, _LONGEST_NAME)}
+        labels.append({"shown": line.now, "now": line.now, "line": number, **label})
+        first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
+        current.append({"from": first, "to": last, "shown": line.now, "line": number})
     usual = [] if trend.is_zoomed else [100.0]
     low, high = _range([*(point["shown"] for point in points), *usual])
     charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
         if not any(mark["text"] == container for mark in marks):
-            marks.append({"at": changed_at.timestamp() * 1000, "text": container})
-    for number, state, run in trend.flags:
+            marks.append({"at": changed_at.timestamp() * 1000, "text": container, "narrow": container})
+    for number, state, run in sorted(trend.flags, key=lambda flag: _milliseconds(flag[2])):
         text = {"text": f"#{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
-        flags.append({"at": _milliseconds(run), **text})
+        flags.append({"at": _milliseconds(run), "height": HEIGHT - 8, "text_at": HEIGHT - 22, **text})
+    span = max(row["at"] for row in points) - min(row["at"] for row in points)
+    _stack(flags, span * _FLAG_SHARE)
+    for release, later in pairwise(marks):
+        if later["at"] - release["at"] < span * _RELEASE_SHARE:
+            release["narrow"] = ""
     data = {"levels": levels, "points": points, "labels": labels, "releases": marks, "flags": flags}
-    data["changes"] = changes
+    data |= {"changes": changes, "current": current}
     data["ends"] = [{"shown": value} for value in (low, high, *usual)]
     drawn = frozenset(name for name, rows in data.items() if rows)
     title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
@@ -366,6 +443,13 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
     spec["description"] = f"{len(trend.lines)} workloads: {title}."
     return spec
+
+
+def _stack(flags: Sequence[dict[str, Any]], apart: float) -> None:
+    """Move the numbers of flags that would overlap upwards. `flags`: sorted by time."""
+    for before, flag in pairwise(flags):
+        if flag["at"] - before["at"] < apart:
+            flag["text_at"] = before["text_at"] - _FLAG_LINE
 
 
 def _milliseconds(run: Any) -> float:
@@ -397,7 +481,7 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
     row = "{" + ", ".join(f"'{label}': datum.{field}" for label, field in tip.items()) + "}"
     points, labels = alt.Chart(alt.NamedData("points")), alt.Chart(alt.NamedData("labels"))
     releases, flags = alt.Chart(alt.NamedData("releases")), alt.Chart(alt.NamedData("flags"))
-    changes = alt.Chart(alt.NamedData("changes"))
+    changes, current = alt.Chart(alt.NamedData("changes")), alt.Chart(alt.NamedData("current"))
     text = alt.expr(f"width < {_NARROW} ? datum.percent : datum.percent + '  ' + datum.name")
     wide_only = alt.expr(f"width < {_NARROW} ? '' : datum.text")
     layers = {
@@ -407,7 +491,7 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
         "releases": [
             releases.mark_rule(color=charts.MUTED, strokeDash=[2, 3]).encode(x=x),
             releases.mark_text(align="left", baseline="top", dx=5, color=charts.MUTED).encode(
-                x=x, y=alt.value(0), text="text:N"
+                x=x, y=alt.value(0), text=alt.value(alt.expr(f"width < {_NARROW} ? datum.narrow : datum.text"))
             ),
         ],
         "points": [
@@ -415,6 +499,12 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
             points.mark_point(filled=True, size=26, opacity=1, cursor="pointer")
             .encode(x, y, colour, href=alt.Href("href:N"), tooltip=alt.value(alt.expr(row)))
             .add_params(alt.selection_interval(name="zoom", encodings=["x"])),
+        ],
+        "current": [
+            current.mark_rule(strokeWidth=5, opacity=0.35).encode(x=alt.X("from:T"), x2="to:T", y=y, color=colour),
+            current.mark_rule(strokeDash=[1, 3]).encode(
+                x=alt.X("to:T"), x2=alt.value(alt.expr(f"width - {lane}")), y=y, color=colour
+            ),
         ],
         "changes": [
             changes.mark_point(size=120, strokeWidth=1.5, cursor="pointer").encode(
@@ -425,16 +515,28 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
             ),
         ],
         "labels": [
-            labels.mark_text(align="left", baseline="middle", fontWeight=600, limit=_LANE - 10).encode(
-                x=alt.value(alt.expr(f"width - {lane} + 10")), y=y, color=colour, text=alt.value(text)
+            labels.mark_rule().encode(
+                x=alt.value(alt.expr(f"width - {lane}")),
+                x2=alt.value(alt.expr(f"width - {lane} + {_LEAD}")),
+                y=alt.Y("now:Q", title=title),
+                y2="shown:Q",
+                color=colour,
+            ),
+            labels.mark_text(align="left", baseline="middle", fontWeight=600, limit=_LANE - _LEAD).encode(
+                x=alt.value(alt.expr(f"width - {lane} + {_LEAD + 3}")), y=y, color=colour, text=alt.value(text)
             ),
         ],
         "flags": [
             flags.mark_point(
                 shape="triangle-down", filled=True, size=90, opacity=1, color=charts.SPIKE, cursor="pointer"
-            ).encode(x, y=alt.value(HEIGHT - 8), href=alt.Href("href:N"), tooltip=alt.Tooltip("tip:N", title="flag")),
-            flags.mark_text(dy=-14, fontWeight=600, color=charts.SPIKE).encode(
-                x=x, y=alt.value(HEIGHT - 8), text="text:N", href=alt.Href("href:N")
+            ).encode(
+                x,
+                y=alt.Y("height:Q", scale=None, axis=None),
+                href=alt.Href("href:N"),
+                tooltip=alt.Tooltip("tip:N", title="flag"),
+            ),
+            flags.mark_text(fontWeight=600, color=charts.SPIKE).encode(
+                x=x, y=alt.Y("text_at:Q", scale=None, axis=None), text="text:N", href=alt.Href("href:N")
             ),
         ],
     }

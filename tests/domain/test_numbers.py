@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from app.domain import numbers
 from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
-from app.domain.naming import TitledStack, stack_names, stack_title
-from app.domain.numbers import THIN, Figure, change_text, gain_change, gpu_hours, signed, with_sign
+from app.domain.naming import TitledStack, short_names, stack_names, stack_title
+from app.domain.numbers import THIN, Figure, change_text, days_text, gain_change, gpu_hours, signed, with_sign
 from app.domain.run import Metric, Stated, Value
 from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template, shortened
 from app.web import templating
@@ -371,3 +371,28 @@ def test_a_shortened_name_never_exceeds_its_place(most: int) -> None:
     assert len(short) <= most
     assert name.startswith(short.partition("…")[0])
     assert name.endswith(short.partition("…")[2])
+
+
+def test_a_short_name_has_what_differs() -> None:
+    names = [
+        f"{model} · {gpus} × {gpu}" for model, gpus, gpu in (("12L-h512-8e", 8, "H100"), ("13L-h512-4e", 8, "A100"))
+    ]
+    assert short_names(names) == ["12L-8e · H100", "13L-4e · A100"]
+    assert short_names(["seq 4096 · GBS 8", "seq 8192 · GBS 4"]) == ["seq 4096 · GBS 8", "seq 8192 · GBS 4"]
+    assert short_names(["a-b-c", "a-b"]) == ["a-b-c", "a-b"], "pieces that do not correspond stay"
+    assert short_names(["a-b"]) == ["a-b"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "text"),
+    [
+        ((2026, 9, 13), (2026, 9, 17), "13 to 17 Sep"),
+        ((2026, 8, 28), (2026, 9, 4), "28 Aug to 4 Sep"),
+        ((2025, 12, 31), (2026, 1, 2), "31 Dec 2025 to 2 Jan 2026"),
+        ((2026, 9, 4), (2026, 9, 4), "4 Sep"),
+    ],
+)
+def test_a_period_names_months_and_years_where_they_differ(
+    first: tuple[int, int, int], last: tuple[int, int, int], text: str
+) -> None:
+    assert days_text(datetime(*first, tzinfo=UTC), datetime(*last, tzinfo=UTC)) == text

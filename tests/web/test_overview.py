@@ -15,6 +15,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
+from app.overview.trend import MOST_LINES
 from app.storage import users
 from app.storage.database import transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
@@ -278,6 +279,36 @@ def test_a_period_without_a_line_is_widened(client: TestClient, make: Make) -> N
     for day in (1, 61):
         nightly(make, "hub.example/train:1", day, [20_000])
     assert [round(shown) for shown in trend_points(client)] == [100, 100]
+    assert "1 Sep to 31 Oct, because 30 days have too few runs." in html.unescape(overview(client))
+    assert "because" not in client.get("/overview/trend?days=90").text
+
+
+def test_the_label_of_a_line_names_the_level_that_is_drawn(client: TestClient, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 21_000, 22_000, 23_000])
+    data = trend_data(client)
+    newest = data["points"][-3:]
+    assert [(row["from"], row["to"]) for row in data["current"]] == [(newest[0]["at"], newest[2]["at"])]
+    assert data["current"][0]["shown"] == data["labels"][0]["now"] == newest[1]["shown"]
+    assert data["labels"][0]["percent"] == f"{newest[1]['shown']:.1f} %"
+
+
+def test_runs_long_ago_are_not_the_current_level(client: TestClient, make: Make) -> None:
+    for day, milliseconds in ((1, 20_000), (29, 25_000)):
+        nightly(make, "hub.example/train:1", day, [milliseconds])
+    assert trend_data(client)["labels"][0]["now"] == trend_points(client)[-1]
+
+
+def test_the_lines_of_active_regressions_are_drawn_first(client: TestClient, make: Make, make_regression: Make) -> None:
+    *_, slow = nightly(make, "hub.example/slow:1", 1, [20_000, 20_000, 25_000], gpus=8, job="slow")
+    nightly(make, "hub.example/slow:1", 4, [9_000, 9_000], gpus=8, job="another")
+    for number in range(MOST_LINES):
+        nightly(make, f"hub.example/train:{number}", 10, [20_000] * 3, gpus=16 + number)
+    assert f"/runs/{slow}" not in [row["href"] for row in trend_data(client)["points"]]
+    regression = make_regression(slow)
+    data = trend_data(client)
+    assert [row["href"] for row in data["points"] if row["line"] == 0][-1] == f"/runs/{slow}"
+    assert [row["text"] for row in data["flags"]] == [f"#{regression}"]
+    assert len({row["line"] for row in data["points"]}) == MOST_LINES
 
 
 def test_the_trend_marks_where_the_current_configuration_began(client: TestClient, make: Make) -> None:

@@ -1,10 +1,10 @@
 """The states of a regression and their transitions. Users decide; the service opens, proposes and reopens."""
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal, TypeVar
 
-from app.domain.numbers import daily_cost, gpu_hours, plural
+from app.domain.numbers import daily_cost, days_text, gpu_hours, plural
 
 State = Literal["open", "acknowledged", "expected", "fixed", "stale", "invalid"]
 
@@ -103,17 +103,5 @@ def sum_of_costs(hours: float, without_cost: int) -> str:
 def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
     """Return when a change that is over lasted: `, 13 to 16 Sep; recovered since #79`. `back`: run and its position."""
     if back is None:
-        return f" since {_day(since)}; recovered"
-    until = back[1]
-    first, last = _day(since), _day(until)
-    if since.year != until.year:
-        first, last = f"{first} {since.year}", f"{last} {until.year}"
-    elif since.month == until.month:
-        first = first.partition(" ")[0]
-    period = f"{first} to {last}" if since.date() != until.date() else last
-    return f", {period}; recovered since #{back[0]}"
-
-
-def _day(time: datetime) -> str:
-    time = time.astimezone(UTC)
-    return f"{time.day} {time:%b}"
+        return f" since {days_text(since, since)}; recovered"
+    return f", {days_text(since, back[1])}; recovered since #{back[0]}"
