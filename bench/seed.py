@@ -33,7 +33,7 @@ from app.domain.naming import stack_title
 from app.domain.ranking.runs import family_of, hardware_of
 from app.domain.run import Stated, Value
 from app.pipeline.judge import judge_run
-from app.pipeline.process import summarise_run
+from app.pipeline.process import read_run
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.rules import evaluate_rules
 from app.settings import Settings
@@ -178,7 +178,7 @@ def _templates(engine: Engine, settings: Settings) -> list[_Template]:
             file = UploadedFile("log", "train.log", BytesIO(text))
             meta_bytes = json.dumps(meta).encode()
             run_id = accept_upload(engine, log_files, settings, files=[file], meta=meta_bytes).run_id
-            summarise_run(engine, log_files, settings, run_id)
+            read_run(engine, log_files, settings, run_id)
             judge_run(engine, settings, run_id)
             evaluate_rules(engine, settings, run_id)
         last[number] = run_id

@@ -28,7 +28,7 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 
 from app.pipeline.judge import give_verdicts, judge_stack, rank_again
-from app.pipeline.process import summarise_run
+from app.pipeline.process import read_run
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.work import StackClaim, stack_queue
 from app.settings import Settings
@@ -133,7 +133,7 @@ def reading(engine: Engine, settings: Settings) -> Callable[[int], Steps]:
         file = UploadedFile("log", "train.log", BytesIO(log))
         meta = f'{{"project": "read", "commit": "{number}"}}'.encode()
         run_id = accept_upload(engine, store, settings, files=[file], meta=meta).run_id
-        return {READING: lambda: summarise_run(engine, store, settings, run_id)}
+        return {READING: lambda: read_run(engine, store, settings, run_id)}
 
     return prepare
 

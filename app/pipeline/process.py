@@ -405,7 +405,7 @@ _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 
 
 def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
-    """Read a run if it waits, judge and rank its stack and evaluate the rules. Return its status as `summarise_run`.
+    """Read a run if it waits, judge and rank its stack and evaluate the rules. Return its status as `read_run`.
 
     All of it is one transaction where nothing else is requested of the stack and few runs are affected. Otherwise, or
     when judging fails, the figures are committed first, and the stack is judged as by its own message.
@@ -425,7 +425,7 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
         has_receivers = judged.may_notify
         return True
 
-    status, is_done = _read(engine, log_files, settings, run_id, at_once)
+    status, is_done = read_run(engine, log_files, settings, run_id, at_once)
     if not is_done:
         judge.judge_run(engine, settings, run_id)
         rules.evaluate_rules(engine, settings, run_id)
@@ -434,24 +434,20 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
     return status
 
 
-def summarise_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
-    """Read one run. Return its new status; None when another worker has it, or it is done or deleted.
-
-    May be called any number of times by any number of workers: the result is written once.
-    """
-    return _read(engine, log_files, settings, run_id)[0]
-
-
 AtOnce = Callable[[Session, StackChange, Computed], bool]
 """Judges the stack of a run in the transaction that wrote the run. Returns False, with nothing written, to do it later.
 """
 
 
 @timed("read")
-def _read(
+def read_run(
     engine: Engine, log_files: LogFiles, settings: Settings, run_id: int, at_once: AtOnce | None = None
 ) -> tuple[str | None, bool]:
-    """Return the status as `summarise_run`, and whether `at_once` judged the run."""
+    """Read one run. Return its new status, and whether `at_once` judged it.
+
+    The status is None when another worker has the run, or it is done or deleted. May be called any number of times by
+    any number of workers: the result is written once.
+    """
     with transaction(engine) as session:
         claim = claim_run(session, run_id, settings)
     if claim is None:

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from app.access.routes import route_table
 from app.domain.access.principal import Action, Role, Scope
 from app.domain.references.published import published
-from app.pipeline.process import summarise_run
+from app.pipeline.process import read_run
 from app.settings import Settings
 from app.storage import tokens, users
 from app.storage.database import transaction
@@ -255,7 +255,7 @@ def test_a_run_is_of_the_same_stack_whether_its_upload_names_the_project(
     ]
     engine, files = teams.engine, LogFiles.from_settings(settings)
     for answer in answers:
-        summarise_run(engine, files, settings, int(answer["id"]))
+        read_run(engine, files, settings, int(answer["id"]))
     keys = {client.get(f"/api/v1/runs/{answer['id']}").json()["stack_key"] for answer in answers}
     assert len(keys) == 1
 

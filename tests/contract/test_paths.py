@@ -7,7 +7,7 @@ import schemathesis
 from schemathesis.core.transport import Response
 
 from app.domain.access.principal import Scope
-from app.pipeline.process import summarise_run
+from app.pipeline.process import read_run
 from app.settings import get_settings
 from app.storage import tokens
 from app.storage.database import transaction
@@ -48,7 +48,7 @@ def test_a_run_from_upload_to_quarantine_is_visible_only_to_its_team(service: Te
     form = {"log": [LOG], "meta": META}
     run = ask(job, "POST /api/v1/runs", 202, body=form, media_type="multipart/form-data")["id"]
     assert ask(job, "POST /api/v1/runs", 200, body=form, media_type="multipart/form-data")["id"] == run
-    summarise_run(teams.engine, teams.app.state.log_files, get_settings(), run)
+    read_run(teams.engine, teams.app.state.log_files, get_settings(), run)
     its: dict[str, Any] = {"path_parameters": {"run_id": run}}
     assert ask(job, "GET /api/v1/runs/{run_id}", 200, **its)["status"] == "ready"
     for label in ("verdict", "report", "report.md", "suggestions"):

@@ -10,7 +10,7 @@ from sqlmodel import col, select
 from structlog.testing import capture_logs
 
 from app.pipeline import judge, process, rules
-from app.pipeline.process import process_run, summarise_run
+from app.pipeline.process import process_run, read_run
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.work import stack_queue
 from app.settings import Settings
@@ -88,7 +88,7 @@ def test_one_transaction_stores_what_the_steps_store(settings_of: list[Settings]
             if settings is settings_of[0]:
                 assert process_run(engine, log_files, settings, run_id) == "ready"
             else:
-                assert summarise_run(engine, log_files, settings, run_id) == "ready"
+                assert read_run(engine, log_files, settings, run_id) == ("ready", False)
                 judge.judge_run(engine, settings, run_id)
                 rules.evaluate_rules(engine, settings, run_id)
         results.append(stored(engine))

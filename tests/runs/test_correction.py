@@ -9,7 +9,7 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.pipeline.judge import judge_stack
-from app.pipeline.process import summarise_run
+from app.pipeline.process import read_run
 from app.pipeline.work import run_queue, stack_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
@@ -35,7 +35,7 @@ def work(engine: Engine, settings: Settings, log_files: LogFiles) -> None:
             runs = run_queue.due(session, settings, limit=100)
             stacks = stack_queue.due(session, settings, limit=100)
         for run_id in runs:
-            summarise_run(engine, log_files, settings, run_id)
+            read_run(engine, log_files, settings, run_id)
         for work_id in stacks:
             judge_stack(engine, settings, work_id)
 
