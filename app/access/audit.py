@@ -21,7 +21,7 @@ from app.storage.projects import list_projects, slugs_by_id
 from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
 from app.web.lists import FilterQuery, OneOf, Passes, only_these
@@ -226,7 +226,7 @@ def export_audit(request: Request, engine: AppEngine) -> Response:
 api = api_router("access")
 
 
-class EventOut(BaseModel):
+class EventOut(ApiValue):
     """A change of one object. `before` and `after` hold the changed values by name."""
 
     at: datetime
@@ -236,12 +236,8 @@ class EventOut(BaseModel):
     after: dict[str, Any]
     note: str
 
-    @classmethod
-    def of(cls, event: AuditEvent) -> Self:
-        return cls.model_validate(event, from_attributes=True)
 
-
-class AuditItem(BaseModel):
+class AuditItem(ApiValue):
     id: int
     at: datetime
     who: str = Field(description="A user, `token NAME`, or Threewalls itself.")
@@ -256,11 +252,8 @@ class AuditItem(BaseModel):
 
     @classmethod
     def of(cls, event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> Self:
-        return cls(
-            id=event.id, at=event.at, who=event.who, project=slugs.get(event.project_id or 0), subject=event.subject,
-            subject_id=event.subject_id, name=subject_name(event, slugs, names), action=event.action,
-            before=dict(event.before), after=dict(event.after), note=event.note,
-        )  # fmt: skip
+        slug = slugs.get(event.project_id or 0)
+        return cls.from_values(event, project=slug, name=subject_name(event, slugs, names))
 
 
 class AuditList(BaseModel):

@@ -14,10 +14,10 @@ from app.domain.access.principal import Action, Role
 from app.errors import Conflict, InvalidChange, NotFound, ThreewallsError
 from app.storage import groups
 from app.storage.database import read_session, transaction
-from app.storage.groups import MAX_NAME, Group, GroupRole
+from app.storage.groups import MAX_NAME, GroupRole
 from app.storage.projects import find_project
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form
 from app.web.identity import signed
@@ -27,25 +27,18 @@ GroupId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the group.
 GroupName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
 
 
-class GroupMemberOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class GroupMemberOut(ApiValue):
     user_id: int
     name: str
     by_provider: bool = Field(description="The identity provider states it; the next log-in may end it.")
 
 
-class GroupOut(BaseModel):
+class GroupOut(ApiValue):
     id: int
     name: str
     created_by: str
     members: list[GroupMemberOut]
     roles: dict[str, Role] = Field(description="By project.")
-
-    @classmethod
-    def of(cls, group: Group) -> Self:
-        members = [GroupMemberOut.model_validate(member) for member in group.members]
-        return cls(id=group.id, name=group.name, created_by=group.created_by, members=members, roles=dict(group.roles))
 
 
 class GroupList(BaseModel):
@@ -66,9 +59,7 @@ class NewGroupMember(BaseModel):
     author: Author = ""
 
 
-class GroupRoleOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class GroupRoleOut(ApiValue):
     group_id: int
     name: str
     role: Role
@@ -99,7 +90,7 @@ api = api_router("access")
 @requires(Action.ADMINISTER)
 def read_groups(session: ReadSession) -> GroupList:
     """List all groups with their members and roles."""
-    return GroupList(items=[GroupOut.of(group) for group in groups.list_groups(session)])
+    return GroupList(items=[GroupOut.model_validate(group) for group in groups.list_groups(session)])
 
 
 @api.post("/groups", status_code=201, responses=documented(409, 422))
@@ -107,7 +98,7 @@ def read_groups(session: ReadSession) -> GroupList:
 def create_group(engine: AppEngine, body: NewGroup) -> GroupOut:
     """Create a group. Users join it by hand, or at a log-in by an identity provider that states this name."""
     with transaction(engine) as session:
-        return GroupOut.of(groups.create_group(session, body.name, by=signed(body.author)))
+        return GroupOut.model_validate(groups.create_group(session, body.name, by=signed(body.author)))
 
 
 @api.delete("/groups/{group_id}", status_code=204, responses=documented(404, 422))
@@ -125,7 +116,7 @@ def add_to_group(engine: AppEngine, group_id: GroupId, body: NewGroupMember) -> 
     with transaction(engine) as session:
         groups.add_to_group(session, group_id, body.name, by=signed(body.author))
         session.flush()
-        return GroupOut.of(next(group for group in groups.list_groups(session) if group.id == group_id))
+        return GroupOut.model_validate(next(group for group in groups.list_groups(session) if group.id == group_id))
 
 
 @api.delete("/groups/{group_id}/members/{user_id}", status_code=204, responses=documented(404, 422))

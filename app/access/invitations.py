@@ -33,7 +33,7 @@ from app.storage.projects import find_project
 from app.storage.tables import MemberRow
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router, reading
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import access_of, signed
@@ -76,9 +76,7 @@ def revoke(engine: Engine, slug: str, invitation_id: int, *, by: str) -> Invitat
 # --- `/api/v1/projects/{slug}/invitations`.
 
 
-class InvitationOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class InvitationOut(ApiValue):
     id: int
     role: Role
     email: str = Field(description="E-mail address of the invited person; may be empty.")
@@ -129,8 +127,7 @@ def create_invitation(
     invitation, secret = invite(
         engine, settings, slug, role=body.role, email=body.email, days=body.days, by=signed(body.author)
     )
-    fields = InvitationOut.model_validate(invitation).model_dump()
-    answer = InvitationCreated(**fields, link=_link(request, secret))
+    answer = InvitationCreated.from_values(invitation, link=_link(request, secret))
     return JSONResponse(answer.model_dump(mode="json"), 201, _NO_STORE)
 
 

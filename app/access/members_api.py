@@ -17,9 +17,9 @@ from app.storage import projects
 from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.tokens import CreatedToken, tokens_by_creator
-from app.storage.users import ProjectMember, User, list_users, roles_by_user
+from app.storage.users import User, list_users, roles_by_user
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_ins, signed
 
@@ -34,7 +34,7 @@ Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of th
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the token, as listed.")]
 
 
-class ProjectOut(BaseModel):
+class ProjectOut(ApiValue):
     project: str
     public: bool = Field(description="Readable without a log-in.")
     role: str | None = Field(
@@ -49,11 +49,8 @@ class ProjectOut(BaseModel):
     @classmethod
     def of(cls, project: projects.Project, access: Access) -> Self:
         manages = access.may(Action.MANAGE, project.id)
-        return cls(
-            project=project.slug, public=project.public, role=role_of(access, project.id), runs=project.runs,
-            uploaded_at=project.uploaded_at, members=project.members if manages else None,
-            tokens=project.tokens if manages else None,
-        )  # fmt: skip
+        hidden: dict[str, object] = {} if manages else {"members": None, "tokens": None}
+        return cls.from_values(project, project=project.slug, role=role_of(access, project.id), **hidden)
 
 
 class ProjectList(BaseModel):
@@ -75,7 +72,7 @@ class ProjectChange(BaseModel):
     author: Author = ""
 
 
-class MemberOut(BaseModel):
+class MemberOut(ApiValue):
     user_id: int
     name: str
     role: Role
@@ -89,23 +86,18 @@ class MemberOut(BaseModel):
         description="Valid tokens of this project that the user created. They stay valid when the role changes."
     )
 
-    @classmethod
-    def of(cls, member: ProjectMember, tokens: list[CreatedToken]) -> Self:
-        return cls(
-            user_id=member.user_id, name=member.name, role=member.role, added_by=member.added_by,
-            added_at=member.added_at, disabled=member.disabled, administrator=member.administrator, tokens=tokens,
-        )  # fmt: skip
 
-
-class Members(BaseModel):
+class Members(ApiValue):
     project: str
     public: bool
     members: list[MemberOut]
 
     @classmethod
     def of(cls, membership: Membership) -> Self:
-        items = [MemberOut.of(member, membership.tokens_of(member.name)) for member in membership.members]
-        return cls(project=membership.project, public=membership.public, members=items)
+        items = [
+            MemberOut.from_values(member, tokens=membership.tokens_of(member.name)) for member in membership.members
+        ]
+        return cls.from_values(membership, members=items)
 
 
 class NewMember(BaseModel):
@@ -116,9 +108,7 @@ class NewMember(BaseModel):
     author: Author = ""
 
 
-class TokenOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class TokenOut(ApiValue):
     id: int
     name: str
     shown: str = Field(description="The first characters of the token, which identify it.")
@@ -136,7 +126,7 @@ class TokenMade(TokenOut):
     token: str = Field(description="The secret that jobs send. It is shown only once.")
 
 
-class TokenList(BaseModel):
+class TokenList(ApiValue):
     items: list[TokenOut] = Field(description="Valid tokens first, newest first.")
     total: int = Field(description="Number of tokens on all pages.")
 
@@ -229,7 +219,7 @@ def list_tokens(
 ) -> TokenList:
     """List the tokens of the project, including expired and revoked ones."""
     tokens = members.list_tokens(session, slug, page=page, page_size=page_size)
-    return TokenList(items=[TokenOut.model_validate(token) for token in tokens.items], total=tokens.total)
+    return TokenList.model_validate(tokens)
 
 
 @router.post("/{slug}/tokens", status_code=201, responses=documented(404, 422), response_model=TokenMade)
@@ -239,7 +229,7 @@ def create_token(engine: AppEngine, slug: Slug, body: NewToken) -> JSONResponse:
     token, secret = members.make_token(
         engine, slug, name=body.name, scopes=body.scopes, expires_at=body.ends(), by=signed(body.author)
     )
-    answer = TokenMade(**TokenOut.model_validate(token).model_dump(), token=secret)
+    answer = TokenMade.from_values(token, token=secret)
     return JSONResponse(answer.model_dump(mode="json"), 201, _NO_STORE)
 
 
@@ -255,7 +245,7 @@ def revoke_token(engine: AppEngine, slug: Slug, token_id: TokenId) -> TokenOut:
 users_router = api_router("access", "/api/v1/users")
 
 
-class UserOut(BaseModel):
+class UserOut(ApiValue):
     id: int
     name: str
     email: str
@@ -277,13 +267,7 @@ class UserOut(BaseModel):
 
     @classmethod
     def of(cls, user: User, roles: list[tuple[str, Role]], tokens: Sequence[CreatedToken] = ()) -> Self:
-        return cls(
-            id=user.id, name=user.name, email=user.email, administrator=user.administrator,
-            disabled=user.disabled_at is not None, must_change_password=user.must_change_password,
-            password_ends_at=user.password_ends_at, second_factor=user.second_factor,
-            comes_by=user.comes_by, roles=dict(roles), created_at=user.created_at, last_login_at=user.last_login_at,
-            disabled_at=user.disabled_at, tokens=list(tokens),
-        )  # fmt: skip
+        return cls.from_values(user, disabled=user.disabled_at is not None, roles=dict(roles), tokens=tokens)
 
 
 class UserMade(UserOut):
@@ -357,5 +341,5 @@ def _user_out(session: Session, user: User) -> UserOut:
 
 
 def _with_password(user: UserOut, password: str, status: int) -> JSONResponse:
-    answer = UserMade(**user.model_dump(), password=password)
+    answer = UserMade.from_values(user, password=password)
     return JSONResponse(answer.model_dump(mode="json"), status, _NO_STORE)

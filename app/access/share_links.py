@@ -23,7 +23,7 @@ from app.storage.projects import find_project
 from app.storage.share_links import ShareLink
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, Owner, requires
-from app.web.dependencies import AppEngine, ReadSession, api_router, reading
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -93,9 +93,7 @@ def revoke(engine: Engine, slug: str, link_id: int, *, by: str) -> ShareLink:
 # --- `/api/v1/projects/{slug}/share-links`.
 
 
-class ShareLinkOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class ShareLinkOut(ApiValue):
     id: int
     page: str = Field(description="The page that the link opens.")
     state: str = Field(description="`active`, `revoked` or `expired`.")
@@ -144,8 +142,7 @@ def read_share_links(session: ReadSession, slug: Slug) -> ShareLinkList:
 def create_share_link(request: Request, engine: AppEngine, slug: Slug, body: NewShareLink) -> JSONResponse:
     """Create a link that opens one page without a log-in. Only this answer shows it."""
     link, secret = share(engine, slug, page=body.page, days=body.days, by=signed(body.author))
-    fields = ShareLinkOut.model_validate(link).model_dump()
-    answer = ShareLinkCreated(**fields, link=_address(request, secret))
+    answer = ShareLinkCreated.from_values(link, link=_address(request, secret))
     return JSONResponse(answer.model_dump(mode="json"), 201, _NO_STORE)
 
 

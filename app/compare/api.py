@@ -11,26 +11,26 @@ from app.domain.access.principal import Action
 from app.domain.contract.fields import Role
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import Kind as RuleKind
-from app.domain.run import Source, Stated, Value
+from app.domain.run import Source, Value
 from app.domain.verdict.comparability import Kind
 from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
 from app.domain.verdict.differences import Axis
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
 # --- Types of the API's comparison; `docs/api.md` describes them. Fields may be added but not changed.
 
 
-class ValueOut(BaseModel, from_attributes=True):
+class ValueOut(ApiValue):
     value: Value
     source: Source
     detail: str = ""
 
 
-class ContractDifferenceOut(BaseModel):
+class ContractDifferenceOut(ApiValue):
     field: str
     role: Role = Field(
         description="stack: must be equal for runs to be ranked together. config: a knob. info: not part of a key."
@@ -40,7 +40,7 @@ class ContractDifferenceOut(BaseModel):
     b: ValueOut | None
 
 
-class ComparedRunOut(BaseModel):
+class ComparedRunOut(ApiValue):
     id: int
     name: str
     url: str = Field(description="Page of the run.")
@@ -56,7 +56,7 @@ class SideOut(BaseModel):
     differ_in: list[str]
 
 
-class LossOut(BaseModel, from_attributes=True):
+class LossOut(ApiValue):
     """Medians over the last iterations that all runs share."""
 
     baseline: float | None
@@ -93,7 +93,7 @@ class TestOut(BaseModel):
     need_runs: int | None = Field(description="Further runs of B that would decide an inconclusive comparison.")
 
 
-class RuleSaysOut(BaseModel):
+class RuleSaysOut(ApiValue):
     rule: str
     kind: RuleKind
     title: str
@@ -102,7 +102,7 @@ class RuleSaysOut(BaseModel):
     url: str = Field(description="Page of the rule in the playbook.")
 
 
-class CompareOut(BaseModel):
+class CompareOut(ApiValue):
     url: str = Field(description="Page of the comparison.")
     kind: Kind
     attributed_to: str | None = Field(description="The only field that can explain a difference; null without one.")
@@ -152,47 +152,33 @@ def compare_runs(request: Request, session: ReadSession, rules: Rules, a: Runs =
 
 def _answer(comparison: ComparedSides, suggestions: Iterable[Suggestion], base_url: str) -> CompareOut:
     sides, text = comparison.sides, comparison.text
-    return CompareOut(
+    return CompareOut.from_values(
+        sides,
+        text,
+        sides.comparability,
+        comparison,
         url=f"{base_url}{comparison.selection.address()}",
-        kind=sides.kind,
-        attributed_to=sides.attributed_to,
         winner=sides.winner or None,
         no_winner_because=list(sides.no_winner) or [price for price in [paid_with(sides.measured)] if price],
         not_measured_because=sides.not_measured or None,
-        differs=text.differs,
-        result=text.result,
-        rule=text.rule,
-        notes=list(text.notes),
-        provisional=sides.comparability.provisional,
-        directional=sides.directional,
         fewest_iterations=sides.short if sides.directional else None,
         a=_side(comparison, comparison.a, sides.sets[0], base_url),
         b=_side(comparison, comparison.b, sides.sets[1], base_url),
         differences={
             axis: [
-                ContractDifferenceOut(
-                    field=difference.field,
-                    role=difference.role,
-                    follows=difference.follows or None,
-                    a=_value(difference.a),
-                    b=_value(difference.b),
-                )
+                ContractDifferenceOut.from_values(difference, follows=difference.follows or None)
                 for difference in differences
             ]
             for axis, differences in sides.comparability.by_axis().items()
         },
         same=[value.field for value in comparison.same],
-        unknown=list(sides.comparability.unknown),
-        metrics=dict(comparison.outcomes),
-        loss=None if comparison.loss is None else LossOut.model_validate(comparison.loss),
+        metrics=comparison.outcomes,
         distributions=[*_distributions(comparison, "a"), *_distributions(comparison, "b")],
         test=_test(comparison),
         rules=[
-            RuleSaysOut(
+            RuleSaysOut.from_values(
+                suggestion,
                 rule=suggestion.rule.id,
-                kind=suggestion.kind,
-                title=suggestion.title,
-                why=suggestion.why,
                 change=suggestion.change_text,
                 url=f"{base_url}/playbook/{suggestion.rule.id}",
             )
@@ -205,22 +191,12 @@ def _side(comparison: ComparedSides, runs: tuple[ComparedRun, ...], inside: With
     why = comparison.left_out
     return SideOut(
         runs=[
-            ComparedRunOut(
-                id=run.id,
-                name=run.detail.name,
-                url=f"{base_url}/runs/{run.id}",
-                commit=run.detail.commit,
-                left_out=why.get(run.id),
-            )
+            ComparedRunOut.from_values(run, run.detail, url=f"{base_url}/runs/{run.id}", left_out=why.get(run.id))
             for run in runs
         ],
         reruns=inside.reruns,
         differ_in=list(inside.fields),
     )
-
-
-def _value(stated: Stated | None) -> ValueOut | None:
-    return None if stated is None else ValueOut.model_validate(stated)
 
 
 def _distributions(comparison: ComparedSides, side: Side) -> list[DistributionOut]:

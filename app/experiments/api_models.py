@@ -25,6 +25,7 @@ from app.domain.verdict.step_time import DroppedRun
 from app.pipeline.propose import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentListPage
+from app.web.dependencies import ApiValue
 from app.web.identity import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
@@ -65,7 +66,7 @@ class ExperimentChangeIn(BaseModel):
     )
 
 
-class ResultOut(BaseModel):
+class ResultOut(ApiValue):
     sentence: str
     finished: bool
     early: bool = Field(
@@ -93,30 +94,15 @@ class ResultOut(BaseModel):
     @classmethod
     def of(cls, result: ExperimentResult) -> "ResultOut":
         verdict = result.verdict
-        return cls(
-            sentence=result.sentence,
-            finished=result.finished,
-            early=result.early,
-            looks=result.looks,
+        return cls.from_values(
+            result,
             decision=None if verdict is None else verdict.decision,
             reason="" if verdict is None else verdict.reason,
-            winner=result.winner,
-            gain=result.gain,
-            paired=result.paired,
-            metrics=dict(result.metrics),
-            evidence_level=result.evidence_level,
-            evidence_because=result.evidence_because,
-            semantic_class=result.semantic_class,
-            attributed_to=result.attributed_to,
-            baseline=[int(run) for run in result.baseline],
-            candidate=[int(run) for run in result.candidate],
-            left_out=list(result.left_out),
-            warnings=list(result.warnings),
-            notes=[] if verdict is None else list(verdict.notes),
+            notes=() if verdict is None else verdict.notes,
         )
 
 
-class ExperimentItemOut(BaseModel):
+class ExperimentItemOut(ApiValue):
     id: int
     url: str = Field(description="Page of the experiment.")
     project: str
@@ -138,31 +124,18 @@ class ExperimentItemOut(BaseModel):
     result: ResultOut
 
     @classmethod
-    def columns(cls, item: ExperimentItem, base_url: str) -> dict[str, Any]:
+    def renamed(cls, item: ExperimentItem, base_url: str) -> dict[str, Any]:
         return {
-            "id": item.id,
             "url": f"{base_url}/experiments/{item.id}",
-            "project": item.project,
-            "title": item.title,
             "rule": item.rule_id,
-            "state": item.state,
-            "tag": item.tag,
-            "knobs": list(item.knobs),
             "baseline_run": item.baseline_run_id,
             "parent": item.parent_id,
             "sweep": item.sweep_id,
-            "stack_key": item.stack_key,
-            "runs_each": item.runs_each,
-            "created_by": item.created_by,
-            "created_at": item.created_at,
-            "decided_by": item.decided_by,
-            "decided_at": item.decided_at,
-            "note": item.note,
             "result": ResultOut.of(item.result),
         }
 
 
-class ExperimentListOut(BaseModel):
+class ExperimentListOut(ApiValue):
     items: list[ExperimentItemOut]
     total: int
     page: int
@@ -171,11 +144,13 @@ class ExperimentListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ExperimentListPage, base_url: str) -> "ExperimentListOut":
-        items = [ExperimentItemOut(**ExperimentItemOut.columns(item, base_url)) for item in page.items]
-        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, states=dict(page.states))
+        items = [
+            ExperimentItemOut.from_values(item, **ExperimentItemOut.renamed(item, base_url)) for item in page.items
+        ]
+        return cls.from_values(page, items=items)
 
 
-class SizingOut(BaseModel, from_attributes=True):
+class SizingOut(ApiValue):
     effect_pct: float
     power: float
     needed: int | None = Field(description="Runs per side for it; null when more than 20.")
@@ -194,7 +169,7 @@ class UploadOut(BaseModel):
     command: str
 
 
-class ExperimentPlanOut(BaseModel):
+class ExperimentPlanOut(ApiValue):
     text: str
     sizing: SizingOut
     commands: list[Commands]
@@ -208,7 +183,7 @@ class ExperimentPlanOut(BaseModel):
     warnings: list[str]
 
 
-class ExperimentRunOut(BaseModel, from_attributes=True):
+class ExperimentRunOut(ApiValue):
     run_id: int
     name: str
     side: Side
@@ -221,7 +196,7 @@ class ExperimentRunOut(BaseModel, from_attributes=True):
     evidence_level: str
 
 
-class PairRuleOut(BaseModel):
+class PairRuleOut(ApiValue):
     rule: str
     title: str
     why: str
@@ -240,41 +215,31 @@ class ExperimentOut(ExperimentItemOut):
     @classmethod
     def of(cls, experiment: Experiment, base_url: str, pair: Sequence[Suggestion] = ()) -> "ExperimentOut":
         winner = experiment.winner_run_id
-        return cls(
-            **ExperimentItemOut.columns(experiment, base_url),
-            sequence=list(experiment.sequence),
-            baseline_key=experiment.baseline_key,
-            candidate_key=experiment.candidate_key,
+        return cls.from_values(
+            experiment,
+            **cls.renamed(experiment, base_url),
             winner_run=winner,
             next_url=f"{base_url}/runs/{winner}/next" if winner else "",
             plan=_plan(experiment, base_url),
-            runs=[ExperimentRunOut.model_validate(run) for run in experiment.runs],
-            rules=[PairRuleOut(rule=item.rule.id, title=item.title, why=item.why) for item in pair],
+            rules=[PairRuleOut.from_values(item, rule=item.rule.id) for item in pair],
         )
 
 
 def _plan(experiment: Experiment, base_url: str) -> ExperimentPlanOut:
     plan, change = experiment.plan, experiment.plan.change
     uploads = [(side, tagged(plan.meta.get(side, {}), experiment.tag, side)) for side in SIDES]
-    return ExperimentPlanOut(
-        text=change.text,
-        sizing=SizingOut.model_validate(plan.sizing),
-        commands=list(change.commands),
-        environment=list(change.environment),
-        export=change.export,
-        open=list(change.open),
+    return ExperimentPlanOut.from_values(
+        plan,
+        change,
         hold=dict(plan.hold),
-        verify=plan.verify,
-        expected=plan.expected,
         uploads=[UploadOut(side=side, meta=meta, command=upload_command(meta, base_url)) for side, meta in uploads],
-        warnings=list(plan.warnings),
     )
 
 
 # --- Journeys.
 
 
-class JourneyEdgeOut(BaseModel, from_attributes=True):
+class JourneyEdgeOut(ApiValue):
     source: str
     target: str
     experiment: int = Field(validation_alias="experiment_id")
@@ -286,7 +251,7 @@ class JourneyEdgeOut(BaseModel, from_attributes=True):
     winner: str
 
 
-class JourneyOut(BaseModel):
+class JourneyOut(ApiValue):
     run: int
     project: str
     current_run: int = Field(description="The run to continue from.")
@@ -295,11 +260,4 @@ class JourneyOut(BaseModel):
 
     @classmethod
     def of(cls, journey: Journey) -> "JourneyOut":
-        edges = [JourneyEdgeOut.model_validate(edge) for edge in journey.edges]
-        return cls(
-            run=journey.run_id,
-            project=journey.project,
-            current_run=journey.current_run_id,
-            nodes=list(journey.nodes),
-            edges=edges,
-        )
+        return cls.from_values(journey, run=journey.run_id, current_run=journey.current_run_id)

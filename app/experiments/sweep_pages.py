@@ -26,7 +26,7 @@ from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.experiments import Experiment, sweep_of
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form, status_of
 from app.web.identity import Author, author_field
@@ -217,7 +217,7 @@ class AdvanceIn(BaseModel):
     author: Author = author_field("Author of the decision.", MAX_AUTHOR)
 
 
-class TrialOut(BaseModel):
+class TrialOut(ApiValue):
     experiment: int
     url: str
     value: str
@@ -229,7 +229,7 @@ class TrialOut(BaseModel):
     place: str
 
 
-class SweepOut(BaseModel):
+class SweepOut(ApiValue):
     id: int = Field(description="The first experiment of the sweep.")
     url: str
     field: str
@@ -245,28 +245,22 @@ class SweepOut(BaseModel):
     @classmethod
     def of(cls, page: SweepPage, base: str) -> "SweepOut":
         progress = page.progress
-        return cls(
-            id=page.id,
+        return cls.from_values(
+            progress,
+            page,
             url=f"{base}/experiments/{page.id}/sweep",
             field=page.knob,
             baseline_run=page.first.baseline_run_id,
-            sentence=progress.sentence,
             round=progress.number + 1,
-            rounds=list(progress.rounds),
-            may_go_on=progress.may_go_on,
             keep=_values(progress.keep),
             drop=_values(progress.drop),
             trials=[
-                TrialOut(
+                TrialOut.from_values(
+                    row.trial,
+                    row,
                     experiment=row.trial.experiment_id,
                     url=f"{base}/experiments/{row.trial.experiment_id}",
-                    value=row.trial.value,
-                    state=row.trial.state,
                     tag=row.experiment.tag,
-                    runs=row.trial.runs,
-                    planned=row.trial.planned,
-                    gain=row.trial.gain,
-                    place=row.place,
                 )
                 for row in page.rows
             ],

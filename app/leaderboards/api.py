@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field
+from pydantic import Field
 from sqlmodel import Session
 
 from app.domain.access.principal import Action
@@ -35,7 +35,7 @@ from app.storage.standings import (
     standings_of,
 )
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
 from app.web.tables import CellKind, table_answer, table_format
@@ -71,7 +71,7 @@ def _board(board: Board, rank: str) -> Board:
 # --- Gains over alltoall as values: what the chart of a leaderboard draws.
 
 
-class DispatcherGainOut(BaseModel):
+class DispatcherGainOut(ApiValue):
     """A dispatcher's best configuration against that of `over` in one stack, in percent of throughput.
 
     The interval is the one that decided.
@@ -104,32 +104,13 @@ class DispatcherGainOut(BaseModel):
     @classmethod
     def of(cls, stack: StoredStandings, board: Board, entry: Entry, gain: Gain) -> Self:
         comparison = gain.comparison
-        return cls(
-            stack_key=stack.stack_key,
-            name=stack.name,
-            title=stack.title,
-            project=stack.project,
-            routing_mode=board.routing_mode,
-            semantic_class=board.semantic_class,
-            evidence=board.floor,
-            reading=board.reading,
-            dispatcher=entry.dispatcher,
-            over=gain.over,
-            outcome=comparison.outcome,
-            gain_pct=comparison.gain_pct,
-            gain_pct_low=comparison.low_pct,
-            gain_pct_high=comparison.high_pct,
-            memory_more_pct=gain.memory_more_pct,
-            kind=gain.kind,
-            differs_in=list(gain.differs_in),
-            directional=comparison.directional,
-            tie_because=comparison.tie_because,
-            more_runs=comparison.more_runs,
-            sentence=gain.sentence,
-        )
+        return cls.from_values(
+            gain, comparison, entry, board, stack, evidence=board.floor,
+            gain_pct_low=comparison.low_pct, gain_pct_high=comparison.high_pct,
+        )  # fmt: skip
 
 
-class GainsOut(BaseModel):
+class GainsOut(ApiValue):
     """Gains on one page of stacks; `total` counts the matching stacks."""
 
     items: list[DispatcherGainOut]
@@ -141,7 +122,7 @@ class GainsOut(BaseModel):
     @classmethod
     def of(cls, page: StandingsPage, shown: Iterable[StoredStandings]) -> Self:
         gains = [DispatcherGainOut.of(*gain) for stack in shown for gain in _gains(stack)]
-        return cls(items=gains, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+        return cls.from_values(page, items=gains)
 
 
 def _gains(standings: StoredStandings) -> Iterable[tuple[StoredStandings, Board, Entry, Gain]]:

@@ -19,6 +19,7 @@ from app.storage.standings import (
     StandingsPage,
     StoredStandings,
 )
+from app.web.dependencies import ApiValue
 
 MOST_TALLIED = 25
 """Stacks that a tally lists, those with a ranking and the newest runs first."""
@@ -43,7 +44,7 @@ class ChangesQuery(BaseModel):
     newest: int = Field(50, ge=1, le=1000)
 
 
-class LeaderboardOut(BaseModel):
+class LeaderboardOut(ApiValue):
     """One hardware and family. `rankings`: stacks with a ranking at the default evidence floor."""
 
     hardware: str
@@ -58,8 +59,7 @@ class LeaderboardOut(BaseModel):
 
     @classmethod
     def of(cls, family: HardwareFamily, base: str) -> Self:
-        url = f"{base}/leaderboards/{family.hardware_slug}/{family.family_slug}"
-        return cls(url=url, **{name: getattr(family, name) for name in cls.model_fields if name != "url"})
+        return cls.from_values(family, url=f"{base}/leaderboards/{family.hardware_slug}/{family.family_slug}")
 
 
 class StackStandingsOut(BaseModel):
@@ -110,7 +110,7 @@ class StandingsOut(BaseModel):
     pages: int
 
 
-class LeaderChangeOut(BaseModel):
+class LeaderChangeOut(ApiValue):
     """`before` null: the first ranking. `at`: when the service noticed it; `run_id`: the run that caused it."""
 
     project: str
@@ -129,9 +129,7 @@ class LeaderChangeOut(BaseModel):
 
     @classmethod
     def of(cls, change: LeaderChange) -> Self:
-        same = {name: getattr(change, name) for name in cls.model_fields if hasattr(change, name)}
-        head = change.change
-        return cls(**same, evidence=change.floor, before=head.before, after=head.after, sentence=head.sentence)
+        return cls.from_values(change, change.change, evidence=change.floor)
 
 
 class LeaderChangesOut(BaseModel):

@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy import and_, or_
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
@@ -47,7 +47,7 @@ from app.storage.stacks import names_of_titles
 from app.storage.standings import check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import access_of
 from app.web.lists import only_these
@@ -549,27 +549,15 @@ def show_graphs(request: Request, session: ReadSession, rules: Rules, stacks: St
 # --- The same as JSON.
 
 
-class PairwiseComparisonOut(BaseModel):
-    over: str
+class PairwiseComparisonOut(ApiValue):
+    over: str = Field(validation_alias="second")
     gain_pct: float
     low_pct: float | None
     high_pct: float | None
     tie: bool
 
-    @classmethod
-    def of(cls, comparison: PairwiseComparison | None) -> "PairwiseComparisonOut | None":
-        if comparison is None:
-            return None
-        return cls(
-            over=comparison.second,
-            gain_pct=comparison.gain_pct,
-            low_pct=comparison.low_pct,
-            high_pct=comparison.high_pct,
-            tie=comparison.tie,
-        )
 
-
-class CellOut(BaseModel):
+class CellOut(ApiValue):
     """`runs`: of the fastest configuration; `runs_in_all`: of every configuration in the cell."""
 
     dispatcher: str
@@ -585,7 +573,7 @@ class CellOut(BaseModel):
     best_against_best: PairwiseComparisonOut | None
 
 
-class EmptyOut(BaseModel):
+class EmptyOut(ApiValue):
     dispatcher: str
     ep: int
     why: str
@@ -593,7 +581,7 @@ class EmptyOut(BaseModel):
     suggestion: str
 
 
-class EpMatrixOut(BaseModel):
+class EpMatrixOut(ApiValue):
     stack_key: str
     name: str
     project: str
@@ -612,7 +600,7 @@ class MatrixOut(BaseModel):
     matrices: list[EpMatrixOut]
 
 
-class GraphGainOut(BaseModel):
+class GraphGainOut(ApiValue):
     stack_key: str
     runs: list[int]
     more_gib: float | None
@@ -622,7 +610,7 @@ class GraphGainOut(BaseModel):
     tie: bool
 
 
-class GraphScopeOut(BaseModel):
+class GraphScopeOut(ApiValue):
     scope: str
     runs: list[int]
     fitted: int
@@ -671,41 +659,24 @@ def read_graphs(
 
 def _matrix_out(item: StackMatrix) -> EpMatrixOut:
     matrix = item.matrix
-    return EpMatrixOut(
+    return EpMatrixOut.from_values(
+        item.stack,
+        matrix,
         stack_key=item.stack.key,
-        name=item.stack.name,
-        project=item.stack.project,
-        routing_mode=matrix.routing_mode,
-        semantic_class=matrix.semantic_class,
-        dispatchers=list(matrix.dispatchers),
-        eps=list(matrix.eps),
         cells=[
-            CellOut(
+            CellOut.from_values(
+                cell,
                 dispatcher=cell.name,
                 ep=ep,
-                runs=[int(run) for run in cell.runs],
                 runs_in_all=cell.all_runs,
                 step_time_ms=cell.step_time_ms.value,
                 low_ms=cell.step_time_ms.low,
                 high_ms=cell.step_time_ms.high,
-                directional=cell.directional,
-                compared=cell.compared,
-                at_equal_knobs=PairwiseComparisonOut.of(cell.at_equal_knobs),
-                best_against_best=PairwiseComparisonOut.of(cell.best_against_best),
             )
             for ep, column in matrix.columns.items()
             for cell in column
         ],
-        empty=[
-            EmptyOut(
-                dispatcher=cell.dispatcher,
-                ep=cell.ep,
-                why=cell.why,
-                from_run=int(cell.from_run),
-                suggestion=cell.sentence,
-            )
-            for cell in matrix.empty
-        ],
+        empty=[EmptyOut.from_values(cell, suggestion=cell.sentence) for cell in matrix.empty],
         at_equal_knobs=matrix.sentence,
         best_against_best=matrix.best_sentence,
     )
@@ -713,24 +684,10 @@ def _matrix_out(item: StackMatrix) -> EpMatrixOut:
 
 def _scope_out(row: LedgerRow) -> GraphScopeOut:
     scope = row.scope
-    return GraphScopeOut(
-        scope=scope.scope,
-        runs=list(scope.runs),
-        fitted=scope.fitted,
-        out_of_memory=scope.out_of_memory,
-        capture_failed=scope.capture_failed,
-        not_shown=scope.not_shown,
-        peak_gib=scope.peak_gib,
+    return GraphScopeOut.from_values(
+        scope,
         gains=[
-            GraphGainOut(
-                stack_key=gain.stack.key,
-                runs=[int(run) for run in gain.contender.runs],
-                more_gib=gain.more_gib,
-                gain_pct=gain.comparison.gain_pct,
-                low_pct=gain.comparison.low_pct,
-                high_pct=gain.comparison.high_pct,
-                tie=gain.comparison.tie,
-            )
+            GraphGainOut.from_values(gain, gain.comparison, stack_key=gain.stack.key, runs=gain.contender.runs)
             for gain in row.gains
         ],
     )

@@ -35,7 +35,7 @@ from app.notifications.queries import (
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, AuthorBody, author, author_field
 from app.web.templating import public_address
@@ -73,7 +73,7 @@ class ReceiverChangeIn(BaseModel):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class ReceiverOut(BaseModel):
+class ReceiverOut(ApiValue):
     id: int
     name: str
     kind: Kind
@@ -89,12 +89,7 @@ class ReceiverOut(BaseModel):
 
     @classmethod
     def of(cls, receiver: Receiver) -> Self:
-        return cls(
-            id=receiver.id, name=receiver.name, kind=receiver.kind, target=receiver.target,
-            events=list(receiver.subscription.events), stacks=list(receiver.subscription.stacks),
-            enabled=receiver.enabled, created_by=receiver.created_by, created_at=receiver.created_at,
-            waiting=receiver.waiting, failed=receiver.failed, delivered_at=receiver.delivered_at,
-        )  # fmt: skip
+        return cls.from_values(receiver, receiver.subscription)
 
 
 class NewReceiverOut(ReceiverOut):
@@ -109,7 +104,7 @@ class ReceiverList(BaseModel):
     items: list[ReceiverOut]
 
 
-class DeliveryOut(BaseModel, from_attributes=True):
+class DeliveryOut(ApiValue):
     id: int
     receiver: int = Field(validation_alias="receiver_id")
     event: str
@@ -128,7 +123,7 @@ class DeliveryOut(BaseModel, from_attributes=True):
     settled: bool = Field(description="It failed and was sent again or dismissed.")
 
 
-class DeliveryList(BaseModel, from_attributes=True):
+class DeliveryList(ApiValue):
     items: list[DeliveryOut]
     total: int
     page: int
@@ -185,7 +180,8 @@ def create_receiver(
     number, secret = add_receiver(engine, settings, slug, spec)
     response.headers["Location"] = f"/api/v1/projects/{slug}/receivers/{number}"
     response.headers["Cache-Control"] = "no-store"
-    return NewReceiverOut(**ReceiverOut.of(_read(engine, slug, number)).model_dump(), secret=secret)
+    made = _read(engine, slug, number)
+    return NewReceiverOut.from_values(made, made.subscription, secret=secret)
 
 
 @router.get("/receivers/{receiver_id}", responses=documented(404, 422))

@@ -24,7 +24,7 @@ from app.storage.projects import find_project
 from app.storage.runs import newest_contract
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -68,9 +68,7 @@ def add(engine: Engine, slug: str, *, page: str, title: str, by: str) -> Dashboa
 # --- The API.
 
 
-class ChartOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class ChartOut(ApiValue):
     id: int
     page: str
     title: str

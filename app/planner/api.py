@@ -16,7 +16,7 @@ from app.planner import queries
 from app.planner.pages import layout_values, with_degrees
 from app.planner.queries import planned
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -76,7 +76,7 @@ class PlanQuery(BaseModel):
         return {name: text for name, text in self.model_dump().items() if text}
 
 
-class ViolationOut(BaseModel):
+class ViolationOut(ApiValue):
     """A constraint that a layout violates. `constraint` is the id of the rule, where one exists."""
 
     constraint: str
@@ -86,13 +86,10 @@ class ViolationOut(BaseModel):
 
     @classmethod
     def of(cls, violation: Violation) -> Self:
-        constraint = violation.constraint
-        return cls(
-            constraint=constraint.id, text=violation.text, todo=constraint.todo, sources=list(constraint.sources)
-        )
+        return cls.from_values(violation, violation.constraint, constraint=violation.constraint.id)
 
 
-class PredictionOut(BaseModel):
+class PredictionOut(ApiValue):
     """Predicted memory (GB of 1e9 bytes, allocated, worst rank) and step time, with the recipe that they assume."""
 
     step_time_s: float | None = Field(description="null: the batch is undecided.")
@@ -112,7 +109,9 @@ class PredictionOut(BaseModel):
     @classmethod
     def of(cls, prediction: Prediction) -> Self:
         recipe = prediction.recipe
-        return cls(
+        return cls.from_values(
+            prediction,
+            recipe,
             step_time_s=_rounded(prediction.step_time_s),
             step_time_low_s=_rounded(prediction.low_s),
             step_time_high_s=_rounded(prediction.high_s),
@@ -120,11 +119,8 @@ class PredictionOut(BaseModel):
             peak_gb=round(prediction.peak_gb, 2),
             usable_gb=round(prediction.usable_gb, 2),
             memory_parts_gb={name: round(size, 2) for name, size in prediction.memory.items()},
-            fits=prediction.fits,
             recompute=sorted(recipe.recompute),
-            gradients_bf16=recipe.gradients_bf16,
             optimizer_offload=recipe.offload,
-            dispatcher=recipe.dispatcher,
             ep_overlap=recipe.overlap,
         )
 
@@ -133,7 +129,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 4)
 
 
-class OfferOut(BaseModel):
+class OfferOut(ApiValue):
     """A layout. null: not a whole number, or unknown."""
 
     url: str = Field(description="The planner's page with this layout.")
@@ -167,21 +163,21 @@ class OfferOut(BaseModel):
     @classmethod
     def of(cls, offer: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
         layout, text = offer.layout, offer_flags(request, offer)
-        return cls(
+        return cls.from_values(
+            offer,
+            layout,
             url=base + with_degrees(typed, layout_values(layout)),
-            tp=layout.tp, pp=layout.pp, vpp=layout.vpp if layout.vpp > 1 else None, cp=layout.cp, ep=layout.ep,
-            etp=layout.etp, pp_layout=layout.pp_layout, pp_account=list(layout.account),
-            dp=offer.dp, edp=offer.edp, ga=offer.ga, min_gpus=layout.min_gpus, local_experts=offer.local_experts,
-            tokens_per_cp_shard=offer.tokens_per_cp_shard, tokens_per_cp_tp_shard=offer.tokens_per_cp_tp_shard,
-            static_gb=offer.static_gb,
+            vpp=layout.vpp if layout.vpp > 1 else None,
+            pp_account=layout.account,
             prediction=PredictionOut.of(offer.prediction) if offer.prediction else None,
-            other_vpp=list(offer.other_vpp), placement=offer.placement, notes=list(offer.notes),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
-            megatron_lm=text.megatron_lm, megatron_bridge=text.bridge, megatron_lm_without=list(text.without),
-        )  # fmt: skip
+            megatron_lm=text.megatron_lm,
+            megatron_bridge=text.bridge,
+            megatron_lm_without=text.without,
+        )
 
 
-class RejectedOut(BaseModel):
+class RejectedOut(ApiValue):
     """`count`: combinations that break it; `alone`: those that break no other constraint."""
 
     constraint: str
@@ -190,7 +186,7 @@ class RejectedOut(BaseModel):
     alone: int
 
 
-class UsedOut(BaseModel):
+class UsedOut(ApiValue):
     """A layout used for the same model. `differs`: fields in which its setting differs."""
 
     title: str
@@ -224,7 +220,7 @@ class CalibrationOut(BaseModel):
         )
 
 
-class LayoutPlanOut(BaseModel):
+class LayoutPlanOut(ApiValue):
     url: str
     answer: str
     tried: int
@@ -248,20 +244,16 @@ class LayoutPlanOut(BaseModel):
         def out(offer: Offer) -> OfferOut:
             return OfferOut.of(offer, plan.request, typed, base)
 
-        return cls(
+        return cls.from_values(
+            plan,
             url=base + with_degrees(typed, {name: typed[name] for name in typed}),
             answer=" ".join(queries.answer(plan)),
-            tried=plan.tried,
-            feasible=plan.feasible,
             calibration=CalibrationOut.of(plan),
-            first_cp=plan.first_cp,
-            gpu_memory_gb=plan.gpu_memory_gb,
             given=out(plan.given) if plan.given else None,
             offers=[out(offer) for offer in plan.offers],
             closest=[out(offer) for offer in plan.closest],
             rejected=[
-                RejectedOut(constraint=row.constraint.id, title=row.constraint.title, count=row.count, alone=row.alone)
-                for row in plan.rejected
+                RejectedOut.from_values(row, row.constraint, constraint=row.constraint.id) for row in plan.rejected
             ],
             nearby=[_used(layout, differs, base) for layout, differs in used],
             not_estimated=list(queries.NOT_ESTIMATED),
@@ -271,14 +263,7 @@ class LayoutPlanOut(BaseModel):
 def _used(used: UsedLayout, differs: tuple[str, ...], base: str) -> UsedOut:
     names = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp", "gpu", "gpus", "seq_len", "precision")
     layout = {name: used.values[name] for name in names if name in used.values}
-    return UsedOut(
-        title=used.title,
-        url=base + used.href,
-        whose=used.whose,
-        figure=used.figure,
-        layout=layout,
-        differs=list(differs),
-    )
+    return UsedOut.from_values(used, url=base + used.href, layout=layout, differs=differs)
 
 
 router = api_router("plan")

@@ -12,14 +12,14 @@ from app.storage.database import ListPage
 from app.storage.rules import RulesInForce
 from app.storage.suspect_evidence import MeasuredHere
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
 # --- Types of the API's rules; `docs/api.md` describes them. Fields may be added but not changed.
 
 
-class RuleSourceOut(BaseModel, from_attributes=True):
+class RuleSourceOut(ApiValue):
     key: str
     title: str
     where: str
@@ -27,7 +27,7 @@ class RuleSourceOut(BaseModel, from_attributes=True):
     date: str
 
 
-class RuleSummaryOut(BaseModel):
+class RuleSummaryOut(ApiValue):
     rule: str
     url: str = Field(description="Its page.")
     title: str
@@ -49,24 +49,22 @@ class RuleSummaryOut(BaseModel):
     disputed: bool = Field(description="Its sources contradict each other.")
 
     @classmethod
-    def summary_of(cls, item: RuleItem, base: str) -> dict[str, object]:
+    def of(cls, item: RuleItem, base: str, *values: object, **others: object) -> Self:
         rule = item.rule
-        return {
-            "rule": rule.id,
-            "url": f"{base}/playbook/{rule.id}",
-            **{name: getattr(rule, name) for name in ("title", "phase", "wall", "kind", "confidence", "origin")},
-            "overrides": rule.overrides,
-            "valid": rule.valid,
-            "source": [RuleSourceOut.model_validate(source) for source in item.sources],
-            "fired": item.fired,
-            "other_data": item.other_data,
-            "tried": item.results.tried,
-            "paid_off": item.results.paid_off,
-            "disputed": item.disputed > 0,
-        }
+        return cls.from_values(
+            item,
+            item.results,
+            rule,
+            *values,
+            rule=rule.id,
+            url=f"{base}/playbook/{rule.id}",
+            source=item.sources,
+            disputed=item.disputed > 0,
+            **others,
+        )
 
 
-class ThresholdOut(BaseModel, from_attributes=True):
+class ThresholdOut(ApiValue):
     name: str
     value: float
     default: float
@@ -74,14 +72,14 @@ class ThresholdOut(BaseModel, from_attributes=True):
     setting: str = Field(description="The environment variable that sets it. No source gives these numbers.")
 
 
-class RuleMistakeOut(BaseModel):
+class RuleMistakeOut(ApiValue):
     file: str
     line: int
     rule: str
     said: str
 
 
-class RuleListOut(BaseModel):
+class RuleListOut(ApiValue):
     total: int
     page: int
     page_size: int
@@ -91,20 +89,15 @@ class RuleListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ListPage[RuleItem], rules: RulesInForce, base: str) -> Self:
-        return cls(
-            total=page.total,
-            page=page.page,
-            page_size=page.page_size,
-            thresholds=[ThresholdOut.model_validate(threshold) for threshold in thresholds(rules)],
-            left_out=[
-                RuleMistakeOut(file=mistake.file, line=mistake.line, rule=mistake.rule, said=mistake.message)
-                for mistake in rules.team.mistakes
-            ],
-            rules=[RuleSummaryOut.model_validate(RuleSummaryOut.summary_of(item, base)) for item in page.items],
+        return cls.from_values(
+            page,
+            thresholds=thresholds(rules),
+            left_out=[RuleMistakeOut.from_values(mistake, said=mistake.message) for mistake in rules.team.mistakes],
+            rules=[RuleSummaryOut.of(item, base) for item in page.items],
         )
 
 
-class RuleChangeOut(BaseModel, from_attributes=True):
+class RuleChangeOut(ApiValue):
     name: str
     value: str
     computed: bool = Field(description="`value` is an expression over the facts of a run.")
@@ -121,7 +114,7 @@ class RuleRequirementOut(BaseModel):
         return cls(text=requirement.text, when=None if requirement.when is None else requirement.when.source)
 
 
-class PublishedOut(BaseModel):
+class PublishedOut(ApiValue):
     text: str
     setting: str
     level: Level
@@ -129,7 +122,7 @@ class PublishedOut(BaseModel):
     date: str
 
 
-class RuleMeasuredOut(BaseModel):
+class RuleMeasuredOut(ApiValue):
     """Matched A/Bs of this service on the knob, by stack and replaced value; gains in percent of throughput."""
 
     stack_key: str
@@ -144,19 +137,10 @@ class RuleMeasuredOut(BaseModel):
     @classmethod
     def of(cls, measurement: MeasuredHere) -> Self:
         result = measurement.result
-        return cls(
-            stack_key=result.stacks[0],
-            before=measurement.before[0],
-            n=result.n,
-            median_gain_pct=result.median_gain_pct,
-            low_pct=result.low_pct,
-            high_pct=result.high_pct,
-            newest=result.newest,
-            runs=list(measurement.runs),
-        )
+        return cls.from_values(measurement, result, stack_key=result.stacks[0], before=measurement.before[0])
 
 
-class DisputeOut(BaseModel):
+class DisputeOut(ApiValue):
     older: str
     older_sources: list[str]
     newer: str
@@ -166,7 +150,7 @@ class DisputeOut(BaseModel):
     kept: str = Field(description="How the rules handle it.")
 
 
-class FiredInOut(BaseModel, from_attributes=True):
+class FiredInOut(ApiValue):
     run_id: int
     name: str
     project: str
@@ -221,41 +205,24 @@ def read_rule(
 ) -> RuleOut:
     """Return one rule: condition, change, evidence, results measured here, conflicting sources."""
     page = RulePageOf(session, rules, rule, project)
-    definition = page.rule
-    return RuleOut.model_validate(
-        {
-            **RuleSummaryOut.summary_of(page.item, public_address(request)),
-            "when": definition.when.source,
-            "facts": list(definition.when.names),
-            "why": definition.why,
-            "change": definition.change.text,
-            "fields": [RuleChangeOut.model_validate(field) for field in page.fields],
-            "megatron_lm": list(definition.change.megatron_lm),
-            "bridge": list(definition.change.bridge),
-            "environment": {field.name: field.value or None for field in page.variables},
-            "needs": [RuleRequirementOut.of(need) for need in definition.needs],
-            "conflicts": [RuleRequirementOut.of(conflict) for conflict in definition.conflicts],
-            "effect": definition.effect.text,
-            "published": [
-                PublishedOut(text=row.text, setting=row.setting, level=row.level, source=row.source, date=row.date)
-                for row in definition.effect.evidence
-            ],
-            "measured_here": [RuleMeasuredOut.of(row) for row in page.measured],
-            "overridden": page.overridden,
-            "disputes": [
-                DisputeOut(
-                    older=row.contradiction.older,
-                    older_sources=list(row.contradiction.older_sources),
-                    newer=row.contradiction.newer,
-                    newer_sources=list(row.contradiction.newer_sources),
-                    counts=row.ruling.side,
-                    because=row.ruling.because,
-                    kept=row.contradiction.kept,
-                )
-                for row in page.disputes
-            ],
-            "verify": definition.verify,
-            "unlocks": list(definition.hints.unlocks),
-            "last_fired": [FiredInOut.model_validate(run) for run in page.last],
-        }
+    definition, change = page.rule, page.rule.change
+    return RuleOut.of(
+        page.item,
+        public_address(request),
+        change,
+        page,
+        when=definition.when.source,
+        facts=definition.when.names,
+        change=change.text,
+        environment={field.name: field.value or None for field in page.variables},
+        needs=[RuleRequirementOut.of(need) for need in definition.needs],
+        conflicts=[RuleRequirementOut.of(conflict) for conflict in definition.conflicts],
+        effect=definition.effect.text,
+        published=definition.effect.evidence,
+        measured_here=[RuleMeasuredOut.of(row) for row in page.measured],
+        disputes=[
+            DisputeOut.from_values(row.contradiction, row.ruling, counts=row.ruling.side) for row in page.disputes
+        ],
+        unlocks=definition.hints.unlocks,
+        last_fired=page.last,
     )

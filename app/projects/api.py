@@ -28,7 +28,7 @@ from app.storage.audit import MAX_AUTHOR
 from app.storage.database import ListPage, read_session
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.lists import only_these
@@ -50,14 +50,14 @@ class DefaultsIn(BaseModel):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class RulesChange(BaseModel):
+class RulesChange(ApiValue):
     who: str
     at: datetime
     before: dict[str, Any]
     after: dict[str, Any]
 
 
-class RulesOut(BaseModel):
+class RulesOut(ApiValue):
     project: str
     baseline_branch: str = Field(description="Branch whose `ci` runs are baselines; `*` for any.")
     commit_url: str = Field(description="Link to a commit, with {commit}; empty for none.")
@@ -66,17 +66,7 @@ class RulesOut(BaseModel):
 
     @classmethod
     def of(cls, rules: Rules) -> Self:
-        changes = [
-            RulesChange(who=event.who, at=event.at, before=dict(event.before), after=dict(event.after))
-            for event in rules.events
-        ]
-        return cls(
-            project=rules.project,
-            baseline_branch=rules.baseline_branch,
-            commit_url=rules.commit_url,
-            compare_url=rules.compare_url,
-            changes=changes,
-        )
+        return cls.from_values(rules, changes=rules.events)
 
 
 class RulesIn(BaseModel):
@@ -90,13 +80,13 @@ class RulesIn(BaseModel):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class AvailabilityEvidenceOut(BaseModel):
+class AvailabilityEvidenceOut(ApiValue):
     file: int
     line: int
     text: str
 
 
-class AvailabilityItem(BaseModel):
+class AvailabilityItem(ApiValue):
     """Whether a dispatcher works in a container, over all runs whose logs show it."""
 
     container: str | None = Field(description="null: runs with an unknown container.")
@@ -109,7 +99,7 @@ class AvailabilityItem(BaseModel):
     evidence: list[AvailabilityEvidenceOut]
 
 
-class AvailabilityList(BaseModel):
+class AvailabilityList(ApiValue):
     """The dispatchers in one page of containers, those with the newest runs first; `total` counts the containers."""
 
     items: list[AvailabilityItem]
@@ -202,7 +192,7 @@ class VerdictPolicyIn(StackPolicyIn):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class VerdictPolicyOut(BaseModel):
+class VerdictPolicyOut(ApiValue):
     project: str
     thresholds: dict[str, float]
     fixed: list[dict[str, Any]]
@@ -216,19 +206,15 @@ class VerdictPolicyOut(BaseModel):
     @classmethod
     def of(cls, session: Session, own: ProjectPolicy) -> Self:
         policy = own.policy
-        return cls(
-            project=own.project,
+        return cls.from_values(
+            own,
+            policy,
             thresholds=asdict(own.every.thresholds),
             fixed=[asdict(limit) for limit in own.every.fixed],
             stacks={key: dict(values) for key, values in policy.stacks.items()},
             budget=asdict(policy.budget),
-            reference_job=policy.reference_job,
-            upgrades=list(policy.upgrades),
             reruns=value_json(rerun_value(session, own)),
-            changes=[
-                RulesChange(who=event.who, at=event.at, before=dict(event.before), after=dict(event.after))
-                for event in own.events
-            ],
+            changes=own.events,
         )
 
 
@@ -263,16 +249,13 @@ def read_availability(
     containers = [name for name in newest_containers(session, project) if container in ("", name)]
     shown = ListPage.cut(containers, page, page_size)
     items = find_availability(session, shown.items, project=project)
-    return AvailabilityList(
-        items=[AvailabilityItem.model_validate(item, from_attributes=True) for item in items],
-        total=shown.total, page=page, page_size=page_size, pages=shown.pages,
-    )  # fmt: skip
+    return AvailabilityList.from_values(shown, items=items)
 
 
 # --- `/api/v1/projects/{slug}/quota`.
 
 
-class QuotaOut(BaseModel):
+class QuotaOut(ApiValue):
     project: str
     quota_bytes: int = Field(description="Storage quota, in decompressed bytes; 0: no limit.")
     quota_runs_a_day: int = Field(description="New runs allowed within 24 hours; 0: no limit.")
@@ -282,12 +265,8 @@ class QuotaOut(BaseModel):
     @classmethod
     def of(cls, project: ProjectQuota) -> Self:
         quota, usage = project.quota, project.usage
-        return cls(
-            project=project.project,
-            quota_bytes=quota.bytes,
-            quota_runs_a_day=quota.runs_a_day,
-            used_bytes=usage.bytes,
-            runs_today=usage.runs_today,
+        return cls.from_values(
+            project, usage, quota_bytes=quota.bytes, quota_runs_a_day=quota.runs_a_day, used_bytes=usage.bytes
         )
 
 

@@ -13,7 +13,6 @@ from app.domain.retention import MOST_DAYS
 from app.pipeline.deletion import MOST_CHOSEN, DeletionPreview, DeletionSelection
 from app.pipeline.project_archive import export_project
 from app.projects.data import (
-    Deletion,
     ProjectData,
     delete_run,
     delete_runs,
@@ -31,7 +30,7 @@ from app.storage.stage_times import stage_times
 from app.storage.tables import utc_now
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, AuthorBody, access_of, author_field
 from app.web.identity import author as stated_author
@@ -44,7 +43,7 @@ DeletionId = Annotated[int, Path(ge=1, lt=2**63)]
 Days = Annotated[int | None, Field(ge=1, le=MOST_DAYS)]
 
 
-class PreviewOut(BaseModel):
+class PreviewOut(ApiValue):
     what: str = Field(description="`runs`, `stack`, `project`, or by age: `older`, `failed`, `logs`.")
     runs: int
     bytes: int = Field(description="Of uploaded files, decompressed.")
@@ -54,17 +53,10 @@ class PreviewOut(BaseModel):
 
     @classmethod
     def of(cls, selection: DeletionSelection, expected: DeletionPreview) -> Self:
-        return cls(
-            what=selection.kind,
-            runs=expected.runs,
-            bytes=expected.bytes,
-            golden=expected.golden,
-            experiments=expected.experiments,
-            sentence=expected.sentence(selection),
-        )
+        return cls.from_values(expected, what=selection.kind, sentence=expected.sentence(selection))
 
 
-class DeletionOut(BaseModel):
+class DeletionOut(ApiValue):
     id: int
     title: str
     state: Literal["waiting", "done", "undoing", "undone", "final"] = Field(
@@ -77,10 +69,6 @@ class DeletionOut(BaseModel):
     bytes: int
     ends_at: datetime | None = Field(description="Until when it can be undone; null while it is not finished.")
     undone_by: str
-
-    @classmethod
-    def of(cls, deletion: Deletion) -> Self:
-        return cls.model_validate(deletion, from_attributes=True)
 
 
 class DeletionList(BaseModel):
@@ -119,7 +107,7 @@ class RetentionIn(BaseModel):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class DataOut(BaseModel):
+class DataOut(ApiValue):
     project: str
     archived_at: datetime | None
     logs_days: int | None
@@ -129,17 +117,11 @@ class DataOut(BaseModel):
 
     @classmethod
     def of(cls, data: ProjectData) -> Self:
-        return cls(
-            project=data.project,
-            archived_at=data.archived_at,
-            logs_days=data.retention.logs_days,
-            failed_days=data.retention.failed_days,
-            runs_days=data.retention.runs_days,
-            due=[PreviewOut.of(selection, expected) for selection, expected in data.due],
-        )
+        due = [PreviewOut.of(selection, expected) for selection, expected in data.due]
+        return cls.from_values(data, data.retention, due=due)
 
 
-class UsageOut(BaseModel):
+class UsageOut(ApiValue):
     project: str
     runs: int
     bytes: int = Field(description="Of uploaded files, decompressed; see `counted_at`.")
@@ -154,7 +136,7 @@ class UsageOut(BaseModel):
     undoable_bytes: int = Field(description="Held by deletions that can be undone.")
 
 
-class StageOut(BaseModel):
+class StageOut(ApiValue):
     stage: str = Field(description="read, judge, rank, rules, profile, deliver or delete.")
     calls: int
     seconds: float = Field(description="Processor seconds of all workers.")
@@ -178,13 +160,13 @@ def remove_run(
     note: Annotated[str, Query(max_length=MAX_NOTE, description="Reason.")] = "",
 ) -> DeletionOut:
     """Delete one run with all that belongs to it. Its stack is judged again. Can be undone for 7 days."""
-    return DeletionOut.of(delete_run(engine, run_id, author=stated_author(author), note=note))
+    return DeletionOut.model_validate(delete_run(engine, run_id, author=stated_author(author), note=note))
 
 
 @router.get("/projects/{slug}/deletions", responses=documented(404, 422))
 @requires(Action.READ, of="project")
 def list_deletions(session: ReadSession, slug: Slug) -> DeletionList:
-    return DeletionList(items=[DeletionOut.of(deletion) for deletion in get_data(session, slug).deletions])
+    return DeletionList(items=[DeletionOut.model_validate(deletion) for deletion in get_data(session, slug).deletions])
 
 
 @router.post("/projects/{slug}/deletions/preview", responses=documented(404, 422))
@@ -200,14 +182,14 @@ def preview_deletion_of(session: ReadSession, slug: Slug, deletion: DeletionPrev
 def create_deletion(engine: AppEngine, slug: Slug, deletion: DeletionIn) -> DeletionOut:
     """Delete runs, a stack or the project. A large deletion continues in the worker. Can be undone for 7 days."""
     selection = deletion.selection()
-    return DeletionOut.of(delete_runs(engine, slug, selection, author=deletion.author, note=deletion.note))
+    return DeletionOut.model_validate(delete_runs(engine, slug, selection, author=deletion.author, note=deletion.note))
 
 
 @router.post("/projects/{slug}/deletions/{deletion_id}/undo", status_code=202, responses=documented(404, 409, 422))
 @requires(Action.MANAGE, of="project")
 def undo_deletion_of(engine: AppEngine, slug: Slug, deletion_id: DeletionId, change: AuthorBody) -> DeletionOut:
     """Undo the deletion, except for runs that were uploaded again meanwhile."""
-    return DeletionOut.of(undo(engine, slug, deletion_id, author=change.author))
+    return DeletionOut.model_validate(undo(engine, slug, deletion_id, author=change.author))
 
 
 @router.get("/projects/{slug}/retention", responses=documented(404, 422))
@@ -273,10 +255,9 @@ def read_usage(request: Request, session: ReadSession) -> UsageList:
     stages = stage_times(session, days=30) if administers else ()
     return UsageList(
         items=[
-            UsageOut(
+            UsageOut.from_values(
+                usage,
                 project=usage.slug,
-                runs=usage.runs,
-                bytes=usage.bytes,
                 bytes_a_day=usage.a_day,
                 bytes_in_90_days=usage.in_days(90),
                 months=dict(usage.months),
@@ -287,5 +268,5 @@ def read_usage(request: Request, session: ReadSession) -> UsageList:
         counted_at=counted_at(session),
         # It grows with projects that other callers may not see.
         database_bytes=database_bytes(session) if administers else None,
-        stages=[StageOut(stage=entry.stage, calls=entry.calls, seconds=entry.seconds) for entry in stages],
+        stages=[StageOut.model_validate(entry) for entry in stages],
     )

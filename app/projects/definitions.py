@@ -18,7 +18,7 @@ from app.storage.database import read_session, transaction
 from app.storage.definition_progress import Progress, could_not_be_computed, progress
 from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.templating import render
 
 MOST_LISTED = 100
@@ -129,7 +129,7 @@ def retry(engine: AppEngine) -> RedirectResponse:
 api = api_router("definitions", "/api/v1/definitions")
 
 
-class RunsOut(BaseModel):
+class RunsOut(ApiValue):
     """Numbers of runs by the definitions of their figures."""
 
     total: int
@@ -144,14 +144,14 @@ class VerdictsOut(BaseModel):
     waiting: int = Field(description="Verdicts by earlier rules or from figures of earlier definitions.")
 
 
-class LeftBehindOut(BaseModel):
+class LeftBehindOut(ApiValue):
     run_id: int
     definition_version: int
     definitions: dict[str, int] = Field(description="Versions of the definitions of its figures.")
     reason: str = Field(description="Why recomputation failed.")
 
 
-class DefinitionsOut(BaseModel):
+class DefinitionsOut(ApiValue):
     definition_version: int = Field(description="Sum of the versions of all definitions.")
     definitions: dict[str, int] = Field(description="Version of each definition of figures.")
     verdict_version: int
@@ -163,24 +163,14 @@ class DefinitionsOut(BaseModel):
     @classmethod
     def of(cls, state: DefinitionState) -> Self:
         runs = state.runs
-        return cls(
+        return cls.from_values(
             definition_version=DEFINITION_VERSION,
             definitions=DEFINITIONS,
             verdict_version=VERDICT_VERSION,
             verdict_rules=VERDICT_RULES,
-            runs=RunsOut(
-                total=runs.total, done=runs.current, waiting=runs.waiting, failed=runs.failed, since=runs.since
-            ),
+            runs=RunsOut.from_values(runs, done=runs.current),
             verdicts=VerdictsOut(total=state.verdicts, waiting=state.verdicts_outdated),
-            failed_runs=[
-                LeftBehindOut(
-                    run_id=run.run_id,
-                    definition_version=run.definition_version,
-                    definitions=dict(run.definitions),
-                    reason=run.reason,
-                )
-                for run in state.left_behind
-            ],
+            failed_runs=state.left_behind,
         )
 
 

@@ -12,7 +12,6 @@ from app.access.audit import EventOut
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.references.nearest import Cause, ReferenceDifference
-from app.domain.references.point import ReferencePoint
 from app.domain.run import Value
 from app.errors import FieldError, InvalidChange, NotFound
 from app.references.commands import (
@@ -38,7 +37,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
 from app.web.tables import table_answer, table_format
@@ -49,7 +48,7 @@ from app.web.templating import public_address
 ReferenceId = Annotated[str, Path(max_length=200, description="The number of a team's figure, else its name.")]
 
 
-class EnteredOut(BaseModel):
+class EnteredOut(ApiValue):
     """Who entered it, for which project and when. `withdrawn_at` null: in use."""
 
     project: str | None = Field(description="null: offered to every project.")
@@ -59,7 +58,7 @@ class EnteredOut(BaseModel):
     withdrawn_at: datetime | None
 
 
-class ReferenceOut(BaseModel):
+class ReferenceOut(ApiValue):
     """A published figure of another lab, never ranked with runs."""
 
     id: str
@@ -82,7 +81,7 @@ class ReferenceOut(BaseModel):
 
     @classmethod
     def of(cls, reference: Reference, base: str) -> Self:
-        return cls.model_validate(_fields(reference, base))
+        return cls.from_values(reference, reference.point, **_renamed(reference, base))
 
 
 class ReferenceDetailOut(ReferenceOut):
@@ -90,12 +89,10 @@ class ReferenceDetailOut(ReferenceOut):
 
     @classmethod
     def detail(cls, reference: Reference, events: tuple[AuditEvent, ...], base: str) -> Self:
-        return cls.model_validate(
-            _fields(reference, base) | {"events": [EventOut.of(event) for event in reversed(events)]}
-        )
+        return cls.from_values(reference, reference.point, **_renamed(reference, base), events=events[::-1])
 
 
-class ReferenceListOut(BaseModel):
+class ReferenceListOut(ApiValue):
     items: list[ReferenceOut]
     total: int
     page: int
@@ -104,8 +101,7 @@ class ReferenceListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ListPage[Reference], base: str) -> Self:
-        items = [ReferenceOut.of(item, base) for item in page.items]
-        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+        return cls.from_values(page, items=[ReferenceOut.of(item, base) for item in page.items])
 
 
 class ReferenceChange(BaseModel):
@@ -155,7 +151,7 @@ class ReferenceChange(BaseModel):
         return ReferenceAuthor(identity.author(self.author), self.reason, self.seen)
 
 
-class ReferenceDifferenceOut(BaseModel):
+class ReferenceDifferenceOut(ApiValue):
     field: str
     ours: Value
     theirs: Value
@@ -163,10 +159,10 @@ class ReferenceDifferenceOut(BaseModel):
 
     @classmethod
     def of(cls, difference: ReferenceDifference) -> Self:
-        return cls(field=difference.field, ours=difference.ours, theirs=difference.theirs, known=difference.is_known)
+        return cls.from_values(difference, known=difference.is_known)
 
 
-class OursOut(BaseModel):
+class OursOut(ApiValue):
     run_id: int = Field(description="The run, or the newest one behind the best result of the stack.")
     stack_key: str
     dispatcher: str
@@ -191,14 +187,7 @@ class NearestOut(BaseModel):
     def of(cls, comparison: ReferenceComparison, summary: str, base: str) -> Self:
         nearest, ours = comparison.nearest, comparison.ours
         return cls(
-            ours=OursOut(
-                run_id=ours.run_id,
-                stack_key=ours.stack_key,
-                dispatcher=ours.dispatcher,
-                tokens_per_s_per_gpu=ours.figures.tokens_per_s_per_gpu,
-                tflops_per_gpu=ours.figures.tflops_per_gpu,
-                step_time_ms=ours.figures.step_time_ms,
-            ),
+            ours=OursOut.from_values(ours, ours.figures),
             reference=comparison.reference and ReferenceOut.of(comparison.reference, base),
             summary=summary,
             more_pct=dict(nearest.more_pct) if nearest else {},
@@ -209,26 +198,14 @@ class NearestOut(BaseModel):
         )
 
 
-def _fields(reference: Reference, base: str) -> dict[str, Any]:
-    point: ReferencePoint = reference.point
-    plain = ("label", "kind", "rounded", "measured_by", "source", "date", "window", "note")
-    entered = reference.entered
+def _renamed(reference: Reference, base: str) -> dict[str, Any]:
+    point, entered = reference.point, reference.entered
     return {
-        "id": reference.id,
         "url": f"{base}/references/{reference.id}",
         "family": point.family.name,
-        "contract": dict(point.contract),
         **point.figures,
-        **{name: getattr(point, name) for name in plain},
         "source_url": point.url,
-        "entered": entered
-        and EnteredOut(
-            project=entered.project or None,
-            added_by=entered.added_by,
-            added_at=entered.added_at,
-            changed_at=entered.changed_at,
-            withdrawn_at=entered.withdrawn_at,
-        ),
+        "entered": entered and EnteredOut.from_values(entered, project=entered.project or None),
     }
 
 

@@ -39,7 +39,7 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.tables import table_answer, table_format
 from app.web.templating import public_address
@@ -135,7 +135,7 @@ class BaselineOut(BaseModel):
     prior: dict[str, Any] = Field(description="Run-to-run variation assumed beforehand.")
 
 
-class EarlierVerdictOut(BaseModel):
+class EarlierVerdictOut(ApiValue):
     made_at: datetime
     because: str
     verdict: str
@@ -220,13 +220,10 @@ def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[S
         "definition_version": document.definition_version,
         "rerun": rerun_request(session, run_id, document),
         "earlier": [
-            EarlierVerdictOut(
-                made_at=previous.made_at, because=previous.because, verdict=previous.document.decision,
-                reason=previous.document.verdict.reason,
-            )
+            EarlierVerdictOut.from_values(previous, previous.document.verdict, verdict=previous.document.decision)
             for previous in earlier
         ],
-    }  # fmt: skip
+    }
     return VerdictOut.model_validate(values)
 
 

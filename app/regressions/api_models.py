@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from fastapi import Path
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,16 +14,15 @@ from app.regressions.commands import MAX_AT_ONCE, MAX_NAME, MAX_NOTE, MAX_URL, A
 from app.regressions.regression import Regression, RegressionMember
 from app.storage.audit import AuditEvent
 from app.storage.database import ListPage
+from app.web.dependencies import ApiValue
 from app.web.identity import Author, author_field
 
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
 
 
-class SlowerStackOut(BaseModel):
+class SlowerStackOut(ApiValue):
     """One slower stack."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     run_id: int = Field(description="The first slow run.")
     run_url: str
@@ -49,11 +48,10 @@ class SlowerStackOut(BaseModel):
 
     @classmethod
     def of(cls, member: RegressionMember, base: str) -> Self:
-        fields = {name: getattr(member, name) for name in cls.model_fields if name != "run_url"}
-        return cls.model_validate(fields | {"run_url": f"{base}/runs/{member.run_id}"})
+        return cls.from_values(member, run_url=f"{base}/runs/{member.run_id}")
 
 
-class RegressionOut(BaseModel):
+class RegressionOut(ApiValue):
     """A regression. `gpu_hours_per_day` covers all members, `worst_delta_pct` those that have not recovered, if any."""
 
     id: int
@@ -81,11 +79,12 @@ class RegressionOut(BaseModel):
     members: list[SlowerStackOut]
 
     @classmethod
-    def of(cls, regression: Regression, base: str) -> Self:
-        return cls.model_validate(_fields(regression, base))
+    def of(cls, regression: Regression, base: str, **others: object) -> Self:
+        members = [SlowerStackOut.of(member, base) for member in regression.members]
+        return cls.from_values(regression, **others, url=f"{base}/regressions/{regression.id}", members=members)
 
 
-class RegressionListOut(BaseModel):
+class RegressionListOut(ApiValue):
     items: list[RegressionOut]
     total: int
     page: int
@@ -94,8 +93,7 @@ class RegressionListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ListPage[Regression], base: str) -> Self:
-        items = [RegressionOut.of(item, base) for item in page.items]
-        return cls(items=items, total=page.total, page=page.page, page_size=page.page_size, pages=page.pages)
+        return cls.from_values(page, items=[RegressionOut.of(item, base) for item in page.items])
 
 
 class CostOut(BaseModel):
@@ -163,17 +161,8 @@ class ManyChangedOut(BaseModel):
     items: list[RegressionOut]
 
 
-def _fields(regression: Regression, base: str) -> dict[str, Any]:
-    own = {name: getattr(regression, name) for name in RegressionOut.model_fields if name not in ("url", "members")}
-    members = [SlowerStackOut.of(member, base) for member in regression.members]
-    return own | {"url": f"{base}/regressions/{regression.id}", "members": members}
-
-
 def detail_out(
     regression: Regression, costs: dict[int, Cost], events: list[AuditEvent], base: str
 ) -> RegressionDetailOut:
-    more = {
-        "costs": [{"run_id": run_id, **asdict(cost)} for run_id, cost in costs.items()],
-        "events": [EventOut.of(event) for event in events],
-    }
-    return RegressionDetailOut.model_validate(_fields(regression, base) | more)
+    factors = [{"run_id": run_id, **asdict(cost)} for run_id, cost in costs.items()]
+    return RegressionDetailOut.of(regression, base, costs=factors, events=events)

@@ -16,7 +16,7 @@ from app.storage.runs import get_run
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import documented
 
 MOST_COMMITS = 5_000
@@ -46,14 +46,14 @@ class BisectRange(BaseModel):
     )
 
 
-class MeasuredCommitOut(BaseModel):
+class MeasuredCommitOut(ApiValue):
     commit: str
     state: str = Field(description="good, bad, unclear (within the noise) or failed.")
     runs: list[int]
     delta_pct: float | None = Field(description="Change of step time against the good commit.")
 
 
-class BisectOut(BaseModel):
+class BisectOut(ApiValue):
     run: int
     change_pct: float = Field(description="Change of step time from the good to the bad commit.")
     measured: list[MeasuredCommitOut] = Field(description="Commits of the range with runs, oldest first.")
@@ -70,23 +70,12 @@ class BisectOut(BaseModel):
 
     @classmethod
     def of(cls, run_id: int, job: str, result: Bisection) -> "BisectOut":
-        return cls(
+        return cls.from_values(
+            result,
             run=run_id,
-            change_pct=result.change_pct,
-            measured=[
-                MeasuredCommitOut(
-                    commit=entry.commit, state=entry.state, runs=list(entry.runs), delta_pct=entry.delta_pct
-                )
-                for entry in result.measured
-            ],
-            left=list(result.left[:_MOST_LISTED]),
+            left=result.left[:_MOST_LISTED],
             commits_left=len(result.left),
-            first_bad=result.first_bad,
-            next=result.next,
-            launches=result.launches,
-            steps=result.steps,
             gpu_hours_each=result.gpu_hours_each if math.isfinite(result.gpu_hours_each) else None,
-            is_mixed=result.is_mixed,
             job=job,
             tag=f"bisect-{run_id}",
         )

@@ -6,21 +6,18 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
-from app.domain.run import LineExample, Metric, Slice, Source, SteadyState, Timer, Value
+from app.domain.run import LineExample, Metric, Slice, Source, Timer, Value
 from app.storage.database import ListPage
 from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile, RunListItem
+from app.web.dependencies import ApiValue
 
 # --- Details of a run: failures, active settings, timers, fields to supply.
 
 
-class FromDomain(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
-
-class StatedValueOut(FromDomain):
+class StatedValueOut(ApiValue):
     """`line`: the line of log file `file` (counted from 0) that states the value; 0 when no single line does."""
 
     value: Value
@@ -33,7 +30,7 @@ class StatedValueOut(FromDomain):
     stated_by: str = Field("", description="The user who stated the value after the upload.")
 
 
-class LogEvidenceOut(FromDomain):
+class LogEvidenceOut(ApiValue):
     """A line of log file `file` (counted from 0)."""
 
     file: int
@@ -41,7 +38,7 @@ class LogEvidenceOut(FromDomain):
     text: str
 
 
-class FailureOut(FromDomain):
+class FailureOut(ApiValue):
     """The root cause of a chain comes first (docs/failures.md)."""
 
     kind: str
@@ -53,7 +50,7 @@ class FailureOut(FromDomain):
     evidence: list[LogEvidenceOut]
 
 
-class ActivityOut(FromDomain):
+class ActivityOut(ApiValue):
     """A field as requested and as active; null where no source states it."""
 
     requested: StatedValueOut | None
@@ -61,14 +58,14 @@ class ActivityOut(FromDomain):
     agrees: bool | None
 
 
-class AvailabilityOut(FromDomain):
+class AvailabilityOut(ApiValue):
     dispatcher: str
     available: bool
     container: str | None
     evidence: list[LogEvidenceOut]
 
 
-class UnknownFieldOut(BaseModel):
+class UnknownFieldOut(ApiValue):
     """A contract field that neither the upload nor a log states, and the ways to supply it."""
 
     name: str
@@ -83,18 +80,8 @@ class UnknownFieldOut(BaseModel):
 
     @classmethod
     def of(cls, name: str) -> Self:
-        field = FIELDS[name]
-        return cls(
-            name=name,
-            role=field.role,
-            group=field.group,
-            meaning=field.meaning,
-            unit=field.unit,
-            choices=list(field.choices),
-            meta=f"env.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name,
-            megatron_lm=field.megatron_lm,
-            bridge=field.bridge,
-        )
+        meta = f"env.{name.removeprefix(PREFIX)}" if name.startswith(PREFIX) else name
+        return cls.from_values(FIELDS[name], name=name, meta=meta)
 
 
 def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
@@ -124,7 +111,7 @@ class UploadAnswer(BaseModel):
     )
 
 
-class SteadyStateOut(FromDomain):
+class SteadyStateOut(ApiValue):
     """The window of the figures; iteration numbers as printed, inclusive."""
 
     first_iteration: int
@@ -138,12 +125,8 @@ class SteadyStateOut(FromDomain):
         description="First and last iteration that a profiler slowed; they do not count. Null: there are none."
     )
 
-    @classmethod
-    def of(cls, steady: SteadyState | None) -> Self | None:
-        return None if steady is None else cls.model_validate(steady)
 
-
-class MetricOut(FromDomain):
+class MetricOut(ApiValue):
     value: float
     ci_low: Finite = Field(description="Lower end of the 95 % interval; null when it is unknown.")
     ci_high: Finite
@@ -151,7 +134,7 @@ class MetricOut(FromDomain):
     note: str = ""
 
 
-class FileOut(BaseModel):
+class FileOut(ApiValue):
     position: int
     kind: Literal["log", "config", "events"] = Field(description="By content: log, TensorBoard events, other document.")
     document: str = Field("", description="Recognised kind of document; empty for a log, and for an unreadable file.")
@@ -163,13 +146,10 @@ class FileOut(BaseModel):
     @classmethod
     def of(cls, file: RunFile, run_id: int) -> Self:
         url = f"/api/v1/runs/{run_id}/files/{file.position}"
-        return cls.model_validate(
-            {"position": file.position, "kind": file.kind, "name": file.name, "size_bytes": file.size_bytes}
-            | {"sha256": file.sha256 or None, "url": url, "document": file.document}
-        )
+        return cls.from_values(file, sha256=file.sha256 or None, url=url)
 
 
-class RunItemOut(FromDomain):
+class RunItemOut(ApiValue):
     id: int
     name: str
     project: str
@@ -196,11 +176,10 @@ class RunItemOut(FromDomain):
 
     @classmethod
     def of(cls, item: RunListItem) -> Self:
-        out = cls.model_validate(item)
-        return out.model_copy(update={"metrics": metrics_out(item.metrics)})
+        return cls.from_values(item, metrics=metrics_out(item.metrics))
 
 
-class RunListOut(BaseModel):
+class RunListOut(ApiValue):
     items: list[RunItemOut]
     total: int
     page: int
@@ -212,19 +191,10 @@ class RunListOut(BaseModel):
 
     @classmethod
     def of(cls, page: ListPage[RunListItem]) -> Self:
-        return cls(
-            items=[RunItemOut.of(item) for item in page.items],
-            total=page.total,
-            page=page.page,
-            page_size=page.page_size,
-            pages=page.pages,
-            is_exact=page.is_exact,
-            after=page.after,
-            before=page.before,
-        )
+        return cls.from_values(page, items=[RunItemOut.of(item) for item in page.items])
 
 
-class RunOut(FromDomain):
+class RunOut(ApiValue):
     id: int
     url: str = ""
     name: str
@@ -283,15 +253,13 @@ class RunOut(FromDomain):
 
     @classmethod
     def of(cls, run: RunDetail, url: str) -> Self:
-        values = {name: getattr(run, name) for name in cls.model_fields if name not in _COMPUTED}
-        values |= {
-            "url": url,
-            "unknown_fields": unknown_fields(run.unknown),
-            "steady_state": SteadyStateOut.of(run.steady_state),
-            "metrics": metrics_out(run.metrics),
-            "files": [FileOut.of(file, run.id) for file in run.files],
-        }
-        return cls.model_validate(values)
+        return cls.from_values(
+            run,
+            url=url,
+            unknown_fields=unknown_fields(run.unknown),
+            metrics=metrics_out(run.metrics),
+            files=[FileOut.of(file, run.id) for file in run.files],
+        )
 
 
 class SeriesOut(BaseModel):
@@ -316,8 +284,5 @@ def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | N
     values = {name: metrics.get(name) for name in _METRIC_NAMES}
     return {name: MetricOut.model_validate(metric) if metric else None for name, metric in values.items()}
 
-
-_COMPUTED = ("url", "files", "unknown_fields")
-"""Fields of RunOut that RunDetail does not have by their names."""
 
 _METRIC_NAMES = tuple(METRICS)

@@ -1,6 +1,6 @@
 """The nodes of a run, and which of them make runs slower: `GET /api/v1/runs/{id}/nodes` and the page of the run."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
@@ -12,7 +12,7 @@ from app.pipeline.rank import stored_priors
 from app.runs.api_models import RunId
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import documented
 
 MOST_RUNS = 200
@@ -21,9 +21,7 @@ _MOST_LISTED = 2_000
 router = api_router("runs")
 
 
-class SlowNodeOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class SlowNodeOut(ApiValue):
     node: str
     runs: list[int] = Field(description="Runs with the node.")
     others: int = Field(description="Runs without it that they are compared with.")

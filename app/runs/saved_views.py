@@ -19,7 +19,7 @@ from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import ProjectRow, SavedViewRow, utc_now
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author, author_field
 
@@ -71,7 +71,7 @@ class ViewIn(BaseModel):
     author: Author = author_field("Whose view it is.", MAX_AUTHOR)
 
 
-class ViewOut(BaseModel):
+class ViewOut(ApiValue):
     name: str
     query: str
     shared: bool
@@ -79,7 +79,7 @@ class ViewOut(BaseModel):
 
     @classmethod
     def of(cls, view: SavedView) -> "ViewOut":
-        return cls(name=view.name, query=view.query, shared=view.shared, default=view.is_default)
+        return cls.from_values(view, default=view.is_default)
 
 
 class ViewList(BaseModel):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.domain.access.principal import Action
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
 from app.domain.rules.derive import WallReading
-from app.domain.rules.engine import CheckedRequirement, Met, Suggestion
+from app.domain.rules.engine import Met, Suggestion
 from app.domain.rules.evidence import Statement
 from app.domain.rules.facts import SETTINGS, Fact
 from app.domain.rules.phases import State
@@ -22,7 +22,7 @@ from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.templating import public_address
@@ -32,7 +32,7 @@ from app.web.templating import public_address
 FactValue = str | int | float | bool | list[str] | list[int] | None
 
 
-class StepOut(BaseModel, from_attributes=True):
+class StepOut(ApiValue):
     phase: Phase
     state: State
     because: str
@@ -46,19 +46,19 @@ class FactOut(BaseModel):
     stated_by: str = Field(description="User who stated it after the upload; empty if it comes from the upload.")
 
 
-class RequirementOut(BaseModel):
+class RequirementOut(ApiValue):
     text: str
     state: Met = Field(description="For a conflict, `met` means that it is present.")
     missing: list[str] = Field(description="Missing facts it depends on.")
 
 
-class FieldChangeOut(BaseModel, from_attributes=True):
+class FieldChangeOut(ApiValue):
     name: str
     before: str | None = Field(description="null if unknown.")
     after: str
 
 
-class FrameworkOut(BaseModel):
+class FrameworkOut(ApiValue):
     add: str = Field(description="Flags or overrides to add; they replace existing ones of the same name.")
     remove: list[str] = Field(description="Flags to remove.")
     fill: list[str] = Field(description="Flags with a <placeholder> to replace; not included in `add`.")
@@ -67,7 +67,7 @@ class FrameworkOut(BaseModel):
     diff: list[str] = Field(description="Changed lines, each prefixed with `-` or `+`.")
 
 
-class ChangesOut(BaseModel):
+class ChangesOut(ApiValue):
     text: str
     fields: list[FieldChangeOut]
     megatron_lm: FrameworkOut
@@ -76,7 +76,7 @@ class ChangesOut(BaseModel):
     open: list[str] = Field(description="Fields whose value depends on missing facts.")
 
 
-class MeasuredOut(BaseModel):
+class MeasuredOut(ApiValue):
     n: int = Field(description="Number of matched A/Bs; reruns count once.")
     median_gain_pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
@@ -89,7 +89,7 @@ class MeasuredOut(BaseModel):
     )
 
 
-class RuleEvidenceOut(BaseModel):
+class RuleEvidenceOut(ApiValue):
     level: int = Field(ge=1, le=6, description="1 enforced in code, 2 measured here ... 6 rule of thumb.")
     strength: str
     text: str
@@ -100,14 +100,14 @@ class RuleEvidenceOut(BaseModel):
     measured_here: MeasuredOut | None
 
 
-class SourceOut(BaseModel, from_attributes=True):
+class SourceOut(ApiValue):
     key: str
     title: str
     where: str
     date: str
 
 
-class ExpectedGainOut(BaseModel):
+class ExpectedGainOut(ApiValue):
     pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
     high_pct: float
@@ -118,7 +118,7 @@ class ExpectedGainOut(BaseModel):
     differs: list[str]
 
 
-class PlaceOut(BaseModel):
+class PlaceOut(ApiValue):
     """Explain the rank of a suggestion."""
 
     group: Tier
@@ -131,19 +131,19 @@ class PlaceOut(BaseModel):
     not_profiled: list[str] = Field(description="Profile shares that its condition needs but that are unknown.")
 
 
-class AlsoOut(BaseModel):
+class AlsoOut(ApiValue):
     rule: str
     title: str
     why: str
 
 
-class RecipeOut(BaseModel, from_attributes=True):
+class RecipeOut(ApiValue):
     title: str
     run: str
     then: str
 
 
-class SuggestionOut(BaseModel):
+class SuggestionOut(ApiValue):
     rule: str
     url: str = Field(description="Page of this suggestion.")
     phase: Phase
@@ -177,7 +177,7 @@ class PairOut(BaseModel):
     found: list[SuggestionOut]
 
 
-class MissingOut(BaseModel):
+class MissingOut(ApiValue):
     fact: str
     meaning: str
     supply: str
@@ -188,7 +188,7 @@ class MissingOut(BaseModel):
     )
 
 
-class StatedFactOut(BaseModel, from_attributes=True):
+class StatedFactOut(ApiValue):
     name: str
     value: FactValue
     author: str
@@ -197,7 +197,7 @@ class StatedFactOut(BaseModel, from_attributes=True):
     in_use: FactValue = Field(None, description="The value in use if the run's files contradict the statement.")
 
 
-class SuggestionsOut(BaseModel):
+class SuggestionsOut(ApiValue):
     url: str
     run: int
     status: Literal["ready", "failed", "unread"]
@@ -250,13 +250,13 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
     def shown(suggestions: Iterable[Suggestion]) -> list[SuggestionOut]:
         return [_suggestion(advice, row, f"{url}/{row.rule.id}") for row in suggestions]
 
-    return SuggestionsOut(
+    return SuggestionsOut.from_values(
+        advice.evaluation,
+        advice.phases,
         url=url,
         run=run_id,
         status=advice.run.status if advice.run.status in ("failed", "unread") else "ready",
-        wall=advice.evaluation.wall,
-        phases=[StepOut.model_validate(step) for step in advice.phases.steps],
-        current=advice.phases.current,
+        phases=advice.phases.steps,
         suggestions=shown(advice.ranked),
         withheld=shown(advice.evaluation.withheld),
         warnings=shown(advice.evaluation.warnings),
@@ -268,14 +268,7 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
             found=shown(advice.pair.evaluation.fired),
         ),
         missing=[
-            MissingOut(
-                fact=missing.fact.name,
-                meaning=missing.fact.meaning,
-                supply=missing.fact.supply,
-                unlocks=list(missing.alone),
-                together=list(missing.together),
-                decides=list(missing.decides),
-            )
+            MissingOut.from_values(missing, missing.fact, fact=missing.fact.name, unlocks=missing.alone)
             for missing in advice.evaluation.missing
         ],
         stated=[
@@ -288,56 +281,43 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
 
 def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> SuggestionOut:
     rule = suggestion.rule
-    return SuggestionOut(
+    return SuggestionOut.from_values(
+        suggestion,
+        rule,
         rule=rule.id,
         url=url,
-        phase=rule.phase,
-        wall=rule.wall,
-        kind=suggestion.kind,
-        title=suggestion.title,
-        why=suggestion.why,
         facts=[_fact(advice, f.fact, f.value) for f in suggestion.facts],
         changes=_changes(advice, suggestion),
-        prerequisites=[_requirement(need) for need in suggestion.needs],
-        conflicts=[_requirement(conflict) for conflict in suggestion.conflicts],
+        prerequisites=suggestion.needs,
         effect=rule.effect.text,
         evidence=[_evidence(advice, statement) for statement in suggestion.evidence.statements],
         overridden=suggestion.evidence.overridden,
-        verify=rule.verify,
-        source=[SourceOut.model_validate(advice.book.sources[key]) for key in rule.sources],
-        valid=rule.valid,
-        confidence=rule.confidence,
-        withheld=suggestion.withheld,
-        doubt=suggestion.doubt,
+        source=[advice.book.sources[key] for key in rule.sources],
         place=_place(advice, suggestion),
-        also=[AlsoOut(rule=other.rule.id, title=other.title, why=other.why) for other in suggestion.also],
-        recipes=[RecipeOut.model_validate(recipe) for recipe in suggestion.recipes],
+        also=[AlsoOut.from_values(other, rule=other.rule.id) for other in suggestion.also],
     )
 
 
 def _place(advice: RunSuggestions, suggestion: Suggestion) -> PlaceOut:
     place, expected = suggestion.place, suggestion.place.expected
     sizing = advice.sizing(suggestion)
-    return PlaceOut(
+    return PlaceOut.from_values(
+        place,
         group=place.tier,
-        because=place.because,
         expected_gain=None
         if expected is None
-        else ExpectedGainOut(
-            pct=expected.pct,
+        else ExpectedGainOut.from_values(
+            expected,
+            expected.likeness,
+            expected.statement,
             low_pct=expected.low,
             high_pct=expected.high,
-            text=expected.statement.text,
             setting="" if expected.statement.own is not None else expected.statement.setting,
             likeness=expected.likeness.score,
-            same=list(expected.likeness.same),
-            differs=list(expected.likeness.differs),
         ),
-        worth=place.worth,
-        confidence=place.confidence,
         runs_per_side=None if sizing is None else sizing.runs_each,
         cost_gpu_hours=None if sizing is None else sizing.gpu_hours,
-        not_profiled=list(suggestion.assumed),
+        not_profiled=suggestion.assumed,
     )
 
 
@@ -346,33 +326,22 @@ def _fact(advice: RunSuggestions, fact: Fact, value: Any) -> FactOut:
     return FactOut(name=fact.name, value=value, unit=fact.unit, stated_by="" if stated is None else stated.author)
 
 
-def _requirement(requirement: CheckedRequirement) -> RequirementOut:
-    return RequirementOut(text=requirement.text, state=requirement.state, missing=list(requirement.missing))
-
-
 def _changes(advice: RunSuggestions, suggestion: Suggestion) -> ChangesOut:
     diff = change_of(
         suggestion, advice.evaluation_of(suggestion.rule.id).facts, advice.launch, advice.reading.arguments
     )
-    return ChangesOut(
+    return ChangesOut.from_values(
+        diff,
+        suggestion,
         text=suggestion.change_text,
-        fields=[FieldChangeOut.model_validate(change) for change in diff.fields],
         megatron_lm=_framework(diff.megatron_lm),
         megatron_bridge=_framework(diff.bridge),
         environment=_lines(diff.environment),
-        open=list(suggestion.open),
     )
 
 
 def _framework(change: FrameworkChange) -> FrameworkOut:
-    return FrameworkOut(
-        add=change.paste,
-        remove=list(change.remove),
-        fill=list(change.fill),
-        command=change.command,
-        against=change.against,
-        diff=_lines(without_context(change).lines),
-    )
+    return FrameworkOut.from_values(change, add=change.paste, diff=_lines(without_context(change).lines))
 
 
 def _lines(lines: Iterable[DiffLine]) -> list[str]:
@@ -381,24 +350,11 @@ def _lines(lines: Iterable[DiffLine]) -> list[str]:
 
 def _evidence(advice: RunSuggestions, statement: Statement) -> RuleEvidenceOut:
     measured = next((own_result for own_result in advice.own if own_result.result is statement.own), None)
-    return RuleEvidenceOut(
-        level=statement.level,
-        strength=statement.strength,
-        text=statement.text,
+    return RuleEvidenceOut.from_values(
+        statement,
         setting="" if measured else statement.setting,
-        source=statement.source,
-        date=statement.date,
-        older_because=list(statement.expired),
+        older_because=statement.expired,
         measured_here=None
         if measured is None
-        else MeasuredOut(
-            n=measured.result.n,
-            median_gain_pct=measured.result.median_gain_pct,
-            low_pct=measured.result.low_pct,
-            high_pct=measured.result.high_pct,
-            same_stack=measured.result.same_contract,
-            stacks=list(measured.result.stacks),
-            runs=list(measured.runs),
-            experiments=list(measured.experiments),
-        ),
+        else MeasuredOut.from_values(measured, measured.result, same_stack=measured.result.same_contract),
     )

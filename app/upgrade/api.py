@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse, Response
 
 from app.domain.access.principal import Action
@@ -15,7 +15,7 @@ from app.upgrade.pages import COLUMNS, UpgradePage, UpgradeQuery, upgrade_page, 
 from app.upgrade.queries import MeasuredUpgrade
 from app.upgrade.views import titles_of
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these
 from app.web.tables import table_answer, table_format
@@ -54,10 +54,8 @@ def read_upgrade(
     return JSONResponse(storable(_document(page)))
 
 
-class StackChangeOut(BaseModel):
+class StackChangeOut(ApiValue):
     """The change of step time of one stack, with the interval that decided."""
-
-    model_config = ConfigDict(from_attributes=True)
 
     stack_key: str
     job: str
@@ -71,9 +69,7 @@ class StackChangeOut(BaseModel):
     from_runs: int
 
 
-class UpgradeChangeOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class UpgradeChangeOut(ApiValue):
     project: str
     field: str
     from_value: str

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
 from app.access.owners import KEY_LENGTH, Owners
@@ -14,7 +14,7 @@ from app.storage.database import transaction
 from app.storage.watches import Kind, list_watches, stop_watching, watch
 from app.watching.queries import changes_of, watcher_of
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import documented
 
 router = api_router("watching", "/api/v1/watching")
@@ -23,9 +23,7 @@ StackKey = Annotated[str, Path(min_length=KEY_LENGTH, max_length=KEY_LENGTH, des
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 
 
-class WatchOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class WatchOut(ApiValue):
     kind: Kind
     target: str = Field(description="Key of the stack, or number of the regression.")
     project: str
@@ -34,9 +32,7 @@ class WatchOut(BaseModel):
     watched_at: datetime
 
 
-class ChangeOut(BaseModel):
-    model_config = ConfigDict(from_attributes=True)
-
+class ChangeOut(ApiValue):
     at: datetime
     kind: str = Field(description="`run`, `regression` or `stack`.")
     title: str

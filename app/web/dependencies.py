@@ -1,12 +1,13 @@
-"""Routers of API calls, and dependencies of routes: settings, database, read session, log files, rules."""
+"""Routers and answers of API calls, and dependencies of routes: settings, database, read session, log files, rules."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Self
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Request
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -27,6 +28,20 @@ def api_router(tag: str, prefix: str = "/api/v1") -> APIRouter:
 
 def _name(route: APIRoute) -> str:
     return route.name
+
+
+class ApiValue(BaseModel, from_attributes=True):
+    """A type of the API whose fields are attributes of values of the service, by the same names."""
+
+    @classmethod
+    def from_values(cls, *values: object, **others: object) -> Self:
+        """Return the answer with `others`, and each further field from the first of the values that has it."""
+        for name in cls.model_fields.keys() - others.keys():
+            for value in values:
+                if hasattr(value, name):
+                    others[name] = getattr(value, name)
+                    break
+        return cls.model_validate(others)
 
 
 # --- Each request reads in one session, and so through one connection, for the page and its frame.
