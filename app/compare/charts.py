@@ -19,15 +19,17 @@ HEIGHT = 280
 
 
 def series_chart(overlay: Overlay) -> dict[str, Any]:
-    """Return the chart of all lines. Values beyond the axis are drawn at its edge."""
+    """Return the chart of all lines. Values beyond the axis are in a lane above it, as text."""
     points = [row for line in overlay.lines for row in _rows(line, overlay)]
     ranges = any(row["stretch"] > 1 for row in points)
-    spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges))
     offsets = [row["offset"] for row in points]
     first, last = min(offsets), max(offsets)
+    lane = charts.lane_labels([dict(row) for row in points if row["shown"] is None], "offset", last - first)
+    spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges, bool(lane)))
     spec["datasets"] = {
         "points": points,
-        "start": [{"offset": 0, "label": "steady windows begin"}],
+        "lane": lane,
+        "start": [{"offset": 0, "label": "steady windows begin"}] if first <= 0 <= last else [],
         "frame": [{"offset": first, "shown": overlay.low}, {"offset": max(last, first + 1), "shown": overlay.high}],
     }
     spec["description"] = (
@@ -38,12 +40,15 @@ def series_chart(overlay: Overlay) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
+def _specification(title: str, many: bool, ranges: bool, has_lane: bool) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     x = alt.X("offset:Q", title="iterations since the steady window began", scale=alt.Scale(nice=False, padding=6))
     x = x.axis(tickMinStep=1, format=",d")
-    y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
+    scale = alt.Scale(zero=False, nice=False)
+    if has_lane:
+        scale = alt.Scale(zero=False, nice=False, range=[HEIGHT, charts.LANE])
+    y = alt.Y("shown:Q", title=title, scale=scale)
     sides = alt.Scale(domain=list(SIDE_COLOURS), range=list(SIDE_COLOURS.values()))
     colour = alt.Color("side:N", scale=sides, legend=None)
     frame = alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)
@@ -51,7 +56,7 @@ def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
         alt.Chart(alt.NamedData("start")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=alt.X("offset:Q"))
     )
     label = alt.Chart(alt.NamedData("start")).mark_text(align="left", baseline="top", dx=5, color=charts.MUTED)
-    label = label.encode(x=alt.X("offset:Q"), y=alt.value(0), text="label:N")
+    label = label.encode(x=alt.X("offset:Q"), y=alt.value(charts.LANE if has_lane else 0), text="label:N")
     band = alt.Chart(alt.NamedData("points")).mark_area(opacity=charts.BAND_OPACITY, orient="vertical", tooltip=None)
     band = band.encode(x, alt.Y("low:Q"), y2="high:Q", color=colour, detail="run:N")
     lines = alt.Chart(alt.NamedData("points")).mark_line(strokeWidth=1 if many else 1.5, opacity=0.55 if many else 0.85)
@@ -67,8 +72,15 @@ def _specification(title: str, many: bool, ranges: bool) -> dict[str, Any]:
     )
     area = alt.Chart(alt.NamedData("points")).mark_point(size=70, filled=True)
     shown = alt.when(nearest).then(alt.value(1)).otherwise(alt.value(0))
-    area = area.encode(x, y, color=colour, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest)
-    chart = alt.layer(*[frame, rule, label, *([band] if ranges else []), lines, area])
+    zoom = alt.selection_interval(name="zoom", encodings=["x"])
+    area = area.encode(x, y, color=colour, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest, zoom)
+    outside = alt.Chart(alt.NamedData("lane"))
+    place = alt.value(charts.LANE - 10)
+    marks = outside.mark_point(strokeWidth=1.5, opacity=1, size=46)
+    marks = marks.encode(x, y=place, stroke=colour.copy(), tooltip=alt.value(alt.expr(tip)))
+    texts = outside.mark_text(baseline="bottom", dy=-6, color=charts.TEXT, fontSize=11)
+    lane = [marks, texts.encode(x, y=place, text="lane:N")] if has_lane else []
+    chart = alt.layer(*[frame, rule, label, *([band] if ranges else []), lines, *lane, area])
     chart = chart.properties(width="container", height=HEIGHT, config=charts.CONFIG)
     chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     spec: dict[str, Any] = chart.to_dict()
@@ -82,12 +94,15 @@ def stretch_of(overlay: Overlay) -> int:
 
 def _rows(line: TraceLine, overlay: Overlay) -> list[dict[str, Any]]:
     shown = drawn(line, len(overlay.lines))
-    places = [np.clip(values, overlay.low, overlay.high).tolist() for values in (shown.values, shown.low, shown.high)]
+    ends = [np.clip(values, overlay.low, overlay.high).tolist() for values in (shown.low, shown.high)]
     return [
         {
             "offset": offset,
+            "at": offset,
+            "id": offset,
             "iteration": iteration,
-            "shown": at,
+            "value": value,
+            "shown": value if overlay.low <= value <= overlay.high else None,
             "low": low,
             "high": high,
             "text": significant(value),
@@ -96,8 +111,8 @@ def _rows(line: TraceLine, overlay: Overlay) -> list[dict[str, Any]]:
             "href": f"/runs/{line.run}",
             "stretch": shown.stretch,
         }
-        for offset, iteration, value, at, low, high in zip(
-            shown.offsets.tolist(), shown.iterations.tolist(), shown.values.tolist(), *places, strict=True
+        for offset, iteration, value, low, high in zip(
+            shown.offsets.tolist(), shown.iterations.tolist(), shown.values.tolist(), *ends, strict=True
         )
     ]
 

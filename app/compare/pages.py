@@ -193,7 +193,8 @@ class ComparePage:
         self.check_series()
         name = self.shown_series
         columns = read_columns(self._session, self.selection.runs, [name])
-        return overlay(self.comparison, columns, name, self.series.get(name, ""))
+        zoom = (self.selection.first, self.selection.last)
+        return overlay(self.comparison, columns, name, self.series.get(name, ""), zoom)
 
     @property
     def series_chart(self) -> Mapping[str, Any]:
@@ -217,9 +218,9 @@ class ComparePage:
                 "to the highest."
             )
         if shown.outside:
-            notes.append(f"{plural(shown.outside, 'value is', 'values are')} off scale, drawn at the edge.")
+            notes.append(f"{plural(shown.outside, 'iteration')} off scale, on top.")
         if shown.low > 0:
-            notes.append("The axis does not start at zero.")
+            notes.append("Axis not from zero.")
         if shown.missing:
             named = ", ".join(f"#{number}" for number in shown.missing)
             notes.append(f"{named} {plural(len(shown.missing), 'has', 'have', number=False)} no such series.")

@@ -153,11 +153,22 @@ _CHOICES = {"view": ("chart", "table"), "pick": ("", "a", "b")}
 _TITLE = "Invalid filter."
 
 
+def _offset(name: str, text: str, errors: list[FieldError]) -> int | None:
+    if not text:
+        return None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 12):
+        errors.append(FieldError(name, "must be a whole number"))
+        return None
+    return int(text)
+
+
 @dataclass(frozen=True, slots=True)
 class SideSelection:
     """`a` is the baseline, `b` the candidate: run numbers.
 
-    `series`, `view` and `page` belong to the chart. `pick`: the side to choose a run for; `q`: the search text.
+    `series`, `view` and `page` belong to the chart, like the ends of its zoom: `first` and `last` are iterations since
+    the steady windows began, None for the whole. `pick`: the side to choose a run for; `q`: the search text.
     """
 
     a: tuple[int, ...] = ()
@@ -167,6 +178,8 @@ class SideSelection:
     page: int = 1
     pick: str = ""
     q: str = ""
+    first: int | None = None
+    last: int | None = None
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
@@ -185,14 +198,19 @@ class SideSelection:
         page = params.get("page", "").strip() or "1"
         if not (page.isascii() and page.isdigit() and 0 < len(page) <= 9):
             errors.append(FieldError("page", "must be a whole number from 1"))
+        first, last = (_offset(name, params.get(name, "").strip(), errors) for name in ("first", "last"))
         if errors:
             raise InvalidQuery(_TITLE, tuple(errors))
         given = {name: text for name, text in texts.items() if text}
-        return cls(a=a, b=b, page=max(1, int(page)), **given)
+        return cls(a=a, b=b, page=max(1, int(page)), first=first, last=last, **given)
 
     @property
     def runs(self) -> tuple[int, ...]:
         return (*self.a, *self.b)
+
+    @property
+    def is_zoomed(self) -> bool:
+        return self.first is not None or self.last is not None
 
     @property
     def complete(self) -> bool:

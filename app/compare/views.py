@@ -344,9 +344,16 @@ class Overlay:
 
 
 def overlay(
-    comparison: ComparedSides, columns: Mapping[int, Mapping[str, FloatArray]], name: str, unit: str
+    comparison: ComparedSides,
+    columns: Mapping[int, Mapping[str, FloatArray]],
+    name: str,
+    unit: str,
+    zoom: tuple[int | None, int | None] = (None, None),
 ) -> Overlay:
-    """Return the series `name` of all runs; `columns` hold it in addition to those that every comparison has."""
+    """Return the series `name` of all runs; `columns` hold it in addition to those that every comparison has.
+
+    `zoom`: the first and the last offset that are shown; None for the ends.
+    """
     sides: list[tuple[Side, ComparedRun]] = [("a", run) for run in comparison.a]
     sides += [("b", run) for run in comparison.b]
     lines = [line for side, run in sides if (line := _line(side, run, columns[run.id], name)) is not None]
@@ -356,6 +363,7 @@ def overlay(
             TraceLine(line.run, line.side, line.offsets, line.iterations, line.values / 1000, line.inside)
             for line in lines
         ]
+    lines = [line for whole in lines if len((line := _between(whole, *zoom)).values)]
     low, high = _scale(lines)
     label = series_label(name)
     drawn = {line.run for line in lines}
@@ -421,11 +429,22 @@ def _line(side: Side, run: ComparedRun, columns: Mapping[str, FloatArray], name:
     return TraceLine(run.id, side, iterations - start, iterations, values[keep], inside.astype(np.float64))
 
 
+def _between(line: TraceLine, first: int | None, last: int | None) -> TraceLine:
+    keep = np.ones(len(line.values), dtype=bool)
+    if first is not None:
+        keep &= line.offsets >= first
+    if last is not None:
+        keep &= line.offsets <= last
+    return TraceLine(
+        line.run, line.side, line.offsets[keep], line.iterations[keep], line.values[keep], line.inside[keep]
+    )
+
+
 def _scale(lines: Sequence[TraceLine]) -> tuple[float, float]:
     """Return an axis that shows the windows in detail; it does not start at zero."""
     if not lines:
         return 0.0, 1.0
-    # Use the windows where there are any; values far off are drawn at the edge.
+    # Use the windows where there are any; values far off go into a lane.
     ends = [readable_range(window if len(window := line.values[line.inside > 0]) else line.values) for line in lines]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * 0.06 or abs(high) * 0.05 or 1.0

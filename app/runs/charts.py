@@ -29,11 +29,6 @@ MAX_POINTS = 3000
 _BESIDE_WINDOW = 1.0
 """Multiple of the window's range that the axis extends beyond it; values farther off go into the lane above it."""
 
-_LANE = 34
-"""Height in pixels of the lane above the axis, with the values that are off the scale as text."""
-_LABEL_APART = 0.07
-"""Share of the width between two labels of the lane; closer ones would cover each other."""
-
 _BAND_REACH = 1.5
 """A baseline farther off than this is left out, because the run itself would shrink to a line."""
 
@@ -248,7 +243,7 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, baseline: 
     is_slower = bool(figure and band) and figure[0]["value"] >= band[0]["value"]
     return {
         "points": [row for row in rows if "shown" in row],
-        "lane": _labelled([row for row in rows if "shown" not in row], high - low),
+        "lane": charts.lane_labels([row for row in rows if "shown" not in row], "iteration", high - low),
         "window": [{"first": first, "last": last}] if first < last else [],
         "hatch": [line for start, end in _warm_ups(data) for line in _hatch(start, end, high - low)],
         "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
@@ -266,7 +261,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     x = x.axis(tickMinStep=1, format=",d")
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
     if "lane" in drawn:
-        scale = alt.Scale(zero=False, nice=False, range=[charts.HEIGHT, _LANE])
+        scale = alt.Scale(zero=False, nice=False, range=[charts.HEIGHT, charts.LANE])
     y = alt.Y("shown:Q", title=title, scale=scale)
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
@@ -358,7 +353,7 @@ def _lane(alt: Any, x: Any, title: str) -> list[Any]:
     data = alt.Chart(alt.NamedData("lane"))
     mark = data.mark_point(strokeWidth=1.5, opacity=1, size=46, cursor="pointer")
     text = data.mark_text(baseline="bottom", dy=-6, color=charts.TEXT, fontSize=11)
-    place = alt.value(_LANE - 10)
+    place = alt.value(charts.LANE - 10)
     shapes, colours, _ = _looks(alt)
     return [
         mark.encode(x, y=place, shape=shapes, stroke=colours, tooltip=alt.value(alt.expr(_tip(title)))),
@@ -436,16 +431,6 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
             data.iterations, data.values, data.roles, data.log_files, data.log_lines, strict=True
         )
     ]
-
-
-def _labelled(rows: list[dict[str, Any]], width: int) -> list[dict[str, Any]]:
-    """Add the text `lane`, empty where a larger value is too close."""
-    labelled: list[int] = []
-    for row in sorted(rows, key=lambda row: -row["value"]):
-        free = all(abs(row["iteration"] - other) > _LABEL_APART * width for other in labelled)
-        row["lane"] = row["text"] if free else ""
-        labelled += [row["iteration"]] if free else []
-    return rows
 
 
 def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int) -> list[dict[str, Any]]:

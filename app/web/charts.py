@@ -28,6 +28,11 @@ TIME_LABEL = (
 )
 """Labels of an axis of dates: with the time of day if the axis spans less than three days, else each day once."""
 
+LANE = 34
+"""Height in pixels of the lane above the axis, with the values that are off the scale as text."""
+_LABEL_APART = 0.07
+"""Share of the width between two labels of the lane; closer ones would cover each other."""
+
 CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": FONT,
@@ -47,6 +52,16 @@ CONFIG: dict[str, Any] = {
     "axisX": {"grid": False, "domain": True, "domainColor": BORDER},
     "text": {"fontSize": 12, "color": MUTED},
 }
+
+
+def lane_labels(rows: list[dict[str, Any]], field: str, width: int) -> list[dict[str, Any]]:
+    """Add the text `lane` to the rows of a lane, empty where a larger value is too close along `field`."""
+    labelled: list[int] = []
+    for row in sorted(rows, key=lambda row: -row["value"]):
+        free = all(abs(row[field] - other) > _LABEL_APART * width for other in labelled)
+        row["lane"] = row["text"] if free else ""
+        labelled += [row[field]] if free else []
+    return rows
 
 
 def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) -> None:

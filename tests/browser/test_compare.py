@@ -106,6 +106,21 @@ def test_a_point_leads_to_its_run(open_page: OpenPage, runs: dict[str, int]) -> 
     expect(page).to_have_url(re.compile(rf"/runs/{number[1]}$"))
 
 
+def test_the_iterations_zoom_by_a_drag(open_page: OpenPage, runs: dict[str, int]) -> None:
+    page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
+    canvas = page.locator("#compare-series canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 120)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 130, steps=6)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"first=\d+&last=\d+"))
+    settled(page).get_by_role("link", name="All iterations").click()
+    expect(page).not_to_have_url(re.compile("first="))
+
+
 def test_a_row_shows_the_steps_of_its_run_wherever_it_is_pointed_at(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = open_page(f"/runs?project={PROJECT}")
     card = page.locator(".spark-card")

@@ -170,10 +170,35 @@ def test_both_series_are_aligned_at_the_start_of_their_windows(client: TestClien
     starts = {point["side"]: point["iteration"] for point in points if point["offset"] == 0}
     assert starts == {"a": 5, "b": 5}
     assert {point["side"]: point["run"] for point in points} == {"a": a, "b": b}
+    low, high = (corner["shown"] for corner in spec["datasets"]["frame"])
+    assert spec["datasets"]["lane"], "the first iterations are far off"
+    for point in points:
+        is_on_scale = low <= point["value"] <= high
+        assert point["shown"] == (point["value"] if is_on_scale else None), "a mark lies at its value, or in the lane"
+        assert (
+            is_on_scale
+            or {"run": point["run"], "text": point["text"]}.items()
+            <= max(
+                (row for row in spec["datasets"]["lane"] if (row["run"], row["at"]) == (point["run"], point["at"])),
+                key=len,
+            ).items()
+        )
     table = words(client.get(f"/compare/series?a={a}&b={b}&view=table&series=lm_loss", headers=HTMX).text)
     assert re.search(r"−4 12\.10 12\.10 ", table)
     assert re.search(r" 45 \d\.\d+ \d\.\d+ 46 – 8\.\d+", table)
     assert client.get(f"/compare?a={a}&b={b}&series=nothing", headers=HTML).status_code == 422
+
+
+def test_a_zoom_keeps_its_iterations_and_fits_the_axis_to_them(client: TestClient, make: Make) -> None:
+    a, b = make(), make({"ep_overlap": True})
+    address = f"/compare/series?a={a}&b={b}"
+    whole = specification(client.get(address, headers=HTMX).text)["datasets"]
+    block = client.get(f"{address}&first=0&last=9", headers=HTMX).text
+    zoomed = specification(block)["datasets"]
+    assert {point["offset"] for point in zoomed["points"]} == set(range(10))
+    assert zoomed["frame"][1]["shown"] < whole["frame"][1]["shown"]
+    assert f'hx-get="/compare/series?a={a}&amp;b={b}"' in block, "leads back to all iterations"
+    assert client.get(f"/compare?a={a}&b={b}&first=x", headers=HTML).status_code == 422
 
 
 def test_long_series_are_thinned_and_the_page_says_so(client: TestClient, make: Make) -> None:
@@ -181,7 +206,7 @@ def test_long_series_are_thinned_and_the_page_says_so(client: TestClient, make: 
     block = client.get(f"/compare/series?a={a}&b={b}", headers=HTMX).text
     points = specification(block)["datasets"]["points"]
     assert len(points) == 2 * 589
-    assert all(point["low"] <= point["shown"] <= point["high"] for point in points)
+    assert all(point["low"] <= point["shown"] <= point["high"] for point in points if point["shown"] is not None)
     assert "17 iterations" in words(block)
 
 
