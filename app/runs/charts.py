@@ -29,7 +29,7 @@ MAX_POINTS = 3000
 _BESIDE_WINDOW = 1.0
 """Multiple of the window's range that the axis extends beyond it; values farther off go into the lane above it."""
 
-_BAND_REACH = 1.5
+_BAND_REACH = 3
 """A baseline farther off than this is left out, because the run itself would shrink to a line."""
 
 _SECONDS_FROM_MS = 10_000

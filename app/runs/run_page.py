@@ -27,6 +27,7 @@ from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.rules.flags import flags_text
 from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
@@ -35,7 +36,7 @@ from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import WorkingRun, get_run, get_series, working_runs
-from app.runs.verdict_view import VerdictView, rerun_command, verdict_view
+from app.runs.verdict_view import VerdictView, named_runs, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_side, find_experiments
 from app.storage.log_files import LogFiles
@@ -649,12 +650,29 @@ class ConfigRow:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentLead:
-    """The first line on the page of an experiment's run: `side` A or B, its figure, and the result."""
+    """What the page of an experiment's run says in place of a verdict: `side` A or B, its figure, and the result.
+
+    `sides`: the runs that count, by letter. `metrics`: the changes of B against A, empty on the page of a run of A.
+    `other_times`, `other_ms`: step times (ms) of the other side and their centre, None before there is a result.
+    """
 
     experiment_id: int
     side: str
     step_time: str
     result: str
+    sides: Mapping[str, tuple[str, ...]]
+    metrics: Mapping[str, MetricChange | None]
+    other_times: tuple[float, ...]
+    other_ms: float | None
+
+    @property
+    def other_side(self) -> str:
+        return "B" if self.side == "A" else "A"
+
+    @property
+    def compare_query(self) -> str:
+        """Return the query of the compare page; empty while a side has no run that counts."""
+        return f"a={','.join(self.sides['A'])}&b={','.join(self.sides['B'])}" if all(self.sides.values()) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -774,8 +792,33 @@ class RunPage:
         if row is None or steady is None or self.ended_badly or "step_time_ms" not in self.run.metrics:
             return None
         experiment_id, side, result = row
-        letter = "A" if side == "baseline" else "B"
-        return ExperimentLead(experiment_id, letter, step_time(steady.step_time_ms), short_result(result))
+        is_a, change = side == "baseline", result.verdict.step_time if result.verdict else None
+        sides = {"A": result.baseline, "B": result.candidate}
+        others = named_runs(self._session, sides["B" if is_a else "A"])
+        return ExperimentLead(
+            experiment_id,
+            "A" if is_a else "B",
+            step_time(steady.step_time_ms),
+            short_result(result),
+            sides,
+            metrics={} if is_a else result.metrics,
+            other_times=tuple(row.step_time_ms for row in others.values() if row.step_time_ms is not None),
+            other_ms=None if change is None else change.candidate_ms if is_a else change.baseline_ms,
+        )
+
+    @property
+    def changes(self) -> Mapping[str, MetricChange | None]:
+        """Return the changes that the figures show: of the experiment, else of the verdict."""
+        if self.experiment_lead is not None:
+            return self.experiment_lead.metrics
+        return self.verdict.metrics if self.verdict is not None else {}
+
+    @property
+    def compare_query(self) -> str:
+        """Return the query of the compare page; empty without a run to compare with."""
+        if self.experiment_lead is not None:
+            return self.experiment_lead.compare_query
+        return self.verdict.compare_query if self.verdict is not None else ""
 
     @property
     def ended_badly(self) -> bool:
@@ -834,15 +877,19 @@ class RunPage:
         return shown
 
     @property
-    def missing_figures(self) -> list[tuple[str, str]]:
-        """Return unknown figures with the reason."""
+    def missing_figures(self) -> list[tuple[str, list[str]]]:
+        """Return each reason with the figures that are unknown because of it."""
         if self.run.steady_state is None:
             return []
         reasons = {"peak_memory_gib": "not in log"}
         for name, needed in _NEEDED.items():
             if unknown := [field for field in needed if field in self.run.unknown]:
                 reasons[name] = f"needs {', '.join(unknown)}"
-        return [(h.label, reasons.get(h.name, "see warnings")) for h in self.headlines if h.metric is None]
+        missing: dict[str, list[str]] = {}
+        for headline in self.headlines:
+            if headline.metric is None:
+                missing.setdefault(reasons.get(headline.name, "see Health"), []).append(headline.label)
+        return list(missing.items())
 
     @property
     def _gpu_memory(self) -> int | None:
@@ -1105,8 +1152,13 @@ class RunPage:
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:
-        """Return the range of the baseline runs, drawn behind the step times."""
-        if self.verdict is None or self.shown_series != "step_time_ms":
+        """Return the range of the baseline runs, or of the experiment's other side, drawn behind the step times."""
+        if self.shown_series != "step_time_ms":
+            return None
+        if (lead := self.experiment_lead) is not None:
+            label = f"{lead.other_side} of experiment"
+            return charts.baseline_band(lead.other_times, lead.other_ms, self.points.unit, label)
+        if self.verdict is None:
             return None
         verdict = self.verdict
         return charts.baseline_band(

@@ -199,7 +199,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     contrast, comparability, is_experiment = document.contrast, document.comparability, run.purpose == "experiment"
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
-    runs = _mentioned(session, mentioned)
+    runs = named_runs(session, mentioned)
     request = rerun_request(session, run.id, document)
     beside = document.verdict.baseline_used or (contrast.runs if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
@@ -278,7 +278,7 @@ def _older(stored: tuple[StoredVerdict, ...]) -> tuple[OlderVerdict, ...]:
     )
 
 
-def _mentioned(session: Session, runs: Iterable[str]) -> dict[str, Row[Any]]:
+def named_runs(session: Session, runs: Iterable[str]) -> dict[str, Row[Any]]:
     """Name and step time of the runs that are still there, by number."""
     ids = {int(run) for run in runs if run.isdigit()}
     chosen = select_any(RunRow.id, RunRow.name, RunRow.step_time_ms).where(col(RunRow.id).in_(ids))

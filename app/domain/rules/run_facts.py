@@ -339,7 +339,9 @@ def _memory(run: RunReading) -> dict[str, object]:
         gib = run.health.get(key)
         if isinstance(gib, int | float) and not isinstance(gib, bool):
             facts[name] = gib * 2**30 / 1e9
-    gpu, gib = run.contract.get("gpu"), run.health.get("peak_allocated_gib")
+    gpu, gib, figure = run.contract.get("gpu"), run.health.get("peak_allocated_gib"), run.metrics.get("peak_memory_gib")
+    if gib is None and figure is not None:  # documents without a log state the figure only
+        gib = figure.value
     if gpu is not None and isinstance(gpu.value, str) and isinstance(gib, int | float):
         free = headroom_pct(gpu.value, float(gib))
         if free is not None:
