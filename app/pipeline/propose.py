@@ -8,7 +8,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.keys import config_key
-from app.domain.contract.values import is_stated, read_value, same_value, shown
+from app.domain.contract.values import is_stated, read_value, same_value
 from app.domain.experiments.plan import (
     MOST_ASKED_EACH,
     RUNS_EACH,
@@ -22,6 +22,7 @@ from app.domain.experiments.plan import (
     with_launch,
 )
 from app.domain.experiments.values import ExperimentPlan, KnobChange, Sizing
+from app.domain.numbers import contract_value
 from app.domain.rules.change import Changing, OwnIdea
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate
 from app.domain.rules.rule import RuleBook
@@ -249,7 +250,7 @@ def _hold(
     """Return the stack fields, and those that the rule names, with the values to keep."""
     changed = {knob.field for knob in knobs}
     return tuple(
-        (name, shown(contract[name].value))
+        (name, contract_value(contract[name].value))
         for name in dict.fromkeys([*more, *STACK_FIELDS])
         if name in contract and name not in changed and contract[name].value is not None
     )

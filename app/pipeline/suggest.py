@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlmodel import Session, col
 
+from app.domain.contract.values import shown
 from app.domain.experiments.plan import effect_of
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
@@ -24,6 +25,7 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotReady
 from app.pipeline.sizing import JobVariation, job_variation, unplannable_because
 from app.settings import Settings
+from app.storage.experiments import ExperimentItem, experiments_of_stack
 from app.storage.faster_runs import faster_work
 from app.storage.profiles import MeasuredFacts, lent_facts
 from app.storage.readings import StatedFact, in_force
@@ -32,6 +34,9 @@ from app.storage.runs import RunDetail
 from app.storage.stacks import full_record
 from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, select_any
+
+SHOWN_FIRST = 3
+"""Number of suggestions that pages show first."""
 
 # --- Matched A/Bs of this project on the knob that a suggestion changes.
 
@@ -54,6 +59,29 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     return tuple(
         measured(rule, gains, contracts.get(gains[0].run_id, {}), same_contract=own) for rule, own, gains in groups
     )
+
+
+def _experiments_by_rule(
+    session: Session, run: RunDetail, suggestions: Iterable[Suggestion]
+) -> Mapping[str, ExperimentItem]:
+    """Return the newest experiment on the run's stack that makes the change of a suggestion, by rule."""
+    knobs = {row.rule.id: knob for row in suggestions if (knob := knob_of(row.set, run.contract)) is not None}
+    if not knobs or not run.stack_key:
+        return {}
+    experiments = experiments_of_stack(session, run.project_id, run.stack_key)
+    return {
+        rule: experiment
+        for rule, knob in knobs.items()
+        if (experiment := next((row for row in experiments if _makes(row, knob)), None)) is not None
+    }
+
+
+def _makes(experiment: ExperimentItem, knob: Knob) -> bool:
+    result = experiment.result
+    if result.attributed_to:
+        return (result.attributed_to, result.from_value, result.to_value) == (knob.field, knob.now, knob.wanted)
+    changes = [(change.field, shown(change.before), shown(change.after)) for change in experiment.knobs]
+    return changes == [(knob.field, knob.now, knob.wanted)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +155,7 @@ class RunSuggestions:
     """Results of the rules for a run.
 
     `stated`: its facts without derived ones. `job`: how much its launches vary, None if it cannot be a baseline.
+    `experiments`: those on its stack that already make the change of a suggestion, by rule.
     """
 
     advised: AdvisedRun
@@ -137,6 +166,7 @@ class RunSuggestions:
     rules: RulesInForce
     pair: PairSuggestions | None
     job: JobVariation | None
+    experiments: Mapping[str, ExperimentItem]
 
     @property
     def run(self) -> RunDetail:
@@ -170,10 +200,29 @@ class RunSuggestions:
         """Return blockers, then the other suggestions in order."""
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
+    @property
+    def leading(self) -> tuple[Suggestion, ...]:
+        """Return the suggestions that pages show first: those of this run, or the first that most runs have."""
+        useful = [
+            row
+            for row in self.ranked
+            if not row.rule.is_step_of_the_profile and row.place.tier != "slower" and not self.is_rejected(row.rule.id)
+        ]
+        return tuple([row for row in useful if row.place.tier != "other"][:SHOWN_FIRST] or useful[:1])
+
+    def is_rejected(self, rule: str) -> bool:
+        """Return whether an experiment on this stack rejected the change of a rule."""
+        return rule in self.experiments and self.experiments[rule].state == "rejected"
+
     def sizing(self, suggestion: Suggestion) -> Sizing | None:
-        """Return the cost of a suggestion's A/B; None without a measurable change or usable baseline."""
+        """Return the cost of a suggestion's A/B.
+
+        None without a measurable change or usable baseline, or where an experiment measures it already.
+        """
         measurable = suggestion.rule.changes_something or suggestion.set
         if self.job is None or suggestion.kind != "candidate" or not measurable:
+            return None
+        if suggestion.rule.id in self.experiments:
             return None
         return self.job.size(effect_of(suggestion))
 
@@ -231,6 +280,7 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         rules,
         _pair(session, advised, rules, evaluation),
         job,
+        _experiments_by_rule(session, run, evaluation.fired),
     )
 
 
@@ -298,9 +348,9 @@ def first_suggestion(session: Session, settings: Settings, run_id: int) -> First
         advice = suggest(session, run_id, rules_in_force(settings))
     except NotReady:
         return None
-    if not advice.ranked:
+    if not advice.leading:
         return None
-    first = advice.ranked[0]
+    first = advice.leading[0]
     return FirstSuggestion(first.rule.id, first.title, first.why, place_text(first, advice.sizing(first)))
 
 

@@ -185,7 +185,7 @@ class ProfilePage:
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
         if not numbers:
-            return "No wall: exposed communication and idle time are below their thresholds."
+            return "Compute is the wall: exposed communication and idle time are below their thresholds."
         number, wall = max(numbers, key=lambda item: _excess(item[0]))
         figure = f"{number.share:.0%}" if number.share is not None else ""
         return f"{wall.label} is the wall: {number.label} is {figure} of the step (threshold {number.threshold:.0%})."
@@ -329,10 +329,6 @@ class RunWall:
         return self.HEIGHT * min(max(self.share or 0.0, 0.0), 1.0)
 
 
-MOST_NEXT = 2
-"""Suggestions on the page of a run."""
-
-
 class RunWalls:
     """The three walls of a run, as far as its log and its newest usable profile show them."""
 
@@ -343,8 +339,8 @@ class RunWalls:
     @property
     def next(self) -> tuple[tuple[str, str], ...]:
         """Return rule and title of the first suggestions."""
-        ranked = self._advice.ranked if self._advice is not None else ()
-        return tuple((suggestion.rule.id, suggestion.title) for suggestion in ranked[:MOST_NEXT])
+        leading = self._advice.leading if self._advice is not None else ()
+        return tuple((suggestion.rule.id, suggestion.title) for suggestion in leading)
 
     @property
     def walls(self) -> tuple[RunWall, ...]:

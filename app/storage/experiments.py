@@ -167,6 +167,20 @@ def find_experiments(
     return ExperimentListPage(items, total, page, page_size, counts)
 
 
+def experiments_of_stack(session: Session, project_id: int, stack_key: str) -> tuple[ExperimentItem, ...]:
+    """Return the experiments on a stack that were not withdrawn, newest first."""
+    rows = session.execute(
+        _select()
+        .where(
+            col(ExperimentRow.project_id) == project_id,
+            col(ExperimentRow.stack_key) == stack_key,
+            col(ExperimentRow.state) != "withdrawn",
+        )
+        .order_by(col(ExperimentRow.id).desc())
+    )
+    return tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
+
+
 def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:
     """Return the verdict of the newest experiment whose result rests on exactly these runs; None without one."""
     sides = {str(run) for run in baseline}, {str(run) for run in candidate}

@@ -20,6 +20,7 @@ from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
+from app.storage.experiments import ExperimentItem
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
@@ -27,6 +28,7 @@ from app.suggestions.views import (
     GainView,
     MissingView,
     RestsOn,
+    experiment_text,
     fact_row,
     gain_view,
     linked_why,
@@ -68,8 +70,8 @@ class StepRow:
 class SuggestionRow:
     """One suggestion in the list.
 
-    `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B. `slower`: the strongest evidence shows
-    no gain. `is_general`: it applies to nearly every run, or addresses another wall.
+    `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B that no experiment on this stack
+    measures. `experiment`: the one that does.
     """
 
     rule: str
@@ -90,13 +92,10 @@ class SuggestionRow:
     recipe: Recipe | None
     cost: str
     may_plan: bool
-    slower: bool
-    is_general: bool
+    experiment: ExperimentItem | None
     change: str
 
 
-SHOWN_FIRST = 3
-"""Number of suggestions shown; the others are folded."""
 MOST_TITLE_WORDS = 11
 """Words of a title that leave room for the expected gain in a lead of 16 words."""
 MOST_SHOWN_CHANGES = 4
@@ -113,15 +112,20 @@ class NextPage:
         self.run = advice.run
         self.wall = advice.evaluation.wall
 
+    experiment_text = staticmethod(experiment_text)
+
     @property
     def answer(self) -> str:
         """Return the lead of the page."""
-        evaluation, blockers = self._advice.evaluation, self._advice.evaluation.blockers
+        blockers = self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
             return f"Resolve this blocker first: {sentence(blockers[0].title)}{more}"
-        if evaluation.suggestions:
-            first = evaluation.suggestions[0]
+        if self._advice.leading:
+            first = self._advice.leading[0]
+            if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
+                title = f"{sentence(first.title)} " if len(first.title.split()) <= MOST_TITLE_WORDS - 2 else ""
+                return f"{title}{experiment_text(experiment)}."
             if first.place.tier == "other" and not self._low_mfu:
                 return f"No measured or published gain applies here. Next: {sentence(first.title)}"
             gain = gain_view(first)
@@ -137,7 +141,7 @@ class NextPage:
         evaluation = self._advice.evaluation
         if evaluation.facts.get("low_utilization") is not True:
             return ""
-        if evaluation.suggestions[0].place.tier in ("health", "regression", "unjudged"):
+        if self._advice.leading[0].place.tier in ("health", "regression", "unjudged"):
             return ""
         mfu = evaluation.facts.get("mfu")
         return f"MFU is only {100 * mfu:.0f}\u202f%. " if isinstance(mfu, float) else ""
@@ -170,8 +174,8 @@ class NextPage:
     @property
     def ranked(self) -> list[SuggestionRow]:
         """Return the suggestions shown without unfolding: those of this run, or the first that most runs have."""
-        rows = [row for row in self._ranked if not row.slower]
-        return [row for row in rows if not row.is_general][:SHOWN_FIRST] or rows[:1]
+        leading = {suggestion.rule.id for suggestion in self._advice.leading}
+        return [row for row in self._ranked if row.rule in leading]
 
     @property
     def others(self) -> list[SuggestionRow]:
@@ -248,8 +252,7 @@ class NextPage:
             recipe=next(iter(suggestion.recipes), None),
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
-            slower=suggestion.place.tier == "slower",
-            is_general=suggestion.place.tier == "other",
+            experiment=advice.experiments.get(rule.id),
             change=_change_text(suggestion, advice.evaluation_of(rule.id).facts),
         )
 

@@ -7,8 +7,7 @@ from functools import partial
 from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
-from app.domain.contract.values import shown
-from app.domain.numbers import axis_limit_pct, plural
+from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import Statement
@@ -18,11 +17,13 @@ from app.domain.rules.rule import PublishedResult, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
 from app.errors import NotFound
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text
+from app.storage.experiments import ExperimentItem
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.views import (
     FactRow,
     GainView,
     RestsOn,
+    experiment_text,
     fact_row,
     gain_view,
     href_of,
@@ -97,6 +98,13 @@ class StepPage:
     def _change(self, suggestion: Suggestion) -> ChangeDiff:
         advice = self._advice
         return change_of(suggestion, self._evaluation.facts, advice.launch, advice.reading.arguments)
+
+    @property
+    def experiment(self) -> ExperimentItem | None:
+        """Return the experiment on the run's stack that makes this change; None without one."""
+        return self._advice.experiments.get(self.rule.id)
+
+    experiment_text = staticmethod(experiment_text)
 
     @property
     def state(self) -> str:
@@ -270,7 +278,7 @@ class StepPage:
         names = dict.fromkeys([*self.rule.hints.hold, *stack])
         contract = self.run.contract
         return [
-            (name, shown(contract[name].value))
+            (name, contract_value(contract[name].value))
             for name in names
             if name in contract and name not in changed and contract[name].value is not None
         ]

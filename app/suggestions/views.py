@@ -9,13 +9,14 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
-from app.domain.numbers import gain_change, plural
+from app.domain.numbers import change_text, gain_change, plural
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
 from app.pipeline.suggest import RunSuggestions
+from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
@@ -193,11 +194,23 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
     if expected is not None:
         own = expected.statement.own
         evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
+        if own is not None and suggestion.place.tier == "regression":  # suspects state the change in that direction
+            evidence += f", {change_text(expected.pct).figure} the other way"
         return GainView(expected.pct, expected.low, expected.high, evidence)
     if forecast is None or forecast.gain_pct is None:
         return None
     low, high = forecast.gain_range_pct or (forecast.gain_pct, forecast.gain_pct)
     return GainView(forecast.gain_pct, low, high, "planner")
+
+
+_DECIDED = {"accepted": "accepted this change", "rejected": "rejected this change", "done": "measured this change"}
+
+
+def experiment_text(experiment: ExperimentItem) -> str:
+    """Format what an experiment says about a suggestion: `Experiment #1 accepted this change: 3.9 % faster`."""
+    gain = experiment.result.gain if experiment.state in _DECIDED else None
+    result = "" if gain is None else f": {gain_change(gain.pct).figure}"
+    return f"Experiment #{experiment.id} {_DECIDED.get(experiment.state, 'is measuring this change')}{result}"
 
 
 def _where(own: OwnResult) -> str:

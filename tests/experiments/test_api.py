@@ -188,7 +188,7 @@ def test_a_journey_is_a_tree_that_goes_on_from_the_winner(client: TestClient, en
         ]
     text = client.get(f"/api/v1/journeys/{winner}?format=mermaid").text
     assert text.startswith("flowchart TD\n")
-    assert "ep_overlap = true: 20.0" in text
+    assert "ep_overlap = on: 20.0" in text
     assert client.get(f"/api/v1/journeys/{winner}?format=dot").text.startswith("digraph journey {")
     assert_problem(client.get("/api/v1/journeys/9999"), 404)
 
@@ -277,7 +277,7 @@ def test_an_idea_of_ones_own_needs_no_rule(engine: Engine) -> None:
         "ep_overlap": (False, True),
         "dispatcher": ("alltoall", "deepep"),
     }
-    assert experiment.title == "ep_overlap: false to true, dispatcher: alltoall to deepep"
+    assert experiment.title == "ep_overlap: off to on, dispatcher: alltoall to deepep"
     assert any("cannot be attributed" in text for text in experiment.plan.warnings)
     assert "--moe-flex-dispatcher-backend deepep" in experiment.plan.change.commands[0].add
 

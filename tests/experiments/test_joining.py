@@ -152,7 +152,7 @@ def test_a_run_of_another_configuration_does_not_count(engine: Engine, planned: 
     (run,) = add_runs(engine, read(engine, planned).tag, [25_000.0], fields=fields)
     assert "`recompute_modules`" in why_not(engine, planned, run)
     (unchanged,) = add_runs(engine, read(engine, planned).tag, [25_000.0], fields={})
-    assert "`ep_overlap` is false" in why_not(engine, planned, unchanged)
+    assert "`ep_overlap` is off" in why_not(engine, planned, unchanged)
 
 
 def test_quarantine_takes_a_run_out_of_the_result_and_release_brings_it_back(engine: Engine, planned: int) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.experiments.journey import make_journey
-from app.domain.numbers import gpu_hours
+from app.domain.numbers import change_text, gpu_hours
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from tests.domain.experiments.test_experiments import ROOT, step
@@ -61,19 +61,16 @@ def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client
     run = make_baseline(engine)
     advice = client.get(f"/api/v1/runs/{run}/suggestions").json()
     first = advice["suggestions"][0]
+    paths = (f"runs/{run}/next", f"runs/{run}/next/{first['rule']}", f"runs/{run}/journey")
+    pages = {path: text(client, f"/{path}") for path in (*paths, f"api/v1/runs/{run}/report.md")}
     planned = client.post("/api/v1/experiments", json={"run": run, "rule": first["rule"], "author": "mara"}).json()
+    pages["experiment"] = text(client, f"/experiments/{planned['id']}")
     sizing = planned["plan"]["sizing"]
     runs, hours = first["place"]["runs_per_side"], first["place"]["cost_gpu_hours"]
     assert (planned["runs_each"], sizing["gpu_hours"]) == (runs, hours)
     assert sizing["spread_from"] == "series"
-    for path in (
-        f"runs/{run}/next",
-        f"runs/{run}/next/{first['rule']}",
-        f"runs/{run}/journey",
-        f"api/v1/runs/{run}/report.md",
-        f"experiments/{planned['id']}",
-    ):
-        read = " ".join(re.sub(r"<[^>]+>", " ", text(client, f"/{path}")).split())
+    for path, page in pages.items():
+        read = " ".join(re.sub(r"<[^>]+>", " ", page).split())
         # Later suggestions have their own figures.
         assert re.findall(r"(\d+) runs? per side", read)[:1] == [str(runs)], path
         assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(hours)], path
@@ -94,7 +91,7 @@ def test_a_rule_that_changes_nothing_offers_no_plan(client: TestClient, baseline
 def test_the_page_says_what_to_paste_for_each_side(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=2)
     page = text(client, f"/experiments/{number}")
-    assert "ep_overlap false" in page
+    assert "ep_overlap off" in page
     assert "--overlap-moe-expert-parallel-comm" in page
     for side in ("baseline", "candidate"):
         part = page[page.index(f'id="side-{side}"') :]
@@ -149,6 +146,46 @@ def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine:
     assert "A/B" not in badges, "no second verdict"
     assert f'href="/experiments/{number}">Open experiment' in own_page
     assert re.search(r"\d+ (more )?runs? per side", page)
+
+
+def test_a_run_of_an_experiment_has_the_figures_of_the_experiment_and_no_verdict(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    tag = read(engine, number).tag
+    run, _ = add_runs(engine, tag, FAST)
+    (other,) = add_runs(engine, tag, [31_300.0], side="baseline")
+    change = read(engine, number).result.metrics["step_time_ms"]
+    assert change is not None
+    shown = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
+    page = text(client, f"/runs/{run}")
+    figures = page[page.index('id="figures"') :]
+    assert 'id="verdict"' not in page
+    assert shown.figure in figures
+    assert shown.interval in figures
+    chart = client.get(f"/runs/{run}/chart", headers={"HX-Request": "true"}).text
+    assert re.search(r"A of experiment,\s+2 runs", chart)
+    page = text(client, f"/runs/{other}")
+    assert 'id="verdict"' not in page
+    assert 'class="change' not in page[page.index('id="figures"') :], "A is what B is measured against"
+
+
+@pytest.mark.parametrize("decision", ["accept", "reject"])
+def test_a_decided_change_is_not_offered_again(
+    client: TestClient, engine: Engine, baseline: int, decision: str
+) -> None:
+    plans = f'href="/runs/{baseline}/next/eo-enable#plan"'
+    assert plans in text(client, f"/runs/{baseline}/next")
+    number = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    client.post(f"/experiments/{number}", data={"decision": decision, "note": "needs memory", **AUTHOR})
+    page = text(client, f"/runs/{baseline}/next")
+    assert plans not in page
+    assert f'data-experiment="{number}"' in page
+    leading = re.findall(r'class="suggestion leading [^"]+"\s+id="s-([\w-]+)"', page)
+    assert ("eo-enable" in leading) is (decision == "accept")
+    assert re.findall(r'data-suggestion="([\w-]+)"', text(client, f"/runs/{baseline}/profiled")) == leading
+    assert f'data-experiment="{number}"' in text(client, f"/runs/{baseline}/next/eo-enable")
 
 
 PRIMARY = re.compile(r'class="button primary"[^>]*?value="(\w+)"')
@@ -294,7 +331,7 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})
     won = text(client, address)
     assert 'id="waterfall"' in won
-    assert ">ep_overlap true</text>" in won
+    assert ">ep_overlap on</text>" in won
     assert "20.2" in won  # step time, 31.31 s to 25 s
 
 

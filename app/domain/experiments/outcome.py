@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
-from app.domain.contract.values import same_value, shown
+from app.domain.contract.values import same_value
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
-from app.domain.numbers import gain_change, plural, signed
+from app.domain.numbers import contract_value, gain_change, plural, signed
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, compare_contracts
@@ -149,7 +149,8 @@ def _not_active(applicant: Applicant, side: Side, knobs: Sequence[KnobChange]) -
             continue
         if same_value(knob.field, activity.requested.value, wanted):
             why = f" ({activity.active.detail})" if activity.active.detail else ""
-            return f"`{knob.field}` = {shown(wanted)} was requested, but {shown(activity.active.value)} was active{why}"
+            active = contract_value(activity.active.value)
+            return f"`{knob.field}` = {contract_value(wanted)} was requested, but {active} was active{why}"
     return ""
 
 
@@ -171,7 +172,7 @@ def differences(run: RunRecord, expected: Mapping[str, Stated]) -> list[Differen
 
 
 def _value(stated: Stated | None) -> str:
-    return "unknown" if stated is None else shown(stated.value)
+    return "unknown" if stated is None else contract_value(stated.value)
 
 
 # --- The sentence of an experiment's result. Certainty uses the words of verdicts.

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from app.domain.contract.fields import FIELDS
-from app.domain.contract.values import shown
+from app.domain.numbers import contract_value
 from app.domain.run import EvidenceLevel, Value
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun, Prior, Verdict
@@ -32,11 +32,11 @@ class KnobChange:
 
     @property
     def before_text(self) -> str:
-        return shown(self.before) if self.known else "unknown"
+        return contract_value(self.before) if self.known else "unknown"
 
     @property
     def after_text(self) -> str:
-        return shown(self.after)
+        return contract_value(self.after)
 
     @property
     def meaning(self) -> str:

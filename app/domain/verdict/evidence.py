@@ -186,7 +186,7 @@ def _past_sentence(past: PastResults) -> str:
     where = f"on {plural(len(past.stacks), 'stack')}"
     if past.n == 1:
         return f"Measured once before, {where}: {change.figure}."
-    return f"Median of {past.n} A/Bs {where}: {change.figure} ({change.interval})."
+    return f"Median of {past.n} A/Bs {where}: {change.figure} (each {change.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
