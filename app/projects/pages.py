@@ -26,6 +26,7 @@ from app.projects.verdicts import ProjectPolicy, get_policy, limits_text, read_l
 from app.settings import Settings
 from app.storage.database import ListPage
 from app.storage.projects import find_project
+from app.storage.standings import containers_of_stacks
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
 from app.web.charts import availability_summary, availability_table
@@ -156,12 +157,14 @@ Saved = Literal["", "defaults", "rules", "verdicts"]
 @requires(Action.READ)
 def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
     query = ListQuery.from_params(request.query_params)
-    page = ListPage.cut(newest_containers(session), query.page, query.page_size)
+    containers = newest_containers(session)
+    page = ListPage.cut(containers, query.page, query.page_size)
     items = find_availability(session, page.items)
     table, summary = availability_table(items), availability_summary(items)
     return render(
         request, "projects/availability.html", block="containers", address=query.address("/availability"),
         table=table, answer=summary, page=page, query=query,
+        without_logs=sorted(name.rpartition("/")[2] for name in containers_of_stacks(session) - set(containers)),
     )  # fmt: skip
 
 

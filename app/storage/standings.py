@@ -222,6 +222,11 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
     return documents[0] if documents else None
 
 
+def containers_of_stacks(session: Session) -> set[str]:
+    """Return the containers of the newest runs of all stacks, without the empty one."""
+    return set(session.execute(select_any(StandingRow.container).distinct()).scalars()) - {""}
+
+
 _index_of: UntilRankedAgain[tuple[HardwareFamily, ...]] = UntilRankedAgain(32)
 
 

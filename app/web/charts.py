@@ -246,10 +246,8 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
     if not missing:
         containers = plural(len({item.container for item in items}), "container")
         return f"In {containers}, every dispatcher that was tried works."
-    names = sorted(
-        {f"{item.dispatcher} in {(item.container or 'an unknown container').rpartition('/')[2]}" for item in missing}
-    )
-    return f"Not available: {', '.join(names[:3])}{' and others' if len(names) > 3 else ''}."
+    tried = plural(len(items), "tried combination")
+    return f"{len(missing)} of {tried} of container and dispatcher {'does' if len(missing) == 1 else 'do'} not work."
 
 
 # --- The bar of a training step: its parts side by side (`templates/components/step_bar.html`).
