@@ -12,8 +12,8 @@ from app.domain.ranking.standings import Interval
 HEIGHT = 300
 """Pixels of the drawing; horizontal positions are in percent of its width."""
 _TOP, _BOTTOM = 8, HEIGHT - 28
-_LEFT, _RIGHT = 12.0, 78.0
-"""The first and the last EP degree: tick labels stand left of them, names of dispatchers right."""
+_LEFT, _RIGHT = 3.0, 97.0
+"""The first and the last EP degree. The stylesheet keeps space for tick labels left and names of dispatchers right."""
 _ROOM = 0.08
 """Free share above and below the results."""
 _TICKS = 4
@@ -86,7 +86,7 @@ def ep_picture(matrix: EpMatrix, beyond: Sequence[int] = ()) -> EpPicture | None
         EpLine(name, marks, label_y, _SHIFT * (place - (len(drawn) - 1) / 2))
         for place, ((name, marks), label_y) in enumerate(zip(drawn, labels, strict=True))
     )
-    return EpPicture(columns, tuple((_tick_text(tick, unit), y_of(tick)) for tick in _ticks(low, high)), lines)
+    return EpPicture(columns, tuple((tick_text(tick, unit), y_of(tick)) for tick in round_ticks(low, high)), lines)
 
 
 def _ends(result: Interval) -> tuple[float, float]:
@@ -96,7 +96,7 @@ def _ends(result: Interval) -> tuple[float, float]:
     )
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def round_ticks(low: float, high: float) -> list[float]:
     """Return the round step times in the range."""
     rough = (high - low) / _TICKS
     size = 10.0 ** math.floor(math.log10(rough))
@@ -104,7 +104,7 @@ def _ticks(low: float, high: float) -> list[float]:
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
-def _tick_text(milliseconds: float, unit: TimeUnit) -> str:
+def tick_text(milliseconds: float, unit: TimeUnit) -> str:
     return f"{milliseconds / 1000:,.10g}{THIN}s" if unit == "s" else f"{milliseconds:,.10g}{THIN}ms"
 
 

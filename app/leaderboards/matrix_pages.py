@@ -1,6 +1,7 @@
 """`/leaderboards/{hardware}/{family}/matrix` and `/graphs`: results that differ in one axis, and their API."""
 
 import json
+import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,13 +38,14 @@ from app.domain.report.values import storable
 from app.domain.rules.derive import derive
 from app.domain.rules.rule import PublishedResult, RuleBook
 from app.domain.run import Activity, Value
+from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
 from app.leaderboards.ep_picture import EpPicture, ep_picture
 from app.leaderboards.words import label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
-from app.storage.stacks import names_of_titles
+from app.storage.stacks import full_records, names_of_titles
 from app.storage.standings import check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 from app.web.access_rule import requires
@@ -183,6 +185,22 @@ class MatrixPage:
         return next(chain[EpPlan | EmptyCell](gaps, plans), None)
 
     @property
+    def best_apart(self) -> str:
+        """Return `hybridep at EP32, alltoall at EP16` if the fastest results of dispatchers have different degrees.
+
+        Empty for several matrices: the leaderboard has a ranking for each.
+        """
+        if len(self.matrices) != 1:
+            return ""
+        matrix = self.matrices[0].matrix
+        best: dict[str, tuple[float, int]] = {}
+        for ep, column in matrix.columns.items():
+            for cell in column:
+                best[cell.name] = min(best.get(cell.name, (math.inf, 0)), (cell.step_time_ms.value, ep))
+        degrees = [(time, f"{name} at EP{ep}") for name, (time, ep) in best.items()]
+        return ", ".join(text for _, text in sorted(degrees)) if len({ep for _, ep in best.values()}) > 1 else ""
+
+    @property
     def answer(self) -> str:
         if not self.matrices:
             return "No stack has runs of two dispatchers or two EP degrees yet."
@@ -317,6 +335,15 @@ class PublishedGain:
     is_faster: bool
 
 
+@dataclass(frozen=True, slots=True)
+class NearestGraphRuns:
+    """The run without graphs and the run with graphs that differ least. `fields`: in what else they differ."""
+
+    without: int
+    with_graphs: int
+    fields: tuple[str, ...]
+
+
 class LedgerPage:
     """The data of the template."""
 
@@ -335,6 +362,8 @@ class LedgerPage:
             for name in scopes
         )  # fmt: skip
         self.published = tuple(_published(book, self.family, self.hardware))
+        self.near = None if gains else _nearest_pair(session, [item for item in seen if item.steps and not item.oom])
+        self.most_gib = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
 
     @property
     def plan_from(self) -> int | None:
@@ -475,6 +504,26 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
         captured=sum(run.shown is True and not run.capture_failed for run in runs),
         plan_from=max((run.id for run in runs if run.steps > 0 and not run.oom), default=None),
     )
+
+
+_NEIGHBOURS = 12
+"""Runs with graphs, the nearest in number, that a run without graphs is compared with."""
+_MOST_WITHOUT = 3
+
+
+def _nearest_pair(session: Session, runs: Sequence[_GraphRun]) -> NearestGraphRuns | None:
+    """Return the runs with and without graphs that differ in the fewest other fields; None without both."""
+    without = [run.id for run in runs if run.scope == NO_GRAPHS][-_MOST_WITHOUT:]
+    others = [run.id for run in runs if run.scope != NO_GRAPHS]
+    pairs = [(a, b) for a in without for b in sorted(others, key=lambda run: abs(run - a))[:_NEIGHBOURS]]
+    records = full_records(session, sorted({run for pair in pairs for run in pair}))
+    near = []
+    for a, b in pairs:
+        if str(a) in records and str(b) in records:
+            comparability = compare_contracts(records[str(a)], records[str(b)])
+            fields = tuple(item.field for item in (*comparability.stack, *comparability.knobs))
+            near.append(NearestGraphRuns(a, b, tuple(name for name in fields if not name.startswith("graph_"))))
+    return min(near, key=lambda pair: len(pair.fields), default=None)
 
 
 def _gains(stacks: Sequence[MatrixStack], peaks: Mapping[int, float]) -> Iterable[Gained]:

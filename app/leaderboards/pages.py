@@ -204,6 +204,13 @@ class LeaderboardPage:
         return board_picture(stack, board, points)
 
     @property
+    def unranked_containers(self) -> list[str]:
+        """Return the containers on this page in which no dispatchers are ranked, without their registries."""
+        ranked = {item.container for item in self.standings.items if any(b.is_ranking for b in item.standings.boards)}
+        others = {item.container for item in self.standings.items} - ranked - {""}
+        return sorted(container.rpartition("/")[2] for container in others)
+
+    @property
     def tells_wins(self) -> bool:
         """Return whether there are enough rankings to count who won."""
         return sum(summary.rankings for summary in self.standings.summaries) >= FEWEST_RANKINGS

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 from app.domain.numbers import change_text, gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, listed
 from app.domain.run import Value
+from app.leaderboards.ep_picture import round_ticks, tick_text
+from app.leaderboards.words import day_text
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
 
@@ -15,11 +17,13 @@ SAME = ("gpus", "seq_len", "gbs", "precision")
 """Fields that a published step time must state with the values of the stack to be drawn with it."""
 _MOST_PUBLISHED = 1
 """The fastest one is enough to aim at."""
+_ROOM = 0.1
+"""Free share of the axis before the fastest and after the slowest result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankingBar:
-    """Lengths in percent of the longest; `low` and `high`: ends of the 95 % interval, equal without one.
+    """Places on the axis in percent; `low` and `high`: ends of the 95 % interval, equal without one.
 
     `time` is empty for a dispatcher that is not in the container.
     """
@@ -27,7 +31,7 @@ class RankingBar:
     kind: Literal["measured", "published", "missing"]
     label: str
     href: str
-    length: float = 0.0
+    at: float = 0.0
     low: float = 0.0
     high: float = 0.0
     time: str = ""
@@ -37,16 +41,17 @@ class RankingBar:
 
 @dataclass(frozen=True, slots=True)
 class BoardPicture:
-    """`lead`: the result as a sentence; `longest`: the step time at the end of the axis.
+    """`lead`: the result as a sentence; `ticks`: round step times with their places on the axis in percent.
 
-    `published`: the range of published TFLOP/s/GPU where no published step time is comparable, else empty. `leader`:
-    the newest run of the fastest dispatcher.
+    `basis`: the number of runs and their dates. `published`: the range of published TFLOP/s/GPU where no published
+    step time is comparable, else empty. `leader`: the newest run of the fastest dispatcher.
     """
 
     title: str
     bars: tuple[RankingBar, ...]
     lead: str
-    longest: str
+    ticks: tuple[tuple[str, float], ...]
+    basis: str
     published: str
     leader: str
 
@@ -56,20 +61,35 @@ class BoardPicture:
         return "; ".join(f"{bar.label} {bar.time or 'not in this container'} {bar.gain}".strip() for bar in self.bars)
 
 
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, times: Sequence[float]) -> Self:
+        """Return the axis of these step times with a little room on both sides."""
+        room = (max(times) - min(times) or max(times)) * _ROOM
+        return cls(max(0.0, min(times) - room), max(times) + room)
+
+    def place(self, time: float) -> float:
+        return round(100 * (time - self.low) / (self.high - self.low), 2)
+
+
 def board_picture(stack: StoredStandings, board: Board, published: Iterable[Reference]) -> BoardPicture:
     """Return the picture of a ranking. `published`: figures of the same model family."""
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
     times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
-    ends = [entry.step_time_ms.high or 0.0 for entry in board.entries]
-    longest, unit = max([*times, *ends]), time_unit_of(times)
-    bars = [_measured(entry, longest, step_time(entry.step_time_ms.value, unit)) for entry in board.entries]
+    ends = [end for entry in board.entries for end in (entry.step_time_ms.low, entry.step_time_ms.high) if end]
+    axis, unit = _Axis.of([*times, *ends]), time_unit_of(times)
+    bars = [_measured(entry, axis, step_time(entry.step_time_ms.value, unit)) for entry in board.entries]
     names = {entry.dispatcher for entry in board.entries}
     bars += [
         RankingBar(
             "published", _publisher(item), f"/references/{item.id}",
-            length=100 * (item.point.step_time_ms or 0.0) / longest,
+            at=axis.place(item.point.step_time_ms or 0.0),
             time=step_time(item.point.step_time_ms or 0.0, unit), gain="published", runs=item.point.date,
         )
         for item in beside
@@ -83,7 +103,8 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         stack.name,
         tuple(bars),
         f"{lead_sentence(board)}{_behind(board.entries[0], beside)}.",
-        step_time(longest, unit),
+        tuple((tick_text(tick, unit), axis.place(tick)) for tick in round_ticks(axis.low, axis.high)),
+        _basis(board),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
     )
@@ -135,17 +156,26 @@ def published_range(points: Sequence[Reference]) -> str:
     return low if low == high else f"{low}\u2013{high}"
 
 
+def _basis(board: Board) -> str:
+    """Return `14 runs, 31 Aug to 12 Sep`; empty without dates."""
+    stretch = board.stretch
+    if stretch is None:
+        return ""
+    first, last = day_text(stretch.first_at), day_text(stretch.last_at)
+    return f"{plural(stretch.runs, 'run')}, {first}" + (f" to {last}" if last != first else "")
+
+
 def _publisher(reference: Reference) -> str:
     dispatcher = reference.point.contract.get("dispatcher")
     return f"{reference.point.measured_by}, {dispatcher}" if dispatcher else reference.point.measured_by
 
 
-def _measured(entry: Entry, longest: float, time: str) -> RankingBar:
+def _measured(entry: Entry, axis: _Axis, time: str) -> RankingBar:
     figure = entry.step_time_ms
     low, high = figure.low or figure.value, figure.high or figure.value
     return RankingBar(
         "measured", entry.dispatcher, f"/runs/{entry.runs[-1]}",
-        length=100 * figure.value / longest, low=100 * low / longest, high=100 * high / longest,
+        at=axis.place(figure.value), low=axis.place(low), high=axis.place(high),
         time=time, gain=_gain(entry), runs=plural(len(entry.runs), "run"),
     )  # fmt: skip
 

@@ -86,11 +86,11 @@ def stretch_sentence(stretch: BoardSegment) -> str:
     """Return which code a board is based on; empty when it is the newest code."""
     if not stretch.changes_since:
         return ""
-    changed = f", first on {_day(stretch.changed_at)}" if stretch.changed_at else ""
+    changed = f", first on {day_text(stretch.changed_at)}" if stretch.changed_at else ""
     times = "once" if stretch.changes_since == 1 else f"{stretch.changes_since} times"
     runs = plural(stretch.runs, "run")
     return (
-        f"Based on {runs} at the same code speed, {_day(stretch.first_at)} to {_day(stretch.last_at)}. "
+        f"Based on {runs} at the same code speed, {day_text(stretch.first_at)} to {day_text(stretch.last_at)}. "
         f"The speed changed {times} since{changed}; newer runs lack some dispatchers."
     )
 
@@ -127,5 +127,5 @@ def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple
     return tuple(tie_sentence(comparison) for comparison in own if comparison.tie)
 
 
-def _day(time: datetime) -> str:
+def day_text(time: datetime) -> str:
     return time.astimezone(UTC).strftime("%Y-%m-%d")

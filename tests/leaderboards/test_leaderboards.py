@@ -104,15 +104,18 @@ def test_a_pair_without_runs_shows_published_figures_and_links_to_the_planner(cl
     assert client.get("/leaderboards/h100/deepseek-v3/standings.csv").status_code == 404
 
 
-def test_a_single_ranking_is_drawn_as_bars_with_what_could_not_run(client: TestClient, stacks: dict[str, str]) -> None:
+def test_a_single_ranking_is_drawn_to_scale_with_what_could_not_run(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get(PAGE, params={"stack": stacks["leader"]}).text
     picture = page[page.index('id="picture"') : page.index("</section>", page.index('id="picture"'))]
     standings = client.get("/api/v1/leaderboards", params={"stack": stacks["leader"]}).json()["items"][0]
     entries = standings["boards"][0]["entries"]
     times = [entry["step_time_ms"]["value"] for entry in entries]
-    longest = max(entry["step_time_ms"]["high"] or entry["step_time_ms"]["value"] for entry in entries)
-    lengths = [float(text) for text in re.findall(r'<rect y="2" width="([\d.]+)%"', picture)]
-    assert lengths[: len(times)] == pytest.approx([100 * time / longest for time in times], abs=0.01)
+    places = [float(text) for text in re.findall(r'<circle cx="([\d.]+)%"', picture)]
+    ticks = re.findall(r'<text x="([\d.]+)%" y="14">([\d,.]+)', picture)
+    (first, start), (last, end) = [(float(x), float(text.replace(",", ""))) for x, text in (ticks[0], ticks[-1])]
+    unit = 1000 if max(times) >= 10_000 else 1
+    per_ms = (last - first) / ((end - start) * unit)
+    assert places == pytest.approx([first + (time - start * unit) * per_ms for time in times], abs=0.02)
     assert [entry["dispatcher"] for entry in entries] == re.findall(r'dispatcher (\w+)">', picture)[: len(entries)]
     assert 'id="picture"' not in client.get(PAGE).text  # several rankings: the gains are the picture
 
