@@ -1,6 +1,7 @@
 """Cost of one more run in a long stack: `.venv/bin/python -m bench.stack [--runs 5000]`.
 
-Stacks of 40, 1,000 and `--runs` runs on SQLite, each with a lasting change every 80 runs, judged by the real judge.
+Stacks of 40, 1,000 and `--runs` runs on SQLite with a lasting change every 80 runs, and one of 40 runs that slowed down
+at its 20th, so that it has an open regression like the long ones. The real judge judges them.
 Then it judges a new run and ranks the stack, alternating between the stacks so that the ratios hold on a busy machine.
 It prints processor time and SQL statements of judging and of ranking.
 """
@@ -30,10 +31,26 @@ from app.storage.visible import see_every_project
 from bench.options import count, parser
 from tests.builders import FIRST_PLACE, make_stack
 
-SHORT, LONG = 40, 1000
 ROUNDS = 15
-CHANGE_EVERY = 80
 LEVELS = (400.0, 412.0, 424.5)
+
+
+@dataclass(frozen=True)
+class Stack:
+    runs: int
+    change_every: int = 80
+
+    @property
+    def project(self) -> str:
+        return f"of-{self.runs}-{self.change_every}"
+
+    def level(self, number: int) -> float:
+        """Return the step time (ms) of a run, without its variation."""
+        return LEVELS[number // self.change_every % len(LEVELS)]
+
+
+SHORT, LONG = Stack(40), Stack(1000)
+SHORT_WITH_REGRESSION = Stack(40, change_every=20)
 
 
 @dataclass
@@ -55,23 +72,23 @@ class Statements:
         self.count += 1
 
 
-def fill(engine: Engine, settings: Settings, runs: int) -> None:
-    draw = np.random.default_rng(runs)
-    times = [LEVELS[number // CHANGE_EVERY % 3] * math.exp(0.005 * draw.standard_normal()) for number in range(runs)]
+def fill(engine: Engine, settings: Settings, stack: Stack) -> None:
+    draw = np.random.default_rng(stack.runs)
+    times = [stack.level(number) * math.exp(0.005 * draw.standard_normal()) for number in range(stack.runs)]
     with transaction(engine) as session:
-        first, *_ = make_stack(session, times, project=f"of-{runs}", judged=False)
+        first, *_ = make_stack(session, times, project=stack.project, judged=False)
         row = session.get_one(RunRow, first)
         work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING)
     while judge_stack(engine, settings, work_id) is not None:
         pass
 
 
-def new_run(engine: Engine, settings: Settings, runs: int, number: int) -> StackClaim:
+def new_run(engine: Engine, settings: Settings, stack: Stack, number: int) -> StackClaim:
     """Add a run to the end of the stack and claim the stack."""
     with transaction(engine) as session:
-        at = FIRST_PLACE + timedelta(days=runs, minutes=number)
-        level = LEVELS[(runs - 1) // CHANGE_EVERY % 3]
-        added, *_ = make_stack(session, [level], project=f"of-{runs}", started=at, judged=False)
+        at = FIRST_PLACE + timedelta(days=stack.runs, minutes=number)
+        level = stack.level(stack.runs - 1)
+        added, *_ = make_stack(session, [level], project=stack.project, started=at, judged=False)
         row = session.get_one(RunRow, added)
         work_id = stack_queue.request(session, row.project_id, row.stack_key, judge_from=at)
     with transaction(engine) as session:
@@ -80,22 +97,22 @@ def new_run(engine: Engine, settings: Settings, runs: int, number: int) -> Stack
     return claim
 
 
-def measure(engine: Engine, settings: Settings, sizes: tuple[int, ...]) -> dict[tuple[str, int], Cost]:
+def measure(engine: Engine, settings: Settings, stacks: tuple[Stack, ...]) -> dict[tuple[str, Stack], Cost]:
     statements = Statements(engine)
-    costs: dict[tuple[str, int], Cost] = {}
+    costs: dict[tuple[str, Stack], Cost] = {}
 
-    def spend(what: str, size: int, act: Callable[[], object]) -> None:
+    def spend(what: str, stack: Stack, act: Callable[[], object]) -> None:
         began, before = time.process_time(), statements.count
         assert act() is not None
-        cost = costs.setdefault((what, size), Cost())
+        cost = costs.setdefault((what, stack), Cost())
         cost.milliseconds.append(1000 * (time.process_time() - began))
         cost.statements.append(statements.count - before)
 
     for number in range(ROUNDS):
-        for size in sizes:
-            claim = new_run(engine, settings, size, number)
-            spend("judging", size, lambda claim=claim: give_verdicts(engine, settings, claim))
-            spend("ranking", size, lambda claim=claim: rank_again(engine, settings, claim))
+        for stack in stacks:
+            claim = new_run(engine, settings, stack, number)
+            spend("judging", stack, lambda claim=claim: give_verdicts(engine, settings, claim))
+            spend("ranking", stack, lambda claim=claim: rank_again(engine, settings, claim))
     return costs
 
 
@@ -108,27 +125,35 @@ def options() -> argparse.Namespace:
 def main() -> int:
     see_every_project()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    sizes = tuple(dict.fromkeys((SHORT, LONG, options().runs)))
+    stacks = tuple(dict.fromkeys((SHORT, SHORT_WITH_REGRESSION, LONG, Stack(options().runs))))
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(data_dir=Path(folder))
         migrate(settings)
         engine = make_engine(settings)
-        for size in sizes:
-            fill(engine, settings, size)
+        for stack in stacks:
+            fill(engine, settings, stack)
             with read_session(engine) as session:
                 members = session.exec(select(func.count()).select_from(RegressionMemberRow)).one()
                 runs = session.exec(select(func.count()).select_from(RunRow).where(col(RunRow.verdict) != "")).one()
-            print(f"after the stack of {size:,}: {runs:,} judged runs, {members} members of regressions")
-        costs = measure(engine, settings, sizes)
+            print(f"after the stack of {stack.runs:,}: {runs:,} judged runs, {members} members of regressions")
+        costs = measure(engine, settings, stacks)
         engine.dispose()
-    print(f"{'':10}{'runs':>8}{'processor ms':>14}{f'to {SHORT} runs':>12}{'statements':>12}")
-    for what in ("judging", "ranking"):
-        short = statistics.median(costs[what, SHORT].milliseconds)
-        for size in sizes:
-            cost = costs[what, size]
-            spent, statements = statistics.median(cost.milliseconds), statistics.median(cost.statements)
-            print(f"{what:10}{size:8,}{spent:14.1f}{spent / short:11.2f}x{statements:12.0f}")
+    print(f"{'':10}{'runs':>8}{'processor ms':>14}{'to first':>10}{'to second':>11}{'statements':>12}")
+    for what in ("judging", "ranking", "both"):
+        spent = {stack: statistics.median(_milliseconds(costs, what, stack)) for stack in stacks}
+        for stack in stacks:
+            statements = sum(statistics.median(costs[step, stack].statements) for step in _steps(what))
+            ratios = f"{spent[stack] / spent[SHORT]:9.2f}x{spent[stack] / spent[SHORT_WITH_REGRESSION]:10.2f}x"
+            print(f"{what:10}{stack.runs:8,}{spent[stack]:14.1f}{ratios}{statements:12.0f}")
     return 0
+
+
+def _steps(what: str) -> tuple[str, ...]:
+    return ("judging", "ranking") if what == "both" else (what,)
+
+
+def _milliseconds(costs: dict[tuple[str, Stack], Cost], what: str, stack: Stack) -> list[float]:
+    return [sum(steps) for steps in zip(*(costs[step, stack].milliseconds for step in _steps(what)), strict=True)]
 
 
 if __name__ == "__main__":

@@ -49,7 +49,17 @@ from app.domain.verdict.step_time import select_baseline as select_clean
 from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackChange, StackClaim
 from app.storage.runs import aware
-from app.storage.stacks import COMPARED, FamilyPrior, PassReading, StackRun, facts_of, read_runs, runs_where, stack_runs
+from app.storage.stacks import (
+    COMPARED,
+    RUNS_BY_NUMBER,
+    FamilyPrior,
+    PassReading,
+    StackRun,
+    facts_of,
+    read_runs,
+    runs_where,
+    stack_runs,
+)
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -83,7 +93,6 @@ _TO_JUDGE = runs_where(or_(_IS_UNJUDGED, _IS_LATER))
 _BEFORE = runs_where(_IS_EARLIER, newest=LOOK_BACK)
 _LIKE = runs_where(_IS_EARLIER, col(RunRow.config_key) == bindparam("config"), newest=LEAST_OF_CONFIGURATION)
 _UNTIL = runs_where(col(RunRow.ordered_at) <= bindparam("point"), newest=LOOK_BACK)
-_PINNED = runs_where(col(RunRow.id).in_(bindparam("pinned", expanding=True)))
 _RULES: Select[Any] = (
     select_any(ProjectRow.slug, ProjectRow.baseline_branch, ProjectRow.verdict_policy, PinRow.run_id)
     .join(
@@ -249,7 +258,7 @@ def _runs(
                 by_id |= {run.id: run for run in read_runs(session, _LIKE, key, first=first, config=config)}
         if rules.pinned:
             pinned = [int(run) for run in rules.pinned]
-            by_id |= {run.id: run for run in read_runs(session, _PINNED, key, pinned=pinned)}
+            by_id |= {run.id: run for run in read_runs(session, RUNS_BY_NUMBER, key, run_ids=pinned)}
     return sorted(by_id.values(), key=history_position)
 
 
@@ -283,6 +292,7 @@ _WITHOUT_BASELINE: Select[Any] = (
         col(RunRow.project_id) == bindparam("project"),
         col(RunRow.stack_key) != bindparam("stack"),
         col(RunRow.verdict) == "no_baseline",
+        col(RunRow.ordered_at) >= bindparam("at"),  # an index range, which the next condition is not
         or_(
             col(RunRow.ordered_at) > bindparam("at"),
             and_(col(RunRow.ordered_at) == bindparam("at"), col(RunRow.id) > bindparam("first")),

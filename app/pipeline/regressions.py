@@ -34,7 +34,7 @@ from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.json_text import from_json
 from app.storage.runs import aware
-from app.storage.stacks import StackRun, read_runs, runs_where
+from app.storage.stacks import RUNS_BY_NUMBER, StackRun, read_runs
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -796,14 +796,11 @@ def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow
     )  # fmt: skip
 
 
-_ORIGINS = runs_where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
-
-
 def _origins(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackRun]:
     """Read those slow runs of members that judging did not read."""
     read = {run.id for run in stack.runs}
     older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
-    return read_runs(session, _ORIGINS, (stack.project_id, stack.stack_key), run_ids=older) if older else []
+    return read_runs(session, RUNS_BY_NUMBER, (stack.project_id, stack.stack_key), run_ids=older) if older else []
 
 
 def _alarms(stack: StackToJudge, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:

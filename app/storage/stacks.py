@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Protocol, cast
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, case
+from sqlalchemy import ColumnElement, Row, Select, bindparam, case, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import METRICS
@@ -75,6 +75,17 @@ _TO_JUDGE: Select[Any] = (
     )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
+RUNS_BY_NUMBER: Select[Any] = (
+    select_any(*_SLIM)
+    .where(
+        col(RunRow.id).in_(bindparam("run_ids", expanding=True)),
+        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+        not_looked_up(col(RunRow.stack_key)) == bindparam("stack_key"),
+        col(RunRow.status).in_(("ready", "failed")),
+    )
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+)
+"""For `read_runs`, which supplies `run_ids`: these runs of the stack, whose other runs are not looked at."""
 _NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunResultRow.metrics)).join(
     RunResultRow, col(RunResultRow.run_id) == RunRow.id
@@ -354,6 +365,8 @@ def _bare_figures(row: Row[Any]) -> dict[str, Metric | None]:
 
 MOST_RUNS = 200
 """Number of newest runs of the family that are read: ten configurations of 20 runs, of which five are enough."""
+_MOST_SEARCHED = 1000
+"""Number of newest runs on the GPU among which they are searched, so that one long configuration costs no more."""
 _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
@@ -380,7 +393,19 @@ _CHOSEN: Select[Any] = (
     )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
-_NEWEST = _CHOSEN.limit(MOST_RUNS)
+_OLDEST_SEARCHED = (
+    select(col(RunRow.ordered_at))
+    .where(
+        col(RunRow.project_id) == bindparam("project_id"),
+        col(RunRow.gpu) == bindparam("gpu"),
+        col(RunRow.ordered_at) < bindparam("until"),
+    )
+    .order_by(col(RunRow.ordered_at).desc())
+    .limit(1)
+    .offset(_MOST_SEARCHED - 1)
+    .scalar_subquery()
+)
+_NEWEST = _CHOSEN.where(col(RunRow.ordered_at) >= func.coalesce(_OLDEST_SEARCHED, bindparam("since"))).limit(MOST_RUNS)
 
 
 @dataclass(frozen=True, slots=True)
