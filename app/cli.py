@@ -371,11 +371,11 @@ def _rebuild_standings(options: argparse.Namespace, settings: "Settings") -> int
 
 
 def _admin(options: argparse.Namespace, settings: "Settings") -> None:
-    from app.access.administrator import run
+    from app.access.members import run_admin
     from app.storage.visible import see_every_project
 
     see_every_project()
-    run(options, settings)
+    run_admin(options, settings)
 
 
 def _check_rules(options: argparse.Namespace, settings: "Settings") -> int:

@@ -104,12 +104,12 @@ from app.watching.api import router as watching_api
 from app.watching.pages import router as watching_pages
 from app.web import errors
 from app.web.assets import mount_assets
-from app.web.client_file import router as client_file
+from app.web.assets import router as client_file
 from app.web.docs_pages import router as glossary
+from app.web.health import ServiceMetrics
 from app.web.health import router as health
 from app.web.help_pages import router as help_pages
 from app.web.request import Metrics, RequestFrameMiddleware
-from app.web.service_metrics import ServiceMetrics
 from app.web.shared_answers import SharedAnswersMiddleware
 
 COMPRESSED_BYTES = 1000

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from app.demo.public_ci import DATA, SCHEMA
+from app.demo.studies import DATA, SCHEMA
 
 MOST_VALUES = 400
 """Recorded steps per run; only release tests have more."""

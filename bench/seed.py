@@ -28,7 +28,7 @@ from sqlalchemy import JSON, Connection, Engine, Table, column, func, insert, se
 from sqlmodel import SQLModel
 
 from app.domain.contract.fields import STACK_FIELDS
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.naming import stack_title
 from app.domain.ranking.runs import family_of, hardware_of
 from app.domain.run import Stated, Value

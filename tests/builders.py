@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import insert
 from sqlmodel import Session, col, select
 
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.run import FloatArray, Metric, Stated, SteadyState, Value
 from app.domain.verdict.record import shape_of

@@ -8,7 +8,7 @@ import numpy as np
 from sqlmodel import Session, col, select
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.run import Value
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules

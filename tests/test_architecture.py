@@ -24,12 +24,6 @@ FEATURE = 5
 SMALL_LINES = 40
 SMALL = {
     "app.domain.access.secrets",
-    "app.domain.contract.keys",
-    "app.domain.logs.trainers.megatron_deepspeed",
-    "app.domain.logs.trainers.megatron_lm",
-    "app.domain.logs.trainers.primus",
-    "app.storage.heartbeat",
-    "workers.celery_app",
     "workers.temporary",
 }
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "msgspec", "yaml", "cel", "argon2", "pyotp"}

@@ -13,8 +13,7 @@ from celery.signals import task_postrun, task_prerun
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.storage.heartbeat import BEAT_SECONDS, beat
-from app.storage.stage_times import add_counts
+from app.storage.worker_activity import BEAT_SECONDS, add_counts, beat
 
 log = structlog.get_logger(__name__)
 

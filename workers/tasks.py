@@ -15,7 +15,7 @@ from app.pipeline.regression_costs import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
-from app.storage import backup, objects, run_filters, usage
+from app.storage import backup, objects, search, usage
 from app.storage.database import make_engine, only_maintainer, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
@@ -146,7 +146,7 @@ _described: dict[str, int] = {"last": 0}
 
 
 def _describe_configurations() -> None:
-    _described["last"] = run_filters.describe_configurations(_engine(), _described["last"])
+    _described["last"] = search.describe_configurations(_engine(), _described["last"])
 
 
 @lru_cache(maxsize=1)

@@ -24,8 +24,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
-from app.web.lists import FilterQuery, OneOf, Passes, only_these
-from app.web.tables import CellKind, table_answer, table_format
+from app.web.lists import CellKind, FilterQuery, OneOf, Passes, only_these, table_answer, table_format
 from app.web.templating import render
 
 LARGEST_ID = 2**63 - 1

@@ -1,21 +1,27 @@
 """Members and tokens of projects, and the users of the service: changes with their rules."""
 
+import argparse
+import getpass
+import os
 import secrets
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 from sqlmodel import Session
 
+from app.domain.access import passwords
 from app.domain.access.passwords import problem_with
 from app.domain.access.principal import Role, Scope
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange, NotFound
+from app.settings import Settings
 from app.storage import projects, tokens, users
-from app.storage.database import read_session, transaction
+from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.groups import GroupRole, groups_of_project
 from app.storage.projects import find_project
 from app.storage.runs import aware
@@ -285,3 +291,55 @@ def _token(row: TokenRow) -> TokenView:
         aware(row.last_used_at) if row.last_used_at else None, aware(row.revoked_at) if row.revoked_at else None,
         row.revoked_by,
     )  # fmt: skip
+
+
+# --- `threewalls admin`: create an administrator or set a user's password, from a shell on the machine of the
+# service.
+
+PASSWORD_VARIABLE = "THREEWALLS_ADMIN_PASSWORD"  # noqa: S105
+BY = "command line"
+
+
+def run_admin(options: argparse.Namespace, settings: Settings) -> None:
+    """Create an administrator or set a password, as the options say. Raises InvalidChange, NameTaken, NotFound."""
+    name = users.checked_name(options.name)
+    if settings.embedded:
+        migrate(settings)  # the database does not exist before the first start
+    engine = make_engine(settings)
+    try:
+        password = _password(name)
+        with transaction(engine) as session:
+            if options.action == "create":
+                users.create_user(session, name, by=BY, password=password, administrator=True)
+                done = f"{name} is now an administrator of {_where(settings)}. All users must log in from now on."
+            else:
+                row = users.find_user(session, name)
+                if row is None:
+                    raise NotFound(f"User {name} does not exist.")
+                users.set_password(session, row, password, by=BY)
+                users.end_sessions_of(session, row.id or 0)
+                done = f"{name} has a new password in {_where(settings)} and is logged out everywhere."
+    finally:
+        engine.dispose()
+    print(done)
+
+
+def _where(settings: Settings) -> str:
+    """Return which service was changed: the command changes another one when it runs in another folder."""
+    if not settings.database_url:
+        return f"the service with the data folder {settings.data_dir.resolve()}"
+    return f"the service on {make_url(settings.database_url).render_as_string(hide_password=True)}"
+
+
+def _password(name: str) -> str:
+    """Read a password from the environment, the terminal or standard input. Raises InvalidChange if it is too weak."""
+    if (password := os.environ.get(PASSWORD_VARIABLE)) is None:
+        if sys.stdin.isatty():
+            password = getpass.getpass("Password: ")
+            if getpass.getpass("Repeat the password: ") != password:
+                raise InvalidChange("The passwords do not match. Nothing was changed.")
+        else:
+            password = sys.stdin.readline().rstrip("\r\n")
+    if problem := passwords.problem_with(password, name):
+        raise InvalidChange(f"The password {problem}. Nothing was changed.")
+    return password

@@ -4,10 +4,16 @@ import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from app.analysis.documents import analysis_document, as_json, comparison_document, make_comparison
+from app.analysis.documents import (
+    analysis_document,
+    analysis_text,
+    as_json,
+    comparison_document,
+    comparison_text,
+    make_comparison,
+)
 from app.analysis.options import FINE, UNREAD, UNREADABLE
 from app.analysis.reading import LogAnalysis, ReadLog, analyse, names_of, read_statements, records
-from app.analysis.text import analysis_text, comparison_text
 from app.domain.text import coded_names
 from app.domain.verdict.assess import Assessment, assess
 from app.domain.verdict.baseline import BaselineRules, LeftOut

@@ -1,13 +1,18 @@
 """The JSON of `analyze` and `compare` (docs/cli.md), with the names of the API. NaN and infinity become null."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.analysis.reading import LogAnalysis
+from app.domain.contract.fields import FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import explained
-from app.domain.report.exit_codes import exit_code
-from app.domain.report.values import storable, verdict_json
+from app.domain.logs.line_template import draft_template
+from app.domain.numbers import THIN, contract_value, figure, percent, plural, step_time
+from app.domain.report.text import MOVED_COLUMNS, MovedRow, verdict_text
+from app.domain.report.values import exit_code, storable, verdict_json
+from app.domain.run import Failure, RunSummary, Stated, SteadyState, evidence_label
+from app.domain.text import cut
 from app.domain.verdict.assess import Assessment
 from app.domain.verdict.baseline import LeftOut
 from app.domain.verdict.document import VerdictDocument, verdict_document
@@ -94,3 +99,170 @@ SCHEMA = "threewalls.comparison/1"
 def comparison_document(comparison: LocalComparison) -> dict[str, object]:
     warnings = {run.name: run.summary.warnings for run in (*comparison.earlier, *comparison.candidates)}
     return {"schema": SCHEMA, **verdict_json(comparison.document), "warnings": warnings}
+
+
+# --- The text of `analyze` and `compare` for a terminal or a CI log.
+
+
+def plain(text: str) -> str:
+    """Replace the thin spaces of the pages, which terminals draw with varying width."""
+    return text.replace(THIN, " ")
+
+
+def table(rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+    """Align the cells of each column. All rows have the same number of cells."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    return [
+        (" " * indent + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))).rstrip()
+        for row in rows
+    ]
+
+
+def listed(title: str, items: Sequence[str]) -> list[str]:
+    """Return an empty line, a title and the items; nothing without items."""
+    return ["", title, *(f"  - {item}" for item in items)] if items else []
+
+
+_OUTCOMES = {
+    "completed": "the job completed",
+    "failed": "the job failed",
+    "out_of_memory": "the job ran out of memory",
+    "not_finite": "the loss or the gradient was not finite",
+    "stopped": "the job was stopped by a time limit or a signal",
+    "truncated": "the log ends before the training does",
+}
+_LONGEST_VALUE, _LONGEST_DETAIL = 60, 80
+
+
+def analysis_text(run: LogAnalysis) -> str:
+    summary = run.summary
+    lines = [f"{run.name}: {_answer(summary)}", _facts(summary)]
+    if summary.error is None:
+        lines += ["", *table(list(_figures(summary))), *_window(summary.steady_state)]
+    steps = [f"line {step.line}: {cut(step.example, 160)}" for step in summary.step_lines]
+    lines += listed("Lines that look like steps", steps)
+    if draft := draft_template(summary.step_lines):
+        lines += ["", f"To read it, name the numbers: --read-as '{draft}'"]
+    lines += listed("Failures", [_failure(failure, summary) for failure in summary.failures])
+    lines += listed("Warnings", list(summary.warnings))
+    if summary.status == "unread":
+        return plain("\n".join(lines))
+    lines += _unknown(summary)
+    lines += ["", f"Contract ({len(summary.contract)} fields)", *_contract(summary.contract)]
+    return plain("\n".join(lines))
+
+
+def _answer(summary: RunSummary) -> str:
+    if summary.error is not None:
+        return summary.error
+    metric, steady = summary.metrics.get("step_time_ms"), summary.steady_state
+    if metric is None or steady is None:
+        return "too few iterations for a steady step time."
+    shown = figure(metric, "step_time_ms")
+    width = f" ± {shown.half}" if shown.half else ""
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
+    return f"{shown.text}{width} a step over {where}, {_steadiness(steady)}."
+
+
+def _steadiness(steady: SteadyState) -> str:
+    if not steady.is_steady:
+        return "not steady"
+    return f"only {plural(steady.n, 'iteration')}: confirm it with a longer run" if steady.short else "steady"
+
+
+def _facts(summary: RunSummary) -> str:
+    if summary.status == "unread":
+        return f"unread, {plural(len(summary.files), 'file')}."
+    count = summary.health.get("iterations")
+    facts = (
+        summary.trainer or "unknown trainer",
+        plural(len(summary.files), "file"),
+        plural(count if isinstance(count, int) else 0, "iteration"),
+        _OUTCOMES.get(str(summary.health.get("outcome")), ""),
+        f"evidence {evidence_label(summary.evidence_level)}",
+        "" if summary.semantic_class == "unknown" else summary.semantic_class.replace("_", " "),
+        "provisional" if summary.provisional else "",
+    )
+    return ", ".join(fact for fact in facts if fact) + "."
+
+
+def _figures(summary: RunSummary) -> Iterator[tuple[str, ...]]:
+    yield "figure", "value", "95 % interval", "n"
+    for name, field in METRICS.items():
+        metric = summary.metrics.get(name)
+        label = f"{field.label}, {field.unit}" if "/" in field.unit else field.label
+        if metric is None:
+            yield label, "unknown", "", ""
+            continue
+        shown = figure(metric, name)
+        yield label, shown.text, shown.interval if shown.half else "", f"{shown.n:,}"
+
+
+def _window(steady: SteadyState | None) -> list[str]:
+    if steady is None:
+        return []
+    spikes = f"{percent(100 * steady.spike_share)} spikes" if steady.spike_share else "no spikes"
+    where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,} ({steady.n:,} used), {steady.method}"
+    return ["", f"Window: {where}; {spikes}; mean {step_time(steady.mean_step_time_ms)}."]
+
+
+def _failure(failure: Failure, summary: RunSummary) -> str:
+    evidence = failure.evidence[0] if failure.evidence else None
+    at = ""
+    if evidence is not None:
+        file = f"{summary.files[evidence.file]}, " if len(summary.files) > 1 else ""
+        at = f" ({file}line {evidence.line}: {cut(evidence.text.strip(), 160)})"
+    return f"{failure.title}{at}. {failure.explanation} {failure.advice}"
+
+
+def _unknown(summary: RunSummary) -> list[str]:
+    if not summary.unknown:
+        return []
+    stack = [name for name in summary.unknown if name in STACK_FIELDS]
+    knobs = [name for name in summary.unknown if name not in STACK_FIELDS]
+    rows = [("stack key", ", ".join(stack)), ("knobs", ", ".join(knobs))]
+    return [
+        "",
+        f"Unknown ({len(summary.unknown)}), supply with --set NAME=VALUE",
+        *table([row for row in rows if row[1]], indent=2),
+    ]
+
+
+def _contract(contract: Mapping[str, Stated]) -> list[str]:
+    rows, groups = [], []
+    for name, stated in contract.items():
+        groups.append(FIELDS[name].group)
+        value = cut(contract_value(stated.value), _LONGEST_VALUE)
+        rows.append((name, value, stated.source, cut(explained(stated), _LONGEST_DETAIL)))
+    lines: list[str] = []
+    for group, line in zip(groups, table(rows, indent=4) if rows else [], strict=True):
+        if f"  {group}" not in lines:
+            lines.append(f"  {group}")
+        lines.append(line)
+    return lines
+
+
+# --- `compare`
+
+
+def comparison_text(comparison: LocalComparison) -> str:
+    """Line 1 is the verdict, the worst change and its confidence; line 2 the baseline and what differs."""
+    verdict = verdict_text(comparison.document, offered=len(comparison.earlier))
+    lines = [verdict.headline, verdict.baseline, *_moved(verdict.moved)]
+    lines += ["", verdict.still] if verdict.still else []
+    lines += listed("Notes", verdict.notes)
+    lines += ["", *verdict.contrast, *_moved(verdict.contrast_moved)] if verdict.contrast else []
+    lines += listed("Nearest misses", verdict.misses)
+    lines += listed("Suspects", [suspect for suspect, _ in verdict.suspects])
+    lines += listed("Left out", verdict.left_out)
+    if verdict.supply:
+        names = ", ".join(verdict.supply)
+        lines += [
+            "",
+            f"{verdict.supply_why} {names}. Supply them with --set NAME=VALUE (or --baseline-set, --candidate-set).",
+        ]
+    return plain("\n".join(lines))
+
+
+def _moved(rows: Sequence[MovedRow]) -> list[str]:
+    return ["", *table([MOVED_COLUMNS, *(row.cells for row in rows)])] if rows else []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# Exit codes. Those of a verdict are in `app/domain/report/exit_codes.py`. They never change; new ones may be added.
+# Exit codes. Those of a verdict are in `app/domain/report/values.py`. They never change; new ones may be added.
 
 FINE = 0
 USAGE = 2

@@ -10,8 +10,9 @@ from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from typing import Any
 
-from app.client import account, bisect, doctor, report, rerun
+from app.client import account, doctor, report
 from app.client.account import logged_in
+from app.client.bisect import bisect, rerun
 from app.client.delivery import sync
 from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Unreachable, apply_allow, failure
 from app.client.history_import import import_runs
@@ -84,12 +85,12 @@ def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> in
 
 def _rerun(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:
     with Service(settings, say=say) as service:
-        return rerun.rerun(options, service, env)
+        return rerun(options, service, env)
 
 
 def _bisect(options: argparse.Namespace, settings: ClientSettings, _: Mapping[str, str]) -> int:
     with Service(settings, say=say) as service:
-        return bisect.bisect(options, service)
+        return bisect(options, service)
 
 
 def _sync(options: argparse.Namespace, settings: ClientSettings, env: Mapping[str, str]) -> int:

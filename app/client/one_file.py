@@ -1,4 +1,4 @@
-"""The one-file client: the commands of this package, started from `threewalls.pyz` (`app/web/client_file.py`)."""
+"""The one-file client: the commands of this package, started from `threewalls.pyz` (`app/web/assets.py`)."""
 
 from __future__ import annotations
 

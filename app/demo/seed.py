@@ -14,10 +14,9 @@ from urllib.parse import quote
 import structlog
 from sqlmodel import select
 
-from app.demo import public_ci
 from app.demo.job import PROJECT, DemoJob, DemoTrial
 from app.demo.story import render, story, trials
-from app.demo.studies import journey, studies
+from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, journey, public_runs, studies
 from app.demo.trace import render_trace
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
@@ -144,13 +143,13 @@ def _send_public_runs(settings: Settings, address: str, stopping: threading.Even
     _make_project(
         settings,
         ProjectRow(
-            slug=public_ci.PROJECT,
+            slug=PUBLIC_PROJECT,
             baseline_branch="*",
-            commit_url=f"{public_ci.REPOSITORY}/commit/{{commit}}",
-            compare_url=f"{public_ci.REPOSITORY}/compare/{{from}}...{{to}}",
+            commit_url=f"{REPOSITORY}/commit/{{commit}}",
+            compare_url=f"{REPOSITORY}/compare/{{from}}...{{to}}",
         ),
     )
-    for run in public_ci.public_runs():
+    for run in public_runs():
         if stopping.is_set():
             return
         parts = [

@@ -27,10 +27,10 @@ from app.embedded.worker import Worker
 from app.errors import Conflict, Unavailable
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.settings import Settings, listed
-from app.storage import heartbeat
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
+from app.storage.worker_activity import beat
 from app.web.identity import is_loopback
 
 # --- Idle connections are closed, because uvicorn waits for their requests without limit.
@@ -349,7 +349,7 @@ def _beside(seed: SeedAt | None, address: str) -> Iterator[Callable[[], None]]:
 def _worker(settings: Settings, pipes: wakes.Pipes) -> Worker:
     engine = make_engine(settings)
     with seeing(EVERY_PROJECT):
-        heartbeat.beat(engine)  # so that /readyz does not report the starting worker as missing
+        beat(engine)  # so that /readyz does not report the starting worker as missing
 
     def prepare() -> None:
         with seeing(EVERY_PROJECT), transaction(engine) as session:

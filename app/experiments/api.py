@@ -27,8 +27,7 @@ from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these
-from app.web.tables import table_answer, table_format
+from app.web.lists import only_these, table_answer, table_format
 from app.web.templating import public_address
 
 router = api_router("experiments")

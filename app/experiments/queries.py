@@ -15,8 +15,7 @@ from app.storage.experiments import ExperimentFilter, ExperimentItem, find_exper
 from app.storage.json_text import from_json
 from app.storage.runs import RunListItem, latest_runs
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, not_looked_up, select_any
-from app.web.lists import ListQuery, OneOf, Passes
-from app.web.tables import CellKind
+from app.web.lists import CellKind, ListQuery, OneOf, Passes
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
 

@@ -19,8 +19,7 @@ from app.history.queries import HistoryView, get_stack, matching_keys
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import csv_text
-from app.web.tables import CellKind, table_answer, table_format
+from app.web.lists import CellKind, csv_text, table_answer, table_format
 
 # --- A history as JSON, and its runs as CSV.
 

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, Select, bindparam, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
-from app.domain.contract.keys import workload
+from app.domain.contract.resolve import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value

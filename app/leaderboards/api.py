@@ -37,8 +37,7 @@ from app.storage.standings import (
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these
-from app.web.tables import CellKind, table_answer, table_format
+from app.web.lists import CellKind, only_these, table_answer, table_format
 from app.web.templating import public_address
 
 # --- A board in the requested order: its entries and their positions.

@@ -72,8 +72,8 @@ from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
 from app.web.identity import access_of
+from app.web.lists import table_answer
 from app.web.pictures import DotRow, Kind, Picture, Theme, dispatcher_colour, picture_response, rows_body
-from app.web.tables import table_answer
 from app.web.templating import render
 
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.

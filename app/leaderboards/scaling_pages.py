@@ -21,8 +21,7 @@ from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, Seri
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these
-from app.web.tables import CellKind, table_answer, table_format
+from app.web.lists import CellKind, only_these, table_answer, table_format
 from app.web.templating import render
 
 # --- The scaling page: the filters of the address, the available workloads, and the answer.

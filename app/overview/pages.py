@@ -21,10 +21,10 @@ from app.overview.queries import (
 )
 from app.storage.access_changes import project_slugs
 from app.storage.dashboards import list_charts
-from app.storage.heartbeat import silent_since
 from app.storage.projects import project_named
 from app.storage.runs import counted
 from app.storage.users import administrators
+from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import AppSettings, ReadSession
 from app.web.identity import Access, access_of

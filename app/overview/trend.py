@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
-from app.domain.contract.keys import workload
+from app.domain.contract.resolve import workload
 from app.domain.naming import TitledStack, container_tag, short_names, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, days_text, short_commit
 from app.domain.run import Stated

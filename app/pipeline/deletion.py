@@ -28,7 +28,6 @@ from app.storage.database import read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.row_copies import RowCopies, copy_rows, insert_rows, pack, unpack
 from app.storage.runs import aware, settle_places
-from app.storage.stage_times import timed
 from app.storage.tables import (
     PROCESSED,
     AuditEventRow,
@@ -48,6 +47,7 @@ from app.storage.tables import (
     table_of,
     utc_now,
 )
+from app.storage.worker_activity import timed
 
 log = structlog.get_logger(__name__)
 

@@ -36,8 +36,8 @@ from app.pipeline.work import DeliveryClaim, delivery_queue
 from app.settings import Settings
 from app.storage import projects
 from app.storage.database import transaction
-from app.storage.stage_times import timed
 from app.storage.tables import utc_now
+from app.storage.worker_activity import timed
 
 # --- HTTP requests to addresses that users enter: only to checked addresses of the public internet (SSRF guard).
 #

@@ -6,6 +6,7 @@ for them; the standings, which need no verdict, follow at once. A new run of a s
 it is judged in the transaction that writes it (`judge_at_once`).
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Engine, bindparam, delete, select
 from sqlmodel import Session, col
 
+from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.run import Stated
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.alarms import move_of
+from app.domain.verdict.assess import changed_field
+from app.domain.verdict.document import MeasuredContrast, VerdictDocument
+from app.domain.verdict.step_time import StepTimeChange
 from app.pipeline import rank
 from app.pipeline.assess import (
     LOOK_BACK,
@@ -33,9 +38,8 @@ from app.pipeline.assess import (
     waiting_for_contrast,
 )
 from app.pipeline.experiments import follow_experiments
-from app.pipeline.notify import notify_verdicts
+from app.pipeline.notify import notify_upgrade, notify_verdicts
 from app.pipeline.regressions import follow_regressions
-from app.pipeline.upgrades import follow_upgrades
 from app.pipeline.work import ELSEWHERE, StackChange, StackClaim, Work, stack_queue
 from app.queue import JUDGE_STACK, enqueue
 from app.settings import Settings
@@ -43,9 +47,87 @@ from app.storage import json_text
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.stacks import newest_runs
-from app.storage.stage_times import timed
-from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, select_any, utc_now
+from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, UpgradeChangeRow, select_any, utc_now
 from app.storage.verdicts import put_verdict, stored_documents
+from app.storage.worker_activity import timed
+
+# --- Record what upgrades changed, faster or slower, so that lists show it. Runs in the transaction of the verdicts.
+
+_MOST_VALUE = 500
+
+
+def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
+    """Record the effect of the upgrade that a stack began with, from each judged candidate; later ones replace
+    earlier."""
+    may_have_changes = stack.concerns.moved
+    for candidate, document in judged:
+        if document.upgrade is None and document.decision != "no_baseline":
+            continue
+        newest = candidate.newest
+        same = (
+            col(UpgradeChangeRow.project_id) == stack.project_id,
+            col(UpgradeChangeRow.stack_key) == stack.stack_key,
+            col(UpgradeChangeRow.config_key) == newest.config_key,
+            col(UpgradeChangeRow.job) == newest.job,
+        )
+        contrast = move_of(document, newest.purpose)
+        time = None if contrast is None else contrast.measured.step_time
+        if contrast is None or time is None:
+            if may_have_changes:
+                session.execute(delete(UpgradeChangeRow).where(*same))
+            continue
+        values = _values(session, stack, candidate, contrast, time)
+        row = session.execute(select(UpgradeChangeRow).where(*same)).scalar_one_or_none()
+        before = "" if row is None else row.decision
+        if row is None:
+            row = UpgradeChangeRow(
+                project_id=stack.project_id, stack_key=stack.stack_key, config_key=newest.config_key, job=newest.job,
+                **values,
+            )  # fmt: skip
+            session.add(row)
+            may_have_changes = True
+        elif document.comparability is None:
+            row.sqlmodel_update(values)
+        else:  # its first run may be unsteady and is then not among the measured runs
+            row.sqlmodel_update({name: value for name, value in values.items() if name not in ("run_id", "at")})
+        if row.decision == "improvement" != before and not row.side_by_side:
+            session.flush()
+            notify_upgrade(session, row)
+
+
+_STACK_OF_RUN = select_any(RunRow.stack_key).where(col(RunRow.id) == bindparam("run"))
+
+
+def _values(
+    session: Session, stack: StackToJudge, candidate: Candidate, contrast: MeasuredContrast, time: StepTimeChange
+) -> dict[str, Any]:
+    comparability, measured = contrast.comparability, contrast.measured
+    difference = changed_field(comparability)
+    first = next((run for run in stack.runs if run.facts.run in measured.candidates_used), candidate.runs[0])
+    return {
+        "from_stack_key": session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one(),
+        "run_id": first.id,
+        "at": first.ordered_at,
+        "field": difference.field,
+        "from_value": _text(difference.a),
+        "to_value": _text(difference.b),
+        "others": len(comparability.stack) + len(comparability.knobs) - 1,
+        "side_by_side": contrast.side_by_side,
+        "decision": time.decision,
+        "level": math.log(time.candidate_ms),
+        "delta_pct": time.delta_pct,
+        "ci_low_pct": time.ci_low_pct,
+        "ci_high_pct": time.ci_high_pct,
+        "runs": len(measured.candidates_used),
+        "from_runs": len(measured.baseline_used),
+    }
+
+
+def _text(side: Stated | None) -> str:
+    return "" if side is None else shown(side.value)[:_MOST_VALUE]
+
+
+# --- Judging a stack.
 
 log = structlog.get_logger(__name__)
 

@@ -39,7 +39,6 @@ from app.storage.log_files import LogFiles
 from app.storage.readings import StoredReading
 from app.storage.rules import RunInMemory, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, settle_places
-from app.storage.stage_times import timed
 from app.storage.tables import (
     EVERYTHING,
     RESULT_COLUMNS,
@@ -57,6 +56,7 @@ from app.storage.tables import (
     table_of,
     utc_now,
 )
+from app.storage.worker_activity import timed
 
 # --- The inputs: files, metadata with later corrections, and defaults of the project.
 

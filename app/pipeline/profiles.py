@@ -35,8 +35,8 @@ from app.storage.json_text import storable
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.profiles import identity_of, pack, request_rules
 from app.storage.projects import check_room
-from app.storage.stage_times import timed
 from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, select_any, utc_now
+from app.storage.worker_activity import timed
 
 log = structlog.get_logger(__name__)
 

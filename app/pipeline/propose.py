@@ -7,7 +7,7 @@ from typing import Any
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
-from app.domain.contract.keys import config_key
+from app.domain.contract.resolve import config_key
 from app.domain.contract.values import is_stated, read_value, same_value
 from app.domain.experiments.plan import (
     MOST_ASKED_EACH,
@@ -30,8 +30,7 @@ from app.domain.run import Stated
 from app.domain.text import one_line
 from app.domain.verdict.record import RunRecord
 from app.errors import FieldError, InvalidChange, NotFound
-from app.pipeline.sizing import unplannable_because
-from app.pipeline.suggest import RunSuggestions, suggest
+from app.pipeline.suggest import RunSuggestions, suggest, unplannable_because
 from app.settings import Settings
 from app.storage.rules import AdvisedRun, RulesInForce, rules_in_force
 from app.storage.runs import RunDetail

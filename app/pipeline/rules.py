@@ -12,7 +12,7 @@ from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
 from app.storage.rules import AdvisedRun, RulesInForce, RunInMemory, read_run, rules_in_force
-from app.storage.stage_times import timed
+from app.storage.worker_activity import timed
 
 log = structlog.get_logger(__name__)
 

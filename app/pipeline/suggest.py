@@ -1,5 +1,6 @@
 """Evaluate the rules for a stored run, with its facts and the A/Bs of its project."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
-from app.domain.experiments.plan import effect_of
+from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, effect_of, size
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
@@ -21,9 +22,9 @@ from app.domain.rules.rule import Knob, RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.evidence import value_text
-from app.domain.verdict.step_time import DEFAULT_PRIOR
+from app.domain.verdict.record import RunRecord, current_level
+from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, RunEstimate
 from app.errors import NotReady
-from app.pipeline.sizing import JobVariation, job_variation, unplannable_because
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem, experiments_of_stack
 from app.storage.faster_runs import faster_work
@@ -31,9 +32,68 @@ from app.storage.profiles import MeasuredFacts, lent_facts
 from app.storage.readings import StatedFact, in_force
 from app.storage.rules import AdvisedRun, RulesInForce, pair_facts, read_pair, read_run, rules_in_force, window_of
 from app.storage.runs import RunDetail
-from app.storage.stacks import full_record
+from app.storage.stacks import FamilyPrior, Relative, full_record, stack_runs
 from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
-from app.storage.tables import RunResultRow, select_any
+from app.storage.tables import RunResultRow, RunRow, select_any, utc_now
+
+# --- Run-to-run variation of a job, from which every page, plan and report computes how many runs an A/B takes.
+
+_HISTORY = 60
+
+
+@dataclass(frozen=True, slots=True)
+class JobVariation:
+    """The known variation between launches of a run's job.
+
+    `history`: other runs of its configuration in the current level; `family`: the prior of similar jobs; `noise`:
+    standard error within the run (ln).
+    """
+
+    history: Sequence[RunEstimate]
+    family: Prior
+    noise: float
+    step_s: float | None
+    gpus: int | None
+
+    def size(self, effect_pct: float = DEFAULT_EFFECT_PCT, runs_each: int | None = None) -> Sizing:
+        """Return the runs per side that detect an effect. `runs_each`: chosen by the user."""
+        return size(
+            self.history, self.family, noise=self.noise, effect_pct=effect_pct, runs_each=runs_each,
+            step_s=self.step_s, gpus=self.gpus,
+        )  # fmt: skip
+
+
+def job_variation(session: Session, record: RunRecord) -> JobVariation:
+    """Return the variation from the newest level of the run's configuration, and from its family."""
+    row = session.get_one(RunRow, int(record.run))
+    now = utc_now()
+    relative = Relative(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
+    family = FamilyPrior(session, relative, now, now).prior(now)
+    runs = stack_runs(
+        session, row.project_id, row.stack_key, col(RunRow.config_key) == row.config_key, with_metrics=False,
+        newest=_HISTORY,
+    )  # fmt: skip
+    usable = [
+        run.facts
+        for run in runs
+        if run.id != row.id and not run.facts.never_a_baseline_because and run.facts.has_shape_of(record)
+        and run.definition_version == record.definition_version and run.semantic_class == record.semantic_class
+    ]  # fmt: skip
+    level = current_level(usable, family) if usable else []
+    log_step_time, gpus = record.estimate.log_step_time, record.contract.get("gpus")
+    return JobVariation(
+        [run.estimate for run in level],
+        family,
+        record.estimate.se,
+        None if log_step_time is None else math.exp(log_step_time) / 1000,
+        gpus.value if gpus is not None and isinstance(gpus.value, int) else None,
+    )
+
+
+def unplannable_because(record: RunRecord) -> str:
+    """Return why a run cannot be the baseline of an experiment; "" if it can."""
+    return record.unfit_because or record.estimate.unusable_because
+
 
 SHOWN_FIRST = 3
 """Number of suggestions that pages show first."""

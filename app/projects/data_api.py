@@ -26,9 +26,9 @@ from app.projects.data import (
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
 from app.storage.projects import find_project
-from app.storage.stage_times import stage_times
 from app.storage.tables import utc_now
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
+from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, ReadSession, api_router
 from app.web.errors import as_content, documented

@@ -19,8 +19,8 @@ from app.projects.data import (
     undo,
 )
 from app.storage.log_files import free_bytes
-from app.storage.stage_times import stage_times
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
+from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession
 from app.web.forms import Form, answer_form, status_of

@@ -39,8 +39,7 @@ from app.web import identity
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these
-from app.web.tables import table_answer, table_format
+from app.web.lists import only_these, table_answer, table_format
 from app.web.templating import public_address
 
 # --- Types of the API's reference points; `docs/api.md` describes them. Fields may be added but not changed.

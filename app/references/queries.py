@@ -20,8 +20,7 @@ from app.storage.references import Reference, references
 from app.storage.runs import stored_contract
 from app.storage.standings import StoredStandings, named_stack, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
-from app.web.lists import ListQuery, OneOf
-from app.web.tables import CellKind
+from app.web.lists import CellKind, ListQuery, OneOf
 
 KINDS: Mapping[str, str] = {
     "release_table": "release table",

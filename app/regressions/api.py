@@ -10,8 +10,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
-from app.domain.report.exit_codes import UNREAD
-from app.domain.report.values import verdict_json
+from app.domain.report.values import UNREAD, verdict_json
 from app.domain.verdict.document import RerunRequest
 from app.errors import NotFound
 from app.pipeline.regression_costs import costs_of
@@ -41,7 +40,7 @@ from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.tables import table_answer, table_format
+from app.web.lists import table_answer, table_format
 from app.web.templating import public_address
 
 router = api_router("regressions")

@@ -59,9 +59,9 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
+from app.web.lists import table_answer
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
 from app.web.sparklines import SlowRun, Sparkline, regression_sparklines
-from app.web.tables import table_answer
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.

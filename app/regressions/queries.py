@@ -28,8 +28,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
-from app.web.lists import ListQuery, OneOf
-from app.web.tables import CellKind
+from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
 

@@ -2,26 +2,229 @@
 
 import asyncio
 import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Path, Query, Request, Response
+from sqlalchemy import func, or_, select
+from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
 from app.domain.logs.line_template import draft_template
-from app.domain.report.exit_codes import FAILED, UNREAD, exit_code
-from app.domain.report.text import RunReport, escaped, link, markdown
-from app.domain.report.values import storable, verdict_json, what_changed_json
-from app.domain.verdict.words import what_would_decide
+from app.domain.report.text import (
+    LinkedRun,
+    ProfiledChange,
+    RegressionOfRun,
+    RunReport,
+    escaped,
+    failed_report,
+    link,
+    markdown,
+    pending_report,
+    unread_report,
+    verdict_text,
+)
+from app.domain.report.values import FAILED, UNREAD, exit_code, report_key, storable, verdict_json, what_changed_json
+from app.domain.report.what_changed import WhatChanged, what_changed
+from app.domain.run import UNKNOWN_STEP, LineExample
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.words import remarks, rerun_text, what_would_decide
 from app.pipeline.suggest import first_suggestion
-from app.reports.queries import get_report, warnings_of, where_reported
+from app.settings import Settings
 from app.storage.database import read_session
-from app.storage.verdicts import StoredVerdict, rerun_request
+from app.storage.profiles import explained_change
+from app.storage.runs import get_run, run_warnings
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunAlarmRow,
+    RunResultRow,
+    RunRow,
+    select_any,
+)
+from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
+from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import api_router
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
+
+# --- Read the data of a run's report: the run, its verdict, the names of other runs, its project's templates.
+
+ACTIVE = ("open", "acknowledged", "expected")
+"""States of a regression whose level is still slow, regardless of decisions."""
+_LONGEST_JOB = timedelta(days=35)
+"""CI systems end jobs before that."""
+
+
+def get_report(
+    session: Session, settings: Settings, run_id: int, address: str
+) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
+    """Return the report with its verdict and suspects. `address`: of the service. Raises NotFound."""
+    row = get_run(session, run_id)
+    run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
+    if row.status == "unread" and row.reception != "receiving":
+        return unread_report(run, row.error or "", _step_lines(row)), None, ()
+    verdict = current_verdict(session, run_id)
+    if verdict is None and row.status == "failed":
+        return failed_report(run, row.error or "", _problems(row)), None, ()
+    if verdict is None or row.status in ("received", "processing"):
+        return pending_report(run, row.status, silent_since(session, settings)), None, ()
+    suspects = suspects_with_evidence(session, run_id, verdict.document)
+    return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
+
+
+def warnings_of(session: Session, run_id: int) -> tuple[str, ...]:
+    """Return the warnings that the page of the run shows."""
+    return run_warnings(session.get_one(RunRow, run_id))
+
+
+def where_reported(session: Session, run_id: int) -> dict[str, str]:
+    """Return the fields that identify a run's report among those of its job."""
+    row = session.get_one(RunRow, run_id)
+    project = session.get_one(ProjectRow, row.project_id)
+    is_read = (
+        row.status == "ready" and row.reception != "receiving"
+    )  # before that, the stack key covers only the data received so far
+    key = report_key(row.result.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
+    if not key and row.status in ("failed", "unread"):
+        key = f"run {run_id}"  # its stack will never be known, but its report must be posted
+    return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
+
+
+def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]]:
+    """Return the metadata of earlier runs with the same job address."""
+    if not row.ci_url:
+        return []
+    same_job = (col(RunRow.project_id) == row.project_id, col(RunRow.ci_url) == row.ci_url, col(RunRow.id) < row.id)
+    recent = col(RunRow.created_at) >= row.created_at - _LONGEST_JOB
+    stated = select_any(RunResultRow.metadata_stated).join(RunRow, col(RunRow.id) == RunResultRow.run_id)
+    return list(session.execute(stated.where(*same_job, recent)).scalars())
+
+
+def _judged(
+    session: Session,
+    row: RunRow,
+    run: LinkedRun,
+    document: VerdictDocument,
+    *,
+    suspects: tuple[RankedSuspect, ...],
+    address: str,
+) -> RunReport:
+    text = verdict_text(document, label=_label, suspects=suspects)
+    return RunReport(
+        run=run,
+        status="judged",
+        decision=document.decision,
+        headline=text.headline,
+        baseline=text.baseline,
+        text=text,
+        changed=_changed(session, row, document),
+        baseline_runs=_linked(session, document.verdict.baseline_used, address),
+        regressions=tuple(_regressions(session, row, document, address)),
+        problems=_problems(row) if document.decision == "failed" else (),
+        profiled=_profiled(session, row, document, address),
+        remarks=(*remarks(document, _label), *_rerun(session, row.id or 0, document)),
+    )
+
+
+def _changed(session: Session, run: RunRow, document: VerdictDocument) -> WhatChanged:
+    """Compare with the newest run of the baseline, or of the contrast if there is no baseline."""
+    others = document.baseline or (document.contrast.runs if document.contrast else ())
+    other = session.get(RunRow, int(others[-1])) if others else None
+    project = session.get_one(ProjectRow, run.project_id)
+    return what_changed(
+        document.compared,
+        commit_url=project.commit_url,
+        compare_url=project.compare_url,
+        environment=(_environment(other), _environment(run)),
+    )
+
+
+def _environment(run: RunRow | None) -> Mapping[str, Any]:
+    """Return the environment variables that the upload stated."""
+    stated = None if run is None else run.result.metadata_stated.get("env")
+    return stated if isinstance(stated, dict) else {}
+
+
+def _profiled(session: Session, row: RunRow, document: VerdictDocument, address: str) -> ProfiledChange | None:
+    """Return what the profiles nearest to both sides of a change of the step time explain."""
+    change = explained_change(session, row.id or 0) if document.decision in ("regression", "improvement") else None
+    if change is None:
+        return None
+    return ProfiledChange(change.sentence, f"{address}/compare/profiles?a={change.before}&b={change.after}")
+
+
+def _rerun(session: Session, run_id: int, document: VerdictDocument) -> tuple[str, ...]:
+    request = rerun_request(session, run_id, document)
+    return () if request is None else (rerun_text(request, document.decision, str(run_id)),)
+
+
+def _label(run: str) -> str:
+    """Return a short, safe label; names follow in the list of the baseline."""
+    return f"run {run}"
+
+
+def _linked(session: Session, runs: Iterable[str], address: str) -> tuple[LinkedRun, ...]:
+    ids = [int(run) for run in runs]
+    rows = session.execute(select_any(RunRow.id, RunRow.name).where(col(RunRow.id).in_(ids)))
+    names = {row.id: row.name for row in rows}
+    return tuple(LinkedRun(str(run), names.get(run, "deleted"), f"{address}/runs/{run}") for run in ids)
+
+
+def _step_lines(row: RunRow) -> tuple[LineExample, ...]:
+    examples = (LineExample(**values) for values in row.result.not_understood)
+    return tuple(example for example in examples if example.kind == UNKNOWN_STEP)
+
+
+def _problems(row: RunRow) -> tuple[str, ...]:
+    sentences = (
+        f"{failure.get('title', '')}. {failure.get('explanation', '')} {failure.get('advice', '')}"
+        for failure in row.result.failures
+    )
+    return tuple(sentence.strip() for sentence in sentences)
+
+
+def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
+    """Yield active regressions that the run or a rerun opened, or that explain its slowness. Newest first."""
+    runs = [int(run) for run in document.candidates]
+    opened = set(
+        session.execute(
+            select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
+        ).scalars()
+    )
+    explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
+    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
+    rows = session.execute(
+        select(RegressionRow, stacks.scalar_subquery())
+        .where(
+            col(RegressionRow.project_id) == row.project_id,
+            col(RegressionRow.state).in_(ACTIVE),
+            or_(col(RegressionRow.id).in_(opened), col(RegressionRow.id).in_(explains)),
+        )
+        .order_by(col(RegressionRow.id).desc())
+    )
+    for regression, members in rows:
+        yield RegressionOfRun(
+            id=regression.id,
+            address=f"{address}/regressions/{regression.id}",
+            state=regression.state,
+            cause=regression.cause.rstrip("."),
+            stacks=members,
+            assignee=regression.assignee,
+            external_url=regression.external_url,
+            gpu_hours_per_day=regression.gpu_hours_per_day,
+            opened_by_it=regression.id in opened,
+        )
+
+
+# --- `/api/v1/runs/{id}/report.md` and the same as JSON.
 
 router = api_router("runs")
 

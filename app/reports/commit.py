@@ -1,6 +1,6 @@
 """`/api/v1/commits/{commit}/report`: the verdicts on one commit over all stacks, for a nightly report.
 
-Many stacks make chance findings likely, so each change has its q-value (`app/domain/verdict/discovery.py`).
+Many stacks make chance findings likely, so each change has its q-value (`app/domain/verdict/upgrade.py`).
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from app.domain.access.principal import Action
 from app.domain.naming import stack_title
 from app.domain.numbers import THIN, plural
 from app.domain.report.text import escaped, link
-from app.domain.verdict.discovery import CALLED, discoveries, doubt
+from app.domain.verdict.upgrade import CALLED, discoveries, doubt
 from app.domain.verdict.words import decision_word, headline
 from app.errors import NotFound
 from app.storage.projects import find_project

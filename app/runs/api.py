@@ -49,15 +49,15 @@ from app.runs.queries import RUN_COLUMNS, RunQuery, complete, find_runs, get_run
 from app.settings import Settings
 from app.storage.audit import MAX_AUTHOR, MAX_NOTE
 from app.storage.database import read_session
-from app.storage.heartbeat import silent_since
 from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
+from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, optional_body, require_contributor, upload_project, uploader
-from app.web.tables import table_answer, table_format
+from app.web.lists import table_answer, table_format
 from app.web.templating import public_address
 
 # --- `POST /api/v1/runs/{id}/logs`: append to a run's logs, during the job or after it.

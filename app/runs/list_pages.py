@@ -35,8 +35,8 @@ from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, reading
 from app.web.forms import Form, answer_form, status_of
 from app.web.identity import author
+from app.web.lists import table_answer
 from app.web.sparklines import sparkline
-from app.web.tables import table_answer
 from app.web.templating import OUTCOMES, Toast, render, wants_fragment
 
 router = APIRouter(include_in_schema=False)

@@ -15,7 +15,6 @@ from app.errors import NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.database import ListPage, read_session
-from app.storage.run_filters import LABEL_NAMES, MOST_COMPLETIONS, completions, has_contract_value, has_label
 from app.storage.runs import (
     MOST_COUNTED,
     WITH_RESULT,
@@ -34,7 +33,7 @@ from app.storage.runs import (
     is_updating,
     runs_by_id,
 )
-from app.storage.search import mentioned
+from app.storage.search import LABEL_NAMES, MOST_COMPLETIONS, completions, has_contract_value, has_label, mentioned
 from app.storage.tables import (
     AmendmentRow,
     ExperimentRunRow,
@@ -47,8 +46,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.web.lists import ListQuery, OneOf, Passes, invalid_filter, unknown_filter
-from app.web.tables import CellKind
+from app.web.lists import CellKind, ListQuery, OneOf, Passes, invalid_filter, unknown_filter
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.

@@ -22,7 +22,7 @@ Rows = dict[str, list[Row]]
 
 _AT_ONCE = 500
 _DERIVED = ("run_value", "run_label", "config_value", "stack", "usage")
-"""Tables that are written from others (`derived.py`, `run_filters.py`, `usage.py`)."""
+"""Tables that are written from others (`derived.py`, `search.py`, `usage.py`)."""
 
 
 @dataclass(slots=True)

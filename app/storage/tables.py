@@ -360,7 +360,7 @@ class RunLabelRow(SQLModel, table=True):
 
 
 class ConfigValueRow(SQLModel, table=True):
-    """A contract field of a configuration, to find runs by (`run_filters.py`). `value`: as shown, in lower case."""
+    """A contract field of a configuration, to find runs by (`search.py`). `value`: as shown, in lower case."""
 
     __tablename__ = "config_value"
 
@@ -513,7 +513,7 @@ class UsageRow(SQLModel, table=True):
 
 
 class HeartbeatRow(SQLModel, table=True):
-    """When something happened last (`heartbeat.py`, `backup.py`): `worker` is the last activity of a worker."""
+    """When something happened last (`worker_activity.py`, `backup.py`): `worker` is the last activity of a worker."""
 
     __tablename__ = "heartbeat"
 

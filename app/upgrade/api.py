@@ -17,8 +17,7 @@ from app.upgrade.views import titles_of
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these
-from app.web.tables import table_answer, table_format
+from app.web.lists import only_these, table_answer, table_format
 
 router = api_router("regressions")
 

@@ -21,8 +21,8 @@ from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects
 from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
+from app.web.lists import CellKind, table_answer
 from app.web.pictures import Colour, DotRow, Kind, Picture, Theme, picture_response, rows_body
-from app.web.tables import CellKind, table_answer
 from app.web.templating import render
 
 # --- The page of an upgrade: the question in its address, and the answer.

@@ -7,10 +7,9 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.naming import SEPARATOR, field_words, stack_title, without_common
 from app.domain.run import Stated
-from app.domain.verdict.discovery import Discovery
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange
-from app.domain.verdict.upgrade import Pair, UpgradeReport, Word
+from app.domain.verdict.upgrade import Discovery, Pair, UpgradeReport, Word
 from app.domain.verdict.words import differences
 from app.upgrade.queries import MeasuredUpgrade
 

@@ -1,6 +1,6 @@
 """Add what runs are found by: tags, jobs, users, commits, and the contract fields of configurations.
 
-Triggers and workers fill the tables after the migrations (`app/storage/derived.py`, `app/storage/run_filters.py`).
+Triggers and workers fill the tables after the migrations (`app/storage/derived.py`, `app/storage/search.py`).
 """
 
 import sqlalchemy as sa

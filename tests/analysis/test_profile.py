@@ -16,7 +16,7 @@ import pytest
 from pyarrow import ipc, parquet
 
 from app.domain.profiles.trace import UnusableProfile
-from app.pipeline.profile_tables import write_export
+from app.pipeline.profile_files import write_export
 from tests.analysis.commands import threewalls
 from tests.cases import sized
 from tests.conftest import forget_settings

@@ -30,7 +30,7 @@ from app.client.options import with_wait
 from app.client.report import exit_code_of, run_number, verdict_text
 from app.client.terminal import one_line, plain
 from app.client.upload import upload_key
-from app.domain.report.exit_codes import FAILED, FINE
+from app.domain.report.values import FAILED, FINE
 from app.errors import OverQuota, UsageError
 from app.main import create_app
 from app.settings import Settings

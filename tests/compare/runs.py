@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.run import Stated, Timer, Value, semantic_class
 from app.storage.tables import RunRow
 from tests.builders import CONTRACT, make_run

@@ -4,9 +4,9 @@ import json
 import re
 from datetime import datetime, timedelta
 
-from app.demo.public_ci import DATA, REPOSITORY, TAG, public_runs
-from app.domain.documents.golden_values import read_golden_values
+from app.demo.studies import DATA, REPOSITORY, TAG, public_runs
 from app.domain.documents.metadata import read_metadata
+from app.domain.documents.scalars import read_golden_values
 from tests.cases import every_case
 
 SOURCE = re.compile(re.escape(REPOSITORY) + r"/blob/[0-9a-f]{40}/tests/functional_tests/\S+\.json")

@@ -10,9 +10,8 @@ from urllib.parse import quote
 
 import pytest
 
-from app.demo import public_ci
 from app.demo.story import SIZES, SUITES, story, trials
-from app.demo.studies import STUDIES, journey, studies
+from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, STUDIES, TAG, journey, studies
 from tests.embedded.processes import processes_of_session, running, wait_for, worker_of
 
 pytestmark = pytest.mark.server
@@ -169,12 +168,12 @@ def assert_the_studies_rank_their_dispatchers(address: str) -> None:
 
 def assert_public_runs_follow(address: str) -> None:
     """Real runs in a separate project: not generated, with the CI's commit and a link to the file with the values."""
-    project = quote(public_ci.PROJECT)
+    project = quote(PUBLIC_PROJECT)
     wait_for(lambda: get(address, f"runs?project={project}&status=ready")["total"], "a run of the public CI")
     (run,) = get(address, f"runs?project={project}&status=ready&page_size=1")["items"]
     detail = get(address, f"runs/{run['id']}")
-    assert (detail["generated"], detail["purpose"], public_ci.TAG in detail["tags"]) == (False, "ci", True)
-    assert detail["ci_url"].startswith(f"{public_ci.REPOSITORY}/blob/{detail['commit']}/tests/functional_tests/")
+    assert (detail["generated"], detail["purpose"], TAG in detail["tags"]) == (False, "ci", True)
+    assert detail["ci_url"].startswith(f"{REPOSITORY}/blob/{detail['commit']}/tests/functional_tests/")
 
 
 FASTER_WORK = ("own-faster-run", "published-faster")

@@ -23,8 +23,8 @@ from app.pipeline.work import run_queue, stack_queue
 from app.queue import SweepScheduler
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.heartbeat import silent_since
 from app.storage.tables import HeartbeatRow, RunRow, SeriesRow, StackWorkRow, utc_now
+from app.storage.worker_activity import silent_since
 from tests.embedded.processes import wait_for
 from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log

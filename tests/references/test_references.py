@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 from app.domain.numbers import THIN
 from app.domain.references.published import published
 from app.references import commands
-from app.references.pasted import recognise
+from app.references.pages import recognise
 from app.storage.database import transaction
 from app.storage.references import references
 from app.storage.tables import RunRow

@@ -23,9 +23,9 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage import runs as stored_runs
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.run_filters import describe_configurations
+from app.storage.search import describe_configurations
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, utc_now
-from app.web.tables import PARQUET
+from app.web.lists import PARQUET
 from tests.builders import insert_runs, make_project, make_run, make_stack, run_columns
 from tests.runs.uploading import LOG, assert_problem, upload
 from tests.services.postgres_server import Postgres

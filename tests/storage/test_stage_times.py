@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from app.settings import Settings
 from app.storage.database import make_engine, read_session
-from app.storage.stage_times import StageTime, add_counts, stage_times, timed
 from app.storage.tables import StageTimeRow
+from app.storage.worker_activity import StageTime, add_counts, stage_times, timed
 from tests.runs.uploading import LOG, upload
 from workers.tasks import process_run
 

@@ -2,7 +2,7 @@
 
 Shapes of JSON: `{"columns": {"iteration": [1, 2], "step_time_ms": [...]}, "units": {...}}`, as our API returns series;
 `[{"iteration": 1, "step_time_ms": 812.5}, ...]`, also under a key such as `iterations` or `log_history`; and Bencher
-Metric Format, `{"benchmark": {"step_time_ms": {"value": 812.5}}}`. Column names as in `logs/column_names.py`.
+Metric Format, `{"benchmark": {"step_time_ms": {"value": 812.5}}}`. Column names as in `logs/line_template.py`.
 `docs/iterations.schema.json` describes them.
 """
 
@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 
 from app.domain.documents.document import MAX_JSON_BYTES, Document, read_json
-from app.domain.logs.column_names import KNOWN, Column, column_of
+from app.domain.logs.line_template import KNOWN, Column, column_of
 from app.domain.numbers import plural
 from app.domain.run import FloatArray
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from app.domain.documents.bridge_config import read_bridge_config
 from app.domain.documents.document import Document, DocumentKind
 from app.domain.documents.environment import read_container_image, read_image, read_job_environment
-from app.domain.documents.golden_values import read_golden_values
 from app.domain.documents.iteration_table import (
     read_bencher_metrics,
     read_iteration_table,
     recognise_iterations,
 )
 from app.domain.documents.launch_command import OVERRIDE, read_commands, read_launch_command
+from app.domain.documents.scalars import read_golden_values
 from app.domain.documents.slurm import expand_nodes, read_node_list, read_slurm_accounting
 from app.domain.documents.tensorboard import HEADER_BYTES, masked_crc32c, read_tensorboard
 

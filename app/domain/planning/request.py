@@ -6,8 +6,7 @@ from urllib.parse import urlencode
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import KNOWN_MODELS, canonical_model, known_model, read_value
-from app.domain.performance.known_shapes import known_shape, known_values
-from app.domain.performance.model_shape import ModelShape, read_shape
+from app.domain.performance.model_shape import ModelShape, known_shape, known_values, read_shape
 from app.domain.planning.costs import model_costs
 from app.domain.rules import derive
 from app.domain.run import Value

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from app.domain.contract.derive import DEFAULTS, MOE_FIELDS, WITHOUT_DEFAULT
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
-from app.domain.contract.keys import config_key, is_provisional, stack_key
-from app.domain.contract.resolve import Contract, resolve
+from app.domain.contract.resolve import Contract, config_key, is_provisional, resolve, stack_key
 from app.domain.contract.values import read_value, shown
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text

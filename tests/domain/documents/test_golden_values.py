@@ -4,7 +4,7 @@ import math
 import numpy as np
 import pytest
 
-from app.domain.documents.golden_values import read_golden_values
+from app.domain.documents.scalars import read_golden_values
 from tests.shared_papers import shared_folder
 
 # NVIDIA/Megatron-LM, gpt3_mcore_tp2_cp2_pp2_ep2_te_4experts2parallel_dp_last, dev, dgx_gb200, 2026-01-30

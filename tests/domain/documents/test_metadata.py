@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.domain.contract.fields import VARIABLES
-from app.domain.contract.keys import config_key
+from app.domain.contract.resolve import config_key
 from app.domain.documents.metadata import read_metadata
 from app.domain.run import Metadata, Stated, Window
 from app.errors import InvalidMetadata

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from app.domain.documents.bridge_config import read_bridge_config
 from app.domain.documents.document import Document
 from app.domain.documents.environment import count_nodes, read_container_image, read_job_environment
-from app.domain.documents.golden_values import read_golden_values
 from app.domain.documents.launch_command import read_launch_command
 from app.domain.documents.read import HEAD_BYTES, read_document, recognise
+from app.domain.documents.scalars import read_golden_values
 from app.domain.documents.tensorboard import read_tensorboard
 from tests.domain.documents.event_files import event, event_file, frame, header, simple
 from tests.domain.documents.test_bridge_config import QWEN3_235B

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from app.domain.contract.keys import config_key
+from app.domain.contract.resolve import config_key
 from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import KnobChange, Side

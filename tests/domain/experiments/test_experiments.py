@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from app.domain.contract.derive import derive
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
 from app.domain.experiments.outcome import ExperimentMember, outcome
 from app.domain.experiments.plan import (

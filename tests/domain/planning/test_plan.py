@@ -13,7 +13,7 @@ import pytest
 
 from app.domain.contract.values import layout_problem, stages
 from app.domain.performance.flops import flops_per_token
-from app.domain.performance.known_shapes import known_shape, known_values
+from app.domain.performance.model_shape import known_shape, known_values
 from app.domain.planning.candidates import BITS, candidates, divisors, written_layout
 from app.domain.planning.constraints import CONSTRAINTS, judge
 from app.domain.planning.costs import model_costs

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import EllipsisType
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, STACK_FIELDS
-from app.domain.contract.keys import config_key, stack_key
+from app.domain.contract.resolve import config_key, stack_key
 from app.domain.run import Stated, Value, semantic_class
 from app.domain.verdict.record import RunRecord, shape_of
 from app.domain.verdict.step_time import RunEstimate

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from app.domain.documents.golden_values import read_golden_values
+from app.domain.documents.scalars import read_golden_values
 from app.domain.logs import parse_log
 from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import Metadata, RunSummary

@@ -18,10 +18,10 @@ from app.domain.verdict.comparison import (
     window_step_times,
 )
 from app.domain.verdict.comparison_words import comparison_text
-from app.domain.verdict.discovery import discoveries, doubt
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.special import t_quantile
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, StepTimeChange, compare_step_time, select_baseline
+from app.domain.verdict.upgrade import discoveries, doubt
 from tests.builders import WARM_UP, step_times
 from tests.domain.verdict.matching_runs import make_record
 from tests.domain.verdict.runs import make_run, make_runs

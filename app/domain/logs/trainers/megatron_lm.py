@@ -6,13 +6,21 @@
 from collections.abc import Sequence
 
 from app.domain.logs.iterations import Shape
-from app.domain.logs.trainers import megatron_deepspeed, primus
+from app.domain.logs.trainers import primus
 
 TRAINER = "Megatron-LM"
 
 ELAPSED = b"elapsed time per iteration ("
 ELAPSED_WITHOUT_BLANK = b"elapsed time per iteration("
 """All versions print the step time under this name, and no other line has it. Some forks omit the blank."""
+
+DEEPSPEED = "Megatron-DeepSpeed"
+DEEPSPEED_NAMES: dict[bytes, tuple[str, float]] = {
+    b"TFLOPs": ("tflops_per_gpu", 1.0),
+    b"tokens per gpu per second (tgs)": ("tokens_per_s_per_gpu", 1.0),
+    b"tokens per gpu per second(tgs)": ("tokens_per_s_per_gpu", 1.0),
+}
+"""What it prints differently from Megatron-LM."""
 
 NAMES: dict[bytes, tuple[str, float]] = {
     ELAPSED + b"ms)": ("step_time_ms", 1.0),
@@ -27,13 +35,16 @@ NAMES: dict[bytes, tuple[str, float]] = {
     b"tokens/sec/gpu": ("tokens_per_s_per_gpu", 1.0),
     b"total grad norm": ("grad_norm", 1.0),
     **primus.NAMES,
-    **megatron_deepspeed.NAMES,
+    **DEEPSPEED_NAMES,
 }
 
 
 def trainer(prefix: bytes, names: Sequence[bytes]) -> str:
     """Return the family of a line with this prefix and these fields; Megatron-LM by default."""
-    return primus.trainer(prefix, names) or megatron_deepspeed.trainer(names) or TRAINER
+    if fork := primus.trainer(prefix, names):
+        return fork
+    is_deepspeed = b"samples per second" in names and (b"TFLOPs" in names or b"actual seqlen" in names)
+    return DEEPSPEED if is_deepspeed else TRAINER
 
 
 SHAPE = Shape(keys=(ELAPSED, ELAPSED_WITHOUT_BLANK), first_keys=(b"| consumed samples:",), names=NAMES, trainer=trainer)
