@@ -45,11 +45,14 @@ def shown_sizes(section: Section, first: int = 0, last: int = 0) -> tuple[list[i
     return (inside, True) if 1 < len(inside) < len(sizes) else (sizes, False)
 
 
-def scaling_chart(section: Section, first: int = 0, last: int = 0) -> dict[str, Any]:
-    """Return the Vega-Lite specification that charts.js embeds. `first` and `last`: sizes at the ends of the zoom."""
+def scaling_chart(section: Section, scale: tuple[float, float], first: int = 0, last: int = 0) -> dict[str, Any]:
+    """Return the Vega-Lite specification that charts.js embeds.
+
+    `scale`: the ends of the efficiency axis. `first` and `last`: sizes at the ends of the zoom, whose axis fits them.
+    """
     shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
     sizes, is_zoomed = shown_sizes(section, first, last)
-    spec = dict(_specification(section.words.axis, tuple(sizes)))
+    spec = dict(_specification(section.words.axis, tuple(sizes), None if is_zoomed else scale))
     points = [
         _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
         for view, beside in zip(shown, _beside(len(shown), sizes[-1] / sizes[0]), strict=True)
@@ -93,14 +96,15 @@ def _point(view: SeriesView, row: ScalingPointRow, value: Interval, unit: str) -
 
 
 @lru_cache(maxsize=64)
-def _specification(axis: str, sizes: tuple[int, ...]) -> dict[str, Any]:
+def _specification(axis: str, sizes: tuple[int, ...], ends: tuple[float, float] | None) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     room = (sizes[-1] / sizes[0]) ** 0.07
     scale = alt.Scale(type="log", base=2, domain=[sizes[0] / room, sizes[-1] * room], nice=False)
     ticks = alt.Axis(values=list(sizes), format=",d", labelOverlap=True, labelSeparation=8)
     x = alt.X("x:Q", title=axis, scale=scale, axis=ticks)
-    y = alt.Y("efficiency:Q", title="efficiency, % of the smallest size", scale=alt.Scale(zero=False, padding=16))
+    range_of_y = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, padding=16)
+    y = alt.Y("efficiency:Q", title="efficiency, % of the smallest size", scale=range_of_y)
     colours = alt.Scale(
         domain=[*_DISPATCHERS, "unknown"], range=[*(f"--{name}" for name in _DISPATCHERS), charts.ACCENT]
     )

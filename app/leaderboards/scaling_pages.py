@@ -17,7 +17,16 @@ from app.errors import FieldError, InvalidQuery
 from app.leaderboards.api import interval_cells
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart, shown_sizes
 from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
-from app.leaderboards.scaling_views import KINDS, ScalingPointRow, Section, SeriesView, answer, lead, sections
+from app.leaderboards.scaling_views import (
+    KINDS,
+    ScalingPointRow,
+    Section,
+    SeriesView,
+    answer,
+    common_range,
+    lead,
+    sections,
+)
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
@@ -203,7 +212,13 @@ def show_chart(request: Request, page: Page, draw: str, first: int = 0, last: in
         kinds = ", ".join(section.kind for section in page.sections if section.drawn) or "none"
         raise InvalidQuery("Invalid chart.", (FieldError("draw", f"must be one of {kinds}"),))
     _, is_zoomed = shown_sizes(section, first, last)
-    return _render(request, page, drawn=section, chart=scaling_chart(section, first, last), is_zoomed=is_zoomed)
+    return _render(
+        request,
+        page,
+        drawn=section,
+        chart=scaling_chart(section, common_range(page.sections), first, last),
+        is_zoomed=is_zoomed,
+    )
 
 
 @router.get("/scaling.csv")

@@ -1,5 +1,6 @@
 """Series of sizes as the page, its charts and its exports show them: sections by kind, names, what sets them apart."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,9 +20,7 @@ _WHOLE = Interval(100.0, 100.0, 100.0)
 
 @dataclass(frozen=True, slots=True)
 class KindWords:
-    """`short`: the title within a sentence. `axis`: the sizes. `meaning`: what grows, what stays constant, and what the
-    efficiency counts.
-    """
+    """`short`: the title within a sentence. `axis`: the sizes. `meaning`: what grows and what stays constant."""
 
     title: str
     short: str
@@ -40,14 +39,14 @@ KINDS: Mapping[Kind, KindWords] = {
         "same batch",
         "tokens per sequence",
         "tokens a sequence",
-        "Sequences grow, the batch size is constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
+        "Sequences grow, the batch size is constant.",
     ),
     "sequence_tokens": KindWords(
         "Longer sequences, same tokens per step",
         "long sequences",
         "tokens per sequence",
         "tokens a sequence",
-        "Sequences grow, tokens per step are constant. Efficiency counts FLOPs: tokens of longer sequences cost more.",
+        "Sequences grow, tokens per step are constant.",
     ),
 }
 
@@ -200,6 +199,13 @@ def answer(sections: Sequence[Section]) -> str:
     if not sections:
         return "No workload has several comparable sizes."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
+
+
+def common_range(sections: Sequence[Section]) -> tuple[float, float]:
+    """Return the even percentages around all efficiencies and their intervals, so that charts share one scale."""
+    values = [row.efficiency for section in sections for view in section.series for row in view.points]
+    ends = [end for value in values if value for end in (value.value, value.low, value.high) if end is not None]
+    return 2.0 * math.floor(min(ends) / 2), 2.0 * math.ceil(max(ends) / 2)
 
 
 def lead(sections: Sequence[Section]) -> str:

@@ -224,7 +224,7 @@ def _number(text: str) -> object:
 MAX_PASTED = 5_000
 MAX_FIELDS = 300
 """More inputs than there are contract fields."""
-ROWS = 10
+ROWS = 25
 """Published figures on a page of the list."""
 
 router = APIRouter(include_in_schema=False)

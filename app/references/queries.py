@@ -1,6 +1,6 @@
 """Filters and queries of reference points. The query string of the list is its whole state, so it is validated."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
@@ -34,6 +34,15 @@ KINDS: Mapping[str, str] = {
 assert set(KINDS) == set(get_args(Kind))  # noqa: S101  # told when the module is loaded, not on some page
 
 
+SORTS: Mapping[str, Callable[[Reference], Any]] = {
+    "date": lambda reference: reference.point.date,
+    "model": lambda reference: reference.point.family.name,
+    "tokens": lambda reference: reference.point.tokens_per_s_per_gpu or 0.0,
+    "tflops": lambda reference: reference.point.tflops_per_gpu or 0.0,
+}
+"""Sort key of each column; unknown figures count as 0."""
+
+
 class ReferenceQuery(ListQuery):
     """Filters of the list of published figures; an empty one means any."""
 
@@ -47,15 +56,19 @@ class ReferenceQuery(ListQuery):
         "", description="`own`, `release_table`, `verification_card`, `model_zoo`, `guide`, ..."
     )
     project: str = Field("", description="Figures that teams added for it or for all projects, and built-in ones.")
+    sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("-", "")))] = Field(
+        "-date", description="`date`, `model`, `tokens` or `tflops`, with `-` for descending."
+    )
 
     def keep(self, candidates: Iterable[Reference]) -> tuple[Reference, ...]:
-        """Return the matching candidates in their order."""
+        """Return the matching candidates, sorted; of equal ones, the first candidate first."""
         words = self.q.casefold().split()
-        return tuple(
+        matching = [
             reference
             for reference in candidates
             if self._matches(reference) and all(word in _text(reference) for word in words)
-        )
+        ]
+        return tuple(sorted(matching, key=SORTS[self.sort.removeprefix("-")], reverse=self.sort.startswith("-")))
 
     def _matches(self, reference: Reference) -> bool:
         contract = reference.point.contract

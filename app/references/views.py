@@ -1,5 +1,7 @@
 """Reference points as pages show them: rows of the list, the parts of one, and the claim check."""
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,10 +109,11 @@ def point_row(reference: Reference) -> PointRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureDot:
-    """A figure on the axis of its GPU. `x`: from 0 to 1000."""
+    """A figure on the axis of its GPU. `x`: percent of the axis; `colour`: number of the colour of its model."""
 
     x: float
     is_bf16: bool
+    colour: int
     title: str
 
 
@@ -123,7 +126,20 @@ class GpuLane:
     most: str
 
 
-def lanes(matching: Sequence[Reference]) -> tuple[GpuLane, ...]:
+@dataclass(frozen=True, slots=True)
+class GpuLanes:
+    """`limit`: the end of the axis, which begins at zero. `models`: the models that have a colour of their own."""
+
+    lanes: tuple[GpuLane, ...]
+    limit: float
+    models: tuple[str, ...]
+
+
+_COLOURED = 5
+"""Models with the most figures that have their own colour; all others share the last one."""
+
+
+def lanes(matching: Sequence[Reference]) -> GpuLanes:
     """Return a lane for each GPU with figures in TFLOP/s/GPU, the fastest GPU first, all on one axis from zero."""
     points: dict[str, list[tuple[float, ReferencePoint]]] = {}
     for reference in matching:
@@ -131,14 +147,17 @@ def lanes(matching: Sequence[Reference]) -> tuple[GpuLane, ...]:
         if figure is not None:
             points.setdefault(str(reference.point.contract["gpu"]), []).append((figure, reference.point))
     most = {gpu: max(figure for figure, _ in figures) for gpu, figures in points.items()}
-    limit = max(most.values(), default=1.0)
-    return tuple(
+    limit = 100.0 * math.ceil(max(most.values(), default=1.0) / 98)
+    counts = Counter(point.family.name for figures in points.values() for _, point in figures)
+    models = tuple(name for name, _ in counts.most_common(_COLOURED))
+    rows = tuple(
         GpuLane(
             gpu,
             tuple(
                 FigureDot(
-                    round(1000 * figure / limit, 1),
+                    round(100 * figure / limit, 2),
                     point.contract["precision"] == "bf16",
+                    models.index(point.family.name) + 1 if point.family.name in models else _COLOURED + 1,
                     f"{title_of(point)}: {figures_text(point)}",
                 )
                 for figure, point in points[gpu]
@@ -147,6 +166,7 @@ def lanes(matching: Sequence[Reference]) -> tuple[GpuLane, ...]:
         )
         for gpu in sorted(points, key=lambda gpu: -most[gpu])
     )
+    return GpuLanes(rows, limit, models)
 
 
 def title_of(point: ReferencePoint) -> str:

@@ -55,6 +55,23 @@ def test_the_built_in_figures_are_listed_newest_first_a_page_at_a_time(client: T
     assert all(item["entered"] is None for item in result["items"])
 
 
+def test_a_column_sorts_the_list_the_export_and_the_page(client: TestClient) -> None:
+    fastest = [item["tflops_per_gpu"] or 0.0 for item in listed(client, sort="-tflops")["items"]]
+    assert fastest == sorted(fastest, reverse=True)
+    first = next(csv.DictReader(io.StringIO(client.get("/references.csv?sort=-tflops").text)))
+    assert float(first["tflops_per_gpu"]) == fastest[0]
+    part = client.get("/references?sort=-tflops", headers={"HX-Request": "true"}).text
+    assert re.search(r'aria-sort="descending">\s*<a href="/references\?sort=tflops"', part)
+
+
+def test_every_figure_of_a_gpu_is_drawn_inside_the_axis(client: TestClient) -> None:
+    places = [
+        float(place) for place in re.findall(r'<circle class="m\d[^"]*" cx="([\d.]+)%"', client.get("/references").text)
+    ]
+    assert len(places) == sum(item["tflops_per_gpu"] is not None for item in listed(client, page_size=500)["items"])
+    assert 90 < max(places) < 99
+
+
 def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
     query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "routing": "dropless", "q": "verification card"}
     (item,) = listed(client, **query)["items"]

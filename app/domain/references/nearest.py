@@ -237,9 +237,16 @@ class Nearest:
     @property
     def sentence(self) -> str:
         """Summarise: `4.1 % slower than NVIDIA's 20.15 s per step; container differs.`"""
-        return f"{self._against()}; {_differing(self.differs_in)}."
+        return f"{self.against}; {self.differing}."
 
-    def _against(self) -> str:
+    @property
+    def differing(self) -> str:
+        """Return `container differs`, or `no known field differs`."""
+        return _differing(self.differs_in)
+
+    @property
+    def against(self) -> str:
+        """Return `4.1 % slower than NVIDIA's 20.15 s per step`."""
         theirs = self.point.figures.get(self.measure)
         if theirs is None:
             return f"No figure is comparable with {self.point.measured_by}'s"
