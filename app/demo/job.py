@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Literal
 
 import numpy as np
@@ -339,8 +339,8 @@ def commit_of(when: datetime) -> str:
 
 
 def committed_at(when: datetime) -> datetime:
-    """Return the commit time of a day: the evening before."""
-    return datetime(when.year, when.month, when.day, tzinfo=UTC) - timedelta(hours=3)
+    """Return the commit time of a day: before its first job, on the same date, which pages show beside its name."""
+    return datetime(when.year, when.month, when.day, 1, tzinfo=UTC)
 
 
 # --- Failures, in the wording of Megatron-LM, PyTorch and torchrun.

@@ -104,6 +104,21 @@ def _without_shared(values: Sequence[str], separator: str) -> Sequence[str]:
     return [separator.join(piece for piece, kept in zip(own, differs, strict=True) if kept) for own in pieces]
 
 
+def short_job(job: str, jobs: Iterable[str]) -> str:
+    """Return the part of a job's name that distinguishes it from the others: `4experts2parallel_dp_last`."""
+    parts = [name.split("/") for name in {job, *jobs}]
+    differing = [place for place in range(min(map(len, parts))) if len({own[place] for own in parts}) > 1]
+    if not differing:
+        return job or "no job"
+    place = differing[0]
+    words = [own[place].split("_") for own in parts]
+    shared = 0
+    while all(len(own) > shared for own in words) and len({own[shared] for own in words}) == 1:
+        shared += 1
+    # The last shared word stays, so that no name is empty.
+    return "_".join(job.split("/")[place].split("_")[max(shared - 1, 0) :])
+
+
 def field_words(name: str, value: Value) -> str:
     """Return label and value: `seq 4096`, `PP 4`, `graph impl none`."""
     word = _WORDS.get(name, name.replace("_", " "))

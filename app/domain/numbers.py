@@ -83,6 +83,15 @@ def step_time(milliseconds: float, time_unit: TimeUnit | None = None) -> str:
     return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms", time_unit).text
 
 
+def metric_text(metric: str, value: float | None) -> str:
+    """Return a value in the unit of its metric; empty when unknown."""
+    if value is None:
+        return ""
+    if metric == "step_time_ms":
+        return step_time(value)
+    return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
+
+
 def time_unit_of(milliseconds: Iterable[float]) -> TimeUnit:
     """Return the unit for a column of step times: that of the longest."""
     return "s" if max(map(abs, milliseconds), default=0.0) >= _SECONDS_FROM_MS else "ms"

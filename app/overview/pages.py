@@ -119,7 +119,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     if not overview.total:
         return f"No visible runs{filters.where}." if filters.project else empty
     counts = {"open": attention.open, "acknowledged": attention.acknowledged}
-    return active_text(counts, attention.hours, attention.without_cost)
+    return active_text(counts, attention.cost)
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_
 from sqlmodel import Session, col
 
 from app.domain.text import short_cause
-from app.domain.verdict.triage import members_by_job
+from app.domain.verdict.triage import SumOfCosts, members_by_job
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
@@ -37,8 +37,9 @@ from app.storage.tables import (
     select_any,
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
+from app.storage.verdicts import SUMS_OF_COSTS, seen_once
 from app.web.lists import FilterQuery, OneOf
-from app.web.sparklines import SlowRun, Sparkline, regression_sparklines
+from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
 
 # --- Regressions that need action, the most expensive first.
 
@@ -50,7 +51,7 @@ _NEED_SOMEBODY = ("open", "acknowledged")
 class OverviewRegression:
     """`since_run`: its first slow run, with that run's stack; `stacks`: number of stacks affected.
 
-    `spark`: the newest step times of the first stack. `is_back`: they recovered.
+    `spark`: the newest step times of the first stack. `is_back`: they recovered. `is_once`: a single run was slow.
     """
 
     id: int
@@ -73,21 +74,18 @@ class OverviewRegression:
     branch: str = ""
     spark: Sparkline | None = None
     is_back: bool = False
+    is_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`hours`: known GPU-hours per day of open regressions, None without any; `without_cost`: unknown costs.
-
-    `more`: number of regressions of each project that are not among the items.
-    """
+    """`more`: number of regressions of each project that are not among the items."""
 
     items: tuple[OverviewRegression, ...]
     more: Mapping[str, int]
     open: int
     acknowledged: int
-    hours: float | None
-    without_cost: int
+    cost: SumOfCosts
 
 
 def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
@@ -96,22 +94,23 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     conditions = [open_ones, *_on_branch(branch), *_in_project(project)]
     cost = col(RegressionRow.gpu_hours_per_day)
     counted = session.execute(
-        select_any(ProjectRow.slug, RegressionRow.state, func.count(), func.sum(cost), func.count(cost))
+        select_any(ProjectRow.slug, RegressionRow.state, func.count(), *SUMS_OF_COSTS)
         .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
         .group_by(col(ProjectRow.slug), col(RegressionRow.state))
     ).all()
     by_project, by_state = Counter[str](), Counter[str]()
-    for slug, state, count, _, _ in counted:
+    for slug, state, count, *_ in counted:
         by_project[slug] += count
         by_state[state] += count
-    costs = [hours for *_, hours, _ in counted if hours is not None]
-    without_cost = sum(count - with_cost for _, _, count, _, with_cost in counted)
+    costs = [hours for _, _, _, hours, *_ in counted if hours is not None]
+    costly, unknown = (sum(row[place] for row in counted) for place in (4, 5))
     wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
-        .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
+        # What is proposed to be closed waits for a click only.
+        .order_by(col(RegressionRow.proposal) != "", cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
     by_project.subtract(slug for _, slug in rows)
@@ -120,8 +119,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         more={slug: count for slug, count in by_project.most_common() if count},
         open=by_state["open"],
         acknowledged=by_state["acknowledged"],
-        hours=sum(costs) if costs else None,
-        without_cost=without_cost,
+        cost=SumOfCosts(sum(costs) if costs else None, costly, unknown),
     )
 
 
@@ -159,10 +157,14 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     )
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
-    slow_runs = {row.id: _worst(row, members[row.id]) for row, _ in rows if row.id in members}
+    ids = [row.id for row, _ in rows]
+    moved, once = audit.continuations(session, ids), seen_once(session, ids)
+    began = {
+        number: [member for member in own if (number, member.id) not in moved] or own for number, own in members.items()
+    }
+    slow_runs = {row.id: _worst(row, began[row.id]) for row, _ in rows if row.id in began}
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
-    moved = audit.continuations(session, [row.id for row, _ in rows])
     jobs = {
         number: members_by_job(
             own,
@@ -174,20 +176,24 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         )
         for number, own in members.items()
     }
-    return tuple(_item(row, project, jobs.get(row.id, []), sparks.get(row.id)) for row, project in rows)
+    return tuple(_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
-    """Return the first slow run of the stack with the largest change; None unless the step time changed."""
-    if row.metric != "step_time_ms":
+    """Return the first slow run of the stack with the largest change; None for another metric than these."""
+    if row.metric not in DRAWN_METRICS:
         return None
     worst = max(members, key=lambda member: member.delta_pct or -math.inf)
-    usual_ms = None if worst.usual_level is None else math.exp(worst.usual_level)
-    return SlowRun(row.project_id, worst.stack_key, worst.id, usual_ms)
+    usual = None if worst.usual_level is None else math.exp(worst.usual_level)
+    return SlowRun(row.project_id, worst.stack_key, worst.id, usual, row.metric)
 
 
 def _item(
-    row: RegressionRow, project: str, jobs: Sequence[Sequence[Row[Any]]], spark: Sparkline | None
+    row: RegressionRow,
+    project: str,
+    jobs: Sequence[Sequence[Row[Any]]],
+    spark: Sparkline | None,
+    once: Set[tuple[int, int]],
 ) -> OverviewRegression:
     since: dict[str, Any] = {}
     if jobs:
@@ -196,6 +202,7 @@ def _item(
         first = min((job[0] for job in slow), key=lambda member: (member.ordered_at, member.id))
         since = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
         since["since_run"] = first.id
+        since["is_once"] = len(slow) == 1 and all((row.id, member.id) in once for member in slow[0])
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,

@@ -44,7 +44,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, stored_documents
+from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, seen_once, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
 
@@ -258,11 +258,14 @@ class RegressionMembers:
                 member.row.gpu_hours_per_day = costs.of_member(member.regression, member.row).gpu_hours_per_day
                 regressions[number] = member.regression
         members = self._of_regressions(list(regressions))
+        seen_in_one_run = seen_once(self._session, regressions)
         for number, regression in regressions.items():
             rows = members[number]
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
-            # A recovered member does not count towards the size while another stack is still slow.
+            # A recovered member does not count towards the size while another stack is still slow, and a change in one
+            # run not while others last.
             slow = [row for row in rows if row.proposal != "fixed"] or rows
+            slow = [row for row in slow if (number, row.run_id) not in seen_in_one_run] or slow
             regression.worst_delta_pct = max((row.delta_pct for row in slow if row.delta_pct is not None), default=None)
         self._session.flush()
         for (_, event, note), regression in self._notifications.items():
@@ -509,6 +512,12 @@ class StackHistory:
                     return
                 yield other
 
+    def young(self, candidate: Candidate) -> list[Candidate]:
+        """Return the first candidates of the job and configuration of a candidate, which are judged together."""
+        own = candidate.newest
+        runs = (run for run in self._runs if run.config_key == own.config_key and own.facts.is_of_job(run.facts))
+        return candidates([run for run in runs if run.makes_levels])[:YOUNG]
+
     def _is_as_slow(self, run: StackRun, member: StackMember) -> bool:
         usual, slow = member.usual_level, member.slow_level
         value = _value(run, member.regression.metric)
@@ -626,7 +635,7 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
                 _replace(members, stack_history, member)  # its run belongs to another stack now
         of_candidates = Raised(session, stack, {candidate.ids[0]: raised for candidate, raised in alarms})
         for (candidate, raised), (_, document) in zip(alarms, judged, strict=True):
-            _withdraw_silent(members, stack_history, candidate, raised, document)
+            _withdraw_silent(members, stack_history, candidate, of_candidates, document)
             for alarm in raised:
                 placed = _place(members, stack_history, of_candidates, candidate, alarm)
                 if placed is None:
@@ -858,9 +867,12 @@ def _place(
             member.is_of_upgrade(alarm) or _explains(stack_history, member, candidate, alarm)
         ):
             return member, candidate
-    if alarm.confirmed or members.has_regression_elsewhere(candidate, alarm):
-        return members.add(candidate, alarm), candidate
     taken = {member.row.run_id for member in same}
+    if alarm.confirmed or members.has_regression_elsewhere(candidate, alarm):
+        # An upgrade is slow from its first run on, which alone may not have shown it.
+        young = stack_history.young(candidate) if alarm.cause.kind == "upgrade" else []
+        origin = young[0] if candidate in young and taken.isdisjoint(young[0].ids) else candidate
+        return members.add(origin, alarm), origin
     for earlier in stack_history.slow_before(candidate, alarm):
         first = next((other for other in raised.of(earlier) if other.metric == alarm.metric), None)
         if first is not None and taken.isdisjoint(earlier.ids) and first.is_confirmed_by(alarm):
@@ -877,17 +889,29 @@ def _withdraw_silent(
     members: RegressionMembers,
     stack_history: StackHistory,
     candidate: Candidate,
-    raised: Sequence[Alarm],
+    raised: Raised,
     document: VerdictDocument,
 ) -> None:
     """Update regressions whose first slow run is no longer an alarm: quarantined, amended or judged against other runs.
 
     Another run may still show the regression. Otherwise it is withdrawn if it is unassigned.
     """
+    of_candidate = raised.of(candidate)
     for member in list(members.of_stack):
-        silent = member.row.run_id in candidate.ids and not any(member.is_of(alarm) for alarm in raised)
-        if silent and not _was_taken_over(member, document):
+        silent = member.row.run_id in candidate.ids and not any(member.is_of(alarm) for alarm in of_candidate)
+        if (
+            silent
+            and not _was_taken_over(member, document)
+            and not _is_shown_later(member, stack_history, candidate, raised)
+        ):
             _replace(members, stack_history, member)
+
+
+def _is_shown_later(member: StackMember, stack_history: StackHistory, candidate: Candidate, raised: Raised) -> bool:
+    """Return whether the first runs after an upgrade together still show its regression, which begins at the first."""
+    if member.regression.kind != "upgrade":
+        return False
+    return any(member.is_of(alarm) for young in stack_history.young(candidate) for alarm in raised.of(young))
 
 
 def _was_taken_over(member: StackMember, document: VerdictDocument) -> bool:

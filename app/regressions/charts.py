@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,9 @@ from sqlalchemy import ColumnElement, tuple_
 from sqlmodel import Session, col
 
 from app.domain.naming import without_common
-from app.domain.numbers import absolute, change_text, gpu_hours, short_commit
+from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
 from app.regressions.regression import RegressionMember, SlowJob
-from app.regressions.words import figure_text
 from app.storage.stacks import PassReading, StackRun, stack_runs
 from app.storage.tables import RunRow, not_looked_up, select_any
 from app.storage.verdicts import current_verdict
@@ -143,7 +143,7 @@ def _points(
         value = _value(run, metric)
         if math.isfinite(value):
             role = _role(run, member, change, stack == _BEFORE_IT)
-            yield Point(run, stack, value, figure_text(metric, value), 100 * (value / member.usual - 1), role)
+            yield Point(run, stack, value, metric_text(metric, value), 100 * (value / member.usual - 1), role)
 
 
 def _value(run: StackRun, metric: str) -> float:
@@ -200,9 +200,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
     begin, end = (places[ends[0]] - 0.5, places[ends[1]] + 0.5) if ends else (0.5, len(places) + 0.5)
     names = without_common([row.job.title for row in rows])
     levels = [_clipped(_levels(row, places), begin, end) for row in rows]
-    reached = [[0.0, row.job.worst.delta_pct or 0.0] for row in rows]
-    if ends:
-        reached = [[line["delta"] for line in of_row] for of_row in levels]
+    reached = [[*([] if ends else [0.0]), *(line["delta"] for line in of_row)] for of_row in levels]
     data: dict[str, list[dict[str, Any]]] = {
         "frame": [{"at": begin, "shown": 0.0}, {"at": end, "shown": -len(rows) * (ROW + GAP)}],
         "points": [], "lane": [], "changes": [], "bands": [], "levels": [], "names": [], "grid": [], "values": [],
@@ -320,7 +318,8 @@ def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
     """Return name and change of a row; the cost only while there is one."""
     parts: list[str] = []
     if (delta := job.worst.delta_pct) is not None:
-        parts.append(f"{'was ' if job.is_back else ''}{change_text(delta, metric=metric).figure}")
+        change = change_text(delta, metric=metric).figure
+        parts.append(f"{'was ' if job.is_back else ''}{change}{' in one run' if job.is_once else ''}")
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
@@ -328,7 +327,7 @@ def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
         "short": shortened(name, _LETTERS),
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
-        "is_back": job.is_back,
+        "is_quiet": job.is_back or job.is_once,
         "is_moved": bool(job.moves),
     }
     return {"shown": shown, **texts, "href": f"/history/{job.last.stack_key}"}
@@ -364,7 +363,10 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
 
 
 def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
-    """Yield the usual level up to the change, and that of each stack up to its last run nearer to it."""
+    """Yield the usual level up to the change, and that of each stack up to its last run nearer to the slow one.
+
+    The level of a later stack is that of its runs. A single slow run is a point without a level.
+    """
     change = places[row.change]
     yield {"from": min(change - 1, places[_moment(row.points[0].run)]) - 0.4, "to": change - 0.5, "delta": 0.0}
     for index, (member, start) in enumerate(zip(row.job.stacks, _starts(row, places), strict=True)):
@@ -372,8 +374,12 @@ def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]
         runs = [point for point in row.points if point.stack == index and point.role in AFTER]
         slow = [places[_moment(point.run)] for point in runs if abs(point.delta_pct - delta) < abs(point.delta_pct)]
         # A stack without a slow run has recovered: a level there would have no run on it.
-        if member.delta_pct is not None and (slow or not index):
-            yield {"from": start - 0.5, "to": max([start, *slow]) + 0.4, "delta": delta}
+        if member.delta_pct is None or row.job.is_once or not (slow or not index):
+            continue
+        end = max([start, *slow])
+        if index:
+            delta = median(point.delta_pct for point in runs if places[_moment(point.run)] <= end)
+        yield {"from": start - 0.5, "to": end + 0.4, "delta": delta}
 
 
 @lru_cache(maxsize=32)
@@ -412,7 +418,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 _text(alt, "names", field, fontWeight=600, **style).encode(
                     x=alt.value(at),
                     y=y,
-                    color=alt.when("datum.is_back").then(alt.value(charts.MUTED)).otherwise(alt.value(charts.SPIKE)),
+                    color=alt.when("datum.is_quiet").then(alt.value(charts.MUTED)).otherwise(alt.value(charts.SPIKE)),
                     opacity=_shown(alt, shown),
                 )
                 for field, shown, at, style in (

@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
-from app.domain.numbers import change_text, plural, short_commit, step_time
+from app.domain.numbers import change_text, metric_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
@@ -61,7 +61,7 @@ from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.lists import table_answer
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
-from app.web.sparklines import SlowRun, Sparkline, regression_sparklines
+from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
@@ -241,8 +241,8 @@ class RegressionView:
             cost=cost,
             cost_factors=words.cost_factors(cost),
             first_seen=words.first_seen(metric, job),
-            usual=words.figure_text(metric, job.worst.usual),
-            slow=words.figure_text(metric, job.worst.slow),
+            usual=metric_text(metric, job.worst.usual),
+            slow=metric_text(metric, job.worst.slow),
             verdict=verdict,
             verdict_answer=self._verdict_answer(document, upgrade),
             suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
@@ -441,7 +441,6 @@ def _render_list(
     toast: Toast | None = None,
 ) -> HTMLResponse:
     query = RegressionQuery.from_params(request.query_params if params is None else params)
-    hours, without_cost = cost_of(session, RegressionQuery(state=ACTIVE_STATES))
     to_do = count_to_do(session)
     page, access = find_regressions(session, query), access_of(request)
     options = options_of(session)
@@ -460,7 +459,7 @@ def _render_list(
         counts=count_by_state(session, query),
         total=count_by_state(session, RegressionQuery())["any"],
         to_do=to_do,
-        answer=words.list_answer(to_do, hours, without_cost),
+        answer=words.list_answer(to_do, cost_of(session, RegressionQuery(state=ACTIVE_STATES))),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project else "",
@@ -479,9 +478,10 @@ def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Spar
     slow_runs = {}
     for item in items:
         jobs = [job for job in item.jobs if not job.is_back] or item.jobs
-        if item.metric == "step_time_ms" and jobs:
-            worst = max((job.worst for job in jobs), key=lambda member: member.delta_pct or -math.inf)
-            slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual)
+        jobs = [job for job in jobs if not job.is_once] or jobs
+        if item.metric in DRAWN_METRICS and jobs:
+            worst = max(jobs, key=lambda job: job.worst.delta_pct or -math.inf).first
+            slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual, item.metric)
     drawn = regression_sparklines(session, list(slow_runs.values()))
     return {number: drawn[slow] for number, slow in slow_runs.items()}
 

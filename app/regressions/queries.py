@@ -1,6 +1,6 @@
 """What pages and the API read about regressions: filters in, selects, read models out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -9,10 +9,10 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Engine, Row, Select, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.naming import SEPARATOR, field_words, stack_title
+from app.domain.naming import SEPARATOR, field_words, short_job, stack_title
 from app.domain.run import Stated
 from app.domain.verdict.differences import AXES
-from app.domain.verdict.triage import ACTIVE, STATES
+from app.domain.verdict.triage import ACTIVE, STATES, SumOfCosts
 from app.errors import NotFound
 from app.regressions.regression import (
     Options,
@@ -28,6 +28,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.verdicts import SUMS_OF_COSTS, seen_once
 from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
@@ -128,16 +129,11 @@ def count_to_do(session: Session) -> ToDo:
     return ToDo(proposed + counts.get(("open", False), 0), proposed, counts.get(("acknowledged", False), 0))
 
 
-def cost_of(session: Session, query: RegressionQuery) -> tuple[float | None, int]:
-    """Return the known cost of all matches in GPU-hours per day (None without any), and the number of unknown ones."""
-    wanted = _joined(
-        select(
-            func.sum(col(RegressionRow.gpu_hours_per_day)),
-            func.count(col(RegressionRow.id)) - func.count(col(RegressionRow.gpu_hours_per_day)),
-        )
-    )
-    sums = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
-    return sums[0], sums[1]
+def cost_of(session: Session, query: RegressionQuery) -> SumOfCosts:
+    """Return the cost of all matches."""
+    wanted = _joined(select(*SUMS_OF_COSTS))
+    hours, costly, unknown = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
+    return SumOfCosts(hours, costly or 0, unknown or 0)
 
 
 def get_regression(session: Session, regression_id: int) -> Regression:
@@ -227,7 +223,9 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
     # The greatest age is the earliest time.
     ordered = column.desc() if descending != (name == "age") else column.asc()
     # `is null` first puts those without the figure last in both directions, on both databases.
-    return (column.is_(None), ordered, col(RegressionRow.id).desc())
+    # What is proposed to be closed waits for a click only.
+    over = [col(RegressionRow.proposal) != ""] if name == "cost" else []
+    return (*over, column.is_(None), ordered, col(RegressionRow.id).desc())
 
 
 _NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
@@ -236,7 +234,7 @@ _SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
 _MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow, RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine,
-        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.processed_at,
+        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.processed_at, RunRow.job,
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
@@ -255,13 +253,21 @@ class _Member:
     title: str
 
 
+@dataclass(frozen=True, slots=True)
+class _OfMembers:
+    """By regression and run: the stack that the job of a member ran in before, and the members seen in one run."""
+
+    moved: Mapping[tuple[int, int], str]
+    once: Set[tuple[int, int]]
+
+
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
     member_rows = session.execute(_MEMBERS, {"ids": ids}).all()
     values = _contract_values.of_runs(
         session, {row.RegressionMemberRow.run_id: row.processed_at for row in member_rows}
     )
-    moved = audit.continuations(session, ids)
+    further = _OfMembers(audit.continuations(session, ids), seen_once(session, ids))
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
     for row in member_rows:
@@ -270,7 +276,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         contract = {name: Stated(value, "metadata") for name, value in named.items() if value is not None}
         members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
     return tuple(
-        _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], moved, back) for row in rows
+        _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], further, back) for row in rows
     )
 
 
@@ -284,7 +290,7 @@ def _regression(
     row: RegressionRow,
     project: ProjectRow,
     members: Sequence[_Member],
-    moved: Mapping[tuple[int, int], str],
+    further: _OfMembers,
     back: Mapping[int | None, tuple[int, datetime]],
 ) -> Regression:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
@@ -298,14 +304,19 @@ def _regression(
         worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         members=tuple(
-            _member(member.row, _title(member, members), moved.get((row.id, member.row.RegressionMemberRow.run_id), ""))
+            _member(
+                member.row,
+                _title(member, members),
+                further.moved.get((row.id, member.row.RegressionMemberRow.run_id), ""),
+                is_once=(row.id, member.row.RegressionMemberRow.run_id) in further.once,
+            )
             for member in members
         ),
         back=back.get(row.proposal_run_id),
     )  # fmt: skip
 
 
-def _member(row: Row[Any], title: str, follows: str) -> RegressionMember:
+def _member(row: Row[Any], title: str, follows: str, *, is_once: bool) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
     return RegressionMember(
         run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
@@ -314,7 +325,7 @@ def _member(row: Row[Any], title: str, follows: str) -> RegressionMember:
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         first_delta_pct=member.first_delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
-        follows=follows,
+        follows=follows, is_once=is_once,
     )  # fmt: skip
 
 
@@ -325,6 +336,8 @@ def _title(member: _Member, members: Sequence[_Member]) -> str:
         return member.title
     apart = [name for name in _SETTING_APART if len({other.apart[name] for other in alike}) > 1]
     values = ((name, member.apart[name]) for name in apart)
+    jobs = [other.row.job for other in alike if other.apart == member.apart]
+    job = [short_job(member.row.job, jobs)] if len(set(jobs)) > 1 else []
     return SEPARATOR.join(
-        [member.title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values)]
+        [member.title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values), *job]
     )

@@ -21,7 +21,7 @@ class RegressionMember:
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
     `first_delta_pct`: change measured in the first slow run. `follows`: the stack that its job ran in before, where it
-    was slow already; empty where the job became slow.
+    was slow already; empty where the job became slow. `is_once`: no other run of the stack is as slow.
     """
 
     run_id: int
@@ -45,6 +45,7 @@ class RegressionMember:
     proposal: str
     joined_at: datetime
     follows: str = ""
+    is_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,11 @@ class SlowJob:
     def is_back(self) -> bool:
         """Return whether its runs are back at the usual level."""
         return self.last.proposal == "fixed"
+
+    @property
+    def is_once(self) -> bool:
+        """Return whether a single run was slow, which may have had a slow node."""
+        return all(member.is_once for member in self.stacks)
 
     @property
     def title(self) -> str:
@@ -125,6 +131,12 @@ class Regression:
     def is_back(self) -> bool:
         """Return whether all of its stacks recovered, and no user says otherwise."""
         return self.proposal == "fixed" or self.shown_state == "fixed"
+
+    @property
+    def is_once(self) -> bool:
+        """Return whether it rests on a single run: of the jobs that are still slow, or of all if none is."""
+        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
+        return len(jobs) == 1 and jobs[0].is_once
 
     @property
     def link(self) -> str:

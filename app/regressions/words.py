@@ -14,7 +14,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import FIX_CLAIMED, recovery_text, sum_of_costs
+from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, recovery_text
 from app.pipeline.regression_costs import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
@@ -24,7 +24,7 @@ from app.storage.audit import AuditEvent
 
 def what(regression: Regression) -> str:
     """Format a change for the list and the title: `9.8 % slower`; `Was 9.8 % slower` once it is over."""
-    text = _change(regression)
+    text = _change(regression) + (" in one run" if regression.is_once else "")
     return f"Was {text[0].lower()}{text[1:]}" if regression.is_back else text
 
 
@@ -49,17 +49,19 @@ def first_seen(metric: str, job: SlowJob) -> str:
     return "" if first == now else first
 
 
-def list_answer(to_do: ToDo, hours: float | None, without_cost: int) -> str:
-    """Say how many regressions to triage, then what they cost. `hours`, `without_cost`: as in `active_text`."""
+def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
+    """Say how many regressions to triage, then what the active ones cost."""
     if not to_do.triage and not to_do.in_work:
         return "No active regressions."
     closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed and not to_do.in_work else ""
     parts = [f"{to_do.triage or 'Nothing'} to triage{closing}"]
     if to_do.in_work:
         parts.append(f"{to_do.in_work} in work")
-    if hours is None:
+    if cost.hours is None and cost.unknown:
         return f"{' and '.join(parts)}; cost unknown."
-    return f"{' and '.join(parts)} {f'cost {sum_of_costs(hours, without_cost)}' if hours else 'without current cost'}."
+    if not cost.hours:
+        return f"{' and '.join(parts)} without current cost."
+    return f"{' and '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
 
 
 def answer(regression: Regression) -> str:
@@ -73,9 +75,10 @@ def answer(regression: Regression) -> str:
         return f"{text}{on_stacks}{recovery_text(since.ordered_at, regression.back) if since else ''}."
     if stacks > 1 and stacks_slow:
         worst = "Up to " if stacks_slow > 1 and regression.worst_delta_pct is not None else ""
-        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]} on {plural(stacks_slow, 'stack')}"
+        on_stacks = "" if regression.is_once else f" on {plural(stacks_slow, 'stack')}"
+        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]}{on_stacks}"
     if since:
-        text += f" since run #{since.run_id}"
+        text += f", #{since.run_id}" if regression.is_once else f" since run #{since.run_id}"
     others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
     return f"{text}{others}{_cost(regression)}.{claim}"
@@ -106,15 +109,6 @@ def cost_factors(cost: Cost) -> str:
 def _rate(runs: float) -> str:
     text = grouped(runs, 1) if runs >= 1 else significant(round(runs, 2))
     return f"{text.removesuffix('.0')} {plural(runs, 'run', number=False)}"
-
-
-def figure_text(metric: str, value: float | None) -> str:
-    """Return a segment's figure in the unit of its metric; empty when unknown."""
-    if value is None:
-        return ""
-    if metric == "step_time_ms":
-        return step_time(value)
-    return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
 
 
 def decided(regression: Regression, change: RegressionChange) -> str:

@@ -85,7 +85,7 @@ def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None
         _current(run)
         .where(
             col(VerdictRow.attributed_to) == suspect.field,
-            col(VerdictRow.comparison).in_(("matched_ab", "contrast")),
+            col(VerdictRow.comparison) == "matched_ab",  # what an upgrade changed in other stacks is no A/B
             col(VerdictRow.from_value).in_(values),
             col(VerdictRow.to_value).in_(values),
             col(VerdictRow.delta_pct).is_not(None),

@@ -293,6 +293,40 @@ SHOWN_STATE: Any = case(
 """The state of a regression as shown everywhere: `fix claimed` instead of `fixed` until its runs have recovered."""
 
 
+_Later = aliased(RunRow)
+
+
+def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[int, int]]:
+    """Return regression and run of the members of which no other run is at the slow step time.
+
+    One launch may have had a slow node, so pages state its change as one of that run.
+    """
+    again = exists().where(
+        not_looked_up(col(_Later.project_id)) == RunRow.project_id,
+        col(_Later.stack_key) == RegressionMemberRow.stack_key,
+        col(_Later.config_key) == RegressionMemberRow.config_key,
+        not_looked_up(col(_Later.job)) == RunRow.job,
+        col(_Later.id) != RunRow.id,
+        not_looked_up(col(_Later.ordered_at)) >= RunRow.ordered_at,
+        not_looked_up(col(_Later.purpose)).in_(("ci", "release")),
+        col(_Later.quarantine) == "",
+        col(_Later.is_steady).is_(True),
+        col(_Later.log_step_time) > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
+    )
+    chosen = (
+        select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionMemberRow.regression_id).in_(regression_ids),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionMemberRow.slow_level).is_not(None),
+            ~again,
+        )
+    )
+    return {(row.regression_id, row.run_id) for row in session.execute(chosen)}
+
+
 # --- Which regressions a run belongs to: those that it made, and those that explain its alarms.
 
 _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
@@ -395,6 +429,13 @@ def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str
 
 # --- Number and cost of open regressions, for all pages.
 
+_COST: Any = col(RegressionRow.gpu_hours_per_day)
+SUMS_OF_COSTS = (
+    func.sum(_COST),
+    func.sum(case((_COST > 0, 1), else_=0)),
+    func.sum(case((and_(_COST.is_(None), col(RegressionRow.metric) == "step_time_ms"), 1), else_=0)),
+)
+"""The fields of `SumOfCosts`."""
 NEEDS_SOMEBODY = "open"
 """The state of a regression that no user has handled yet."""
 

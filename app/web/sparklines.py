@@ -8,7 +8,7 @@ from sqlalchemy import Select, bindparam, or_, tuple_
 from sqlmodel import Session, col
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from app.domain.numbers import plural, step_time
+from app.domain.numbers import metric_text, plural
 from app.storage.remembered import Remembered
 from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_looked_up, select_any
 from app.storage.verdicts import current_verdict
@@ -33,29 +33,41 @@ class Sparkline:
     changed_y: float | None = None
 
 
-def sparkline(milliseconds: Sequence[float], changed: int | None = None) -> Sparkline | None:
-    """Return the sparkline, oldest first; None for fewer than two values. `changed`: index of the marked value."""
-    if len(milliseconds) < 2:
+def sparkline(
+    values: Sequence[float],
+    changed: int | None = None,
+    *,
+    metric: str = "step_time_ms",
+    least: float = _LEAST_RANGE,
+    mark: str = "first slow run",
+) -> Sparkline | None:
+    """Return the sparkline, oldest first; None for fewer than two values.
+
+    `changed`: index of the marked value, which `mark` names. `least`: minimum range as a share of the value.
+    """
+    if len(values) < 2:
         return None
-    low, high = min(milliseconds), max(milliseconds)
+    low, high = min(values), max(values)
     middle = (low + high) / 2
-    span = max(high - low, _LEAST_RANGE * middle) or 1.0
+    span = max(high - low, least * middle) or 1.0
     places = [
         (
-            round(EDGE + k * (WIDTH - 2 * EDGE) / (len(milliseconds) - 1), 1),
+            round(EDGE + k * (WIDTH - 2 * EDGE) / (len(values) - 1), 1),
             round(HEIGHT / 2 - (value - middle) / span * (HEIGHT - 2 * EDGE), 1),
         )
-        for k, value in enumerate(milliseconds)
+        for k, value in enumerate(values)
     ]
+    first, last, least_text, most_text = (metric_text(metric, value) for value in (values[0], values[-1], low, high))
+    name = "Step time" if metric == "step_time_ms" else "Peak memory"
     label = (
-        f"Step time of the last {plural(len(milliseconds), 'run')}: {step_time(milliseconds[0])} first, "
-        f"{step_time(milliseconds[-1])} last, between {step_time(low)} and {step_time(high)}"
+        f"{name} of the last {plural(len(values), 'run')}: {first} first, {last} last, "
+        f"between {least_text} and {most_text}"
     )
     line = Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
     if changed is None:
         return line
     x, y = places[changed]
-    label += f"; first slow run {changed + 1}, {step_time(milliseconds[changed])}"
+    label += f"; {mark} {changed + 1}, {metric_text(metric, values[changed])}"
     return replace(line, changed_x=x, changed_y=y, label=label)
 
 
@@ -64,6 +76,7 @@ READ = col(RunRow.status).in_(("ready", "failed"))
 _NEWEST_FIRST: Select[Any] = (
     select_any(
         RunRow.id, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at, RunRow.step_time_ms,
+        RunRow.peak_memory_gib,
         RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.verdict, RunRow.verdict_delta_pct,
         RunRow.stack_key, RunRow.job, ProjectRow.slug, ProjectRow.generated,
     )
@@ -95,12 +108,17 @@ _SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
 
 @dataclass(frozen=True, slots=True)
 class SlowRun:
-    """The first slow run of a regression in a stack, and the usual step time before it; None if unknown."""
+    """The first slow run of a regression in a stack, and the usual value of `metric` before it; None if unknown."""
 
     project_id: int
     stack_key: str
     run_id: int
-    usual_ms: float | None
+    usual: float | None
+    metric: str = "step_time_ms"
+
+
+DRAWN_METRICS = ("step_time_ms", "peak_memory_gib")
+"""Metrics that a sparkline of a regression can show."""
 
 
 _drawn = Remembered[tuple[Sparkline | None]](4000)
@@ -142,32 +160,39 @@ def _around_change(session: Session, first_slow: SlowRun) -> Sparkline | None:
     """
     of_stack = {"project_id": first_slow.project_id, "stack_key": first_slow.stack_key}
     slow = session.execute(_SLOW, of_stack | {"run_id": first_slow.run_id}).one_or_none()
-    if slow is None or not slow.step_time_ms:
+    metric = first_slow.metric
+    if slow is None or not getattr(slow, metric):
         return None
     like = {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": slow.id}
-    drawn = _counts if _counts(slow) else _is_timed
+    drawn = _counts if metric == "step_time_ms" and _counts(slow) else _is_timed
     rows, later = session.execute(_BEFORE, like).all(), session.execute(_AFTER, like).all()
     before, after = (
-        [row.step_time_ms for row in reversed(newest_first) if drawn(row) and row.stack_key == slow.stack_key]
+        [
+            getattr(row, metric)
+            for row in reversed(newest_first)
+            if drawn(row) and getattr(row, metric) and row.stack_key == slow.stack_key
+        ]
         for newest_first in (rows, later)
     )
     if len(before) < _FEWEST_BEFORE:
-        usual = [first_slow.usual_ms] if first_slow.usual_ms is not None else []
-        before = [*_compared_with(session, slow), *before] or usual
-    return sparkline([*before, slow.step_time_ms, *after], changed=len(before))
+        usual = [first_slow.usual] if first_slow.usual is not None else []
+        before = [*_compared_with(session, slow, metric), *before] or usual
+    least = _LEAST_RANGE if metric == "step_time_ms" else 0.0
+    return sparkline([*before, getattr(slow, metric), *after], len(before), metric=metric, least=least)
 
 
-def _compared_with(session: Session, slow: Any) -> list[float]:
-    """Return the step times of other launches, which the first slow run was compared with, oldest first."""
+def _compared_with(session: Session, slow: Any, metric: str) -> list[float]:
+    """Return the values of other launches, which the first slow run was compared with, oldest first."""
     verdict = current_verdict(session, slow.id)
     upgrade = verdict.document.upgrade if verdict else None
     compared = (*(verdict.document.baseline if verdict else ()), *(upgrade.runs if upgrade else ()))
+    value = getattr(RunRow, metric)
     earlier = (
-        select_any(RunRow.step_time_ms)
+        select_any(value)
         .where(
             col(RunRow.id).in_([int(run) for run in compared]),
             or_(col(RunRow.stack_key) != slow.stack_key, col(RunRow.config_key) != slow.config_key),
-            col(RunRow.step_time_ms).is_not(None),
+            col(value).is_not(None),
         )
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )

@@ -33,7 +33,7 @@ from app.storage.tables import (
     utc_now,
 )
 from app.storage.upgrade_changes import upgrade_changes
-from app.storage.verdicts import regressions_of, verdicts_of
+from app.storage.verdicts import regressions_of, seen_once, verdicts_of
 from tests.builders import make_stack
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
@@ -268,7 +268,7 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
     assert measured is not None
     assert measured.measured.candidates_used == tuple(map(str, after))
     assert measured.measured.decision == "regression"
-    assert [(state, len(runs)) for state, _, runs in regressions_in(engine)] == [("open", 1)]
+    assert regressions_in(engine) == [("open", "", [after[0]])], "it begins at the first run after the upgrade"
     with read_session(engine) as session:
         (change,) = upgrade_changes(session)
         assert session.exec(select(RegressionRow)).one().kind == "upgrade"
@@ -276,7 +276,7 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
     assert (change.stacks[0].runs, change.stacks[0].from_runs) == (4, 3)
     later = bring(engine, settings, steady(1045, 4), 20, fields=NEW_CONTAINER)
     assert document_of(engine, later[-1]).since_upgrade is None
-    assert len(regressions_in(engine)) == 1
+    assert regressions_in(engine) == [("open", "", [after[0]])]
     bring(engine, settings, [1001.0], 30)  # a rollback or a check: the old container had ended
     with read_session(engine) as session:
         assert len(upgrade_changes(session)) == 1
@@ -285,6 +285,21 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
     with read_session(engine) as session:
         assert upgrade_changes(session) == ()
     assert [state for state, *_ in regressions_in(engine)] == ["invalid"]
+
+
+def test_a_change_in_one_run_is_not_the_size_of_a_regression_that_lasts_in_another_stack(
+    engine: Engine, settings: Settings
+) -> None:
+    for gpus, slow in ((16, [1500.0]), (32, steady(1100, 3))):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        bring(engine, settings, slow, 10, fields={"gpus": gpus, **NEW_CONTAINER})
+    with read_session(engine) as session:
+        regression = session.exec(select(RegressionRow)).one()
+        assert regression.worst_delta_pct == pytest.approx(10.0, abs=0.3)
+        once = seen_once(session, [regression.id or 0])
+        sizes = {member.run_id: member.delta_pct or 0 for member in session.exec(select(RegressionMemberRow))}
+    assert len(sizes) == 2
+    assert [round(sizes[run]) for _, run in once] == [50]
 
 
 def test_an_upgrade_that_makes_a_stack_faster_is_listed_and_reported(

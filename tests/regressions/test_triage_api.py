@@ -11,6 +11,7 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
+from app.domain.verdict.triage import SumOfCosts
 from app.errors import EditConflict
 from app.regressions.commands import RegressionChange, Seen, change_regressions
 from app.regressions.queries import (
@@ -412,7 +413,7 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         )  # fmt: skip
         assert [item.cause for item in find_regressions(session, everything).items] == ["one"]
         assert count_by_state(session, RegressionQuery())["fixed"] == 1
-        assert cost_of(session, RegressionQuery()) == (12.5, 1)
+        assert cost_of(session, RegressionQuery()) == SumOfCosts(12.5, 1, 1)
         assert open_regressions(session).count == 1
         assert options_of(session).gpus == ("H100",)
         title = get_regression(session, regressions.items[0].id).members[0].title

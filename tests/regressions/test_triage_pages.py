@@ -260,10 +260,31 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert all(row["line"] - 7 > row["top"] for row in data["bands"]), "values off the scale are under the names"
     slow_lines = [(row["from"], row["to"]) for row in data["levels"] if row["delta"]]
     assert slow_lines == [(13.5, 15.4), (15.5, 17.4)], "no line where no run is slow"
-    assert data["names"][0]["is_back"]
+    assert data["names"][0]["is_quiet"]
     page = client.get(f"/regressions/{number}").text
     assert re.findall(r'data-moves="(\d)"', page) == ["2"]
     assert f"recovered since #{slow.runs[17]}" in page
+
+
+def test_a_change_in_one_run_is_said_to_be_one_and_has_no_level(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0)
+        lasting = make_slow_stack(session, stack="lasting", days=(13, 2), slow_pct=9.0)
+    numbers = make(once), make(lasting)
+    levels = [
+        [row["delta"] > 1 for row in spec_of(client, f"/regressions/{number}/chart")["levels"]] for number in numbers
+    ]
+    assert levels == [[False], [False, True]]
+    titles = [re.search(r"<h1>(.*?)</h1>", client.get(f"/regressions/{number}").text, re.DOTALL) for number in numbers]
+    assert ["in one run" in title[1] for title in titles if title] == [True, False]
+
+
+def test_jobs_of_one_stack_have_different_names(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        stacks = [make_slow_stack(session, stack="same", job=f"ci/train{end}/h100") for end in ("", "_last")]
+    page = client.get(f"/regressions/{make(stacks)}").text
+    titles = re.findall(r'<a href="/history/[^"]*"\s+title="([^"]*)"', page)
+    assert sorted(title.rpartition(" · ")[2] for title in titles) == ["train", "train_last"]
 
 
 def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_container(

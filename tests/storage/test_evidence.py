@@ -124,6 +124,41 @@ def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Se
     assert container.elsewhere is not None
     assert len(container.elsewhere.moved) == 2
     assert container.support == "supported"
+    assert container.past is None, "an upgrade of another stack is no A/B"
+
+
+def test_a_commit_beside_an_upgrade_in_the_same_stacks_is_only_possible(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096)]
+    result = suspects(session, moved[0])
+    commit = result["commit"].elsewhere
+    assert commit is not None
+    assert len(commit.moved) == 1
+    assert (result["container"].support, result["commit"].support) == ("supported", "open")
+
+
+def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length)
+    slow = [one_more(session, 440.0, seq_len=length) for length in (2048, 4096)]
+    # Its night differs by too little to say whether it moved.
+    one_more(session, 404.0, seq_len=8192)
+    commit = suspects(session, slow[0])["commit"]
+    assert commit.elsewhere is not None
+    assert (len(commit.elsewhere.moved), commit.elsewhere.undecided) == (1, 1)
+    assert commit.support == "open"
+
+
+def test_a_bs_that_disagree_support_nothing(session: Session) -> None:
+    for length, ms in ((2048, 440.0), (4096, 440.0), (1024, 360.0)):
+        nightly(session, seq_len=length)
+        one_more(session, ms, seq_len=length, ep_overlap=True, purpose="experiment")
+    nightly(session, seq_len=8192)
+    slow = one_more(session, 440.0, seq_len=8192, ep_overlap=True)
+    knob = suspects(session, slow)["ep_overlap"]
+    assert knob.past is not None
+    assert (knob.past.n, knob.past.slower, knob.support) == (3, 2, "open")
 
 
 def test_a_version_counts_where_other_verdicts_have_the_same_difference(session: Session) -> None:

@@ -1,12 +1,12 @@
 """Rank the suspects of a verdict by two kinds of evidence.
 
-Earlier A/Bs on the same knob with the same two values, and other stacks that went through the same change.
+Earlier A/Bs on the same field with the same two values, and other stacks that went through the same change.
 """
 
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.contract.values import shown
@@ -20,6 +20,8 @@ Support = Literal["supported", "open", "unlikely"]
 _ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
+AGREE = 0.75
+"""Share of the A/Bs that must have changed in the direction of the change; else their median is of no use."""
 FEWEST_STILL = 2
 """A single unchanged stack may not use the suspected code; two or more are a hint."""
 MOST_VALUE = 500
@@ -28,7 +30,7 @@ MOST_VALUE = 500
 
 @dataclass(frozen=True, slots=True)
 class PastResult:
-    """One A/B or contrast on a field: the change of step time from the first value to the second."""
+    """One A/B on a field: the change of step time from the first value to the second."""
 
     run: str
     stack_key: str
@@ -41,10 +43,12 @@ class PastResult:
 class PastResults:
     """Results of `n` A/Bs on one field between the same two values, in percent of step time; positive is slower.
 
-    `stacks`: keys of their stacks; `runs`: their runs, newest first, for links.
+    `slower`: number of those that were slower; `stacks`: keys of their stacks; `runs`: their runs, newest first, for
+    links.
     """
 
     n: int
+    slower: int
     median_pct: float
     low_pct: float
     high_pct: float
@@ -105,7 +109,8 @@ def past_results(results: Iterable[PastResult], from_value: str, to_value: str) 
     changes = [100 * math.expm1(sign * math.log1p(result.delta_pct / 100)) for result, sign in hits]
     stacks = tuple(dict.fromkeys(result.stack_key for result, _ in hits))
     runs = tuple(result.run for result, _ in hits)
-    return PastResults(len(hits), statistics.median(changes), min(changes), max(changes), stacks, runs)
+    slower = sum(change > 0 for change in changes)
+    return PastResults(len(hits), slower, statistics.median(changes), min(changes), max(changes), stacks, runs)
 
 
 def other_stacks(moves: Iterable[StackMove]) -> OtherStacks | None:
@@ -130,7 +135,20 @@ def rank_suspects(
         RankedSuspect(suspect, _support(change, past, elsewhere), past, elsewhere, _sentences(past, elsewhere))
         for suspect, past, elsewhere in suspects
     ]
+    ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     return tuple(sorted(ranked, key=lambda item: _ORDER.index(item.support)))
+
+
+def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> bool:
+    """Return whether only stacks in which something supported changed, too, speak for a change of the code.
+
+    The code changes from run to run, so such stacks rather show the rarer change.
+    """
+    if code.suspect.axis != "code" or code.support != "supported" or code.past or code.elsewhere is None:
+        return False
+    rarer = (item for item in ranked if item.suspect.axis != "code" and item.support == "supported" and item.elsewhere)
+    explained = {move.stack_key for item in rarer if item.elsewhere for move in item.elsewhere.moved}
+    return {move.stack_key for move in code.elsewhere.moved} <= explained
 
 
 def value_text(stated: Stated | None) -> str:
@@ -163,8 +181,9 @@ def _vote_of_past(change: float | None, past: PastResults | None) -> int:
     if past is None or change is None:
         return 0
     measured, wanted = math.log1p(past.median_pct / 100), math.log1p(change / 100)
+    alike = past.slower if change > 0 else past.n - past.slower
     if measured * wanted > 0 and abs(measured) >= max(RELEVANT_SHIFT, EXPLAINS * abs(wanted)):
-        return 1
+        return 1 if alike >= AGREE * past.n else 0
     return -1 if measured * wanted <= 0 or abs(measured) < RELEVANT_SHIFT else 0
 
 
@@ -172,7 +191,7 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
     if elsewhere is None:
         return 0
     moved, still = len(elsewhere.moved), len(elsewhere.still)
-    if moved > still:
+    if 2 * moved > elsewhere.n:
         return 1
     return -1 if moved == 0 and still >= FEWEST_STILL else 0
 

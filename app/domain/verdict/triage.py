@@ -1,6 +1,7 @@
 """The states of a regression and their transitions. Users decide; the service opens, proposes and reopens."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -78,26 +79,36 @@ def members_by_job(
     return jobs
 
 
-def active_text(counts: Mapping[str, int], hours: float | None, without_cost: int) -> str:
-    """Summarise active regressions: `3 regressions cost about 1.2 GPU-h/day.`
+@dataclass(frozen=True, slots=True)
+class SumOfCosts:
+    """Costs of active regressions. `hours`: of `costly` ones, in GPU-hours per day; None if no cost is known.
 
-    `counts`: by state. `hours`: their known cost in GPU-hours per day, None without one; `without_cost`: number of
-    unknown cost, so that the sum is a lower bound.
+    `unknown`: regressions of step time without a known cost; those of memory or loss cost no time.
     """
+
+    hours: float | None
+    costly: int
+    unknown: int
+
+    @property
+    def text(self) -> str:
+        """Return the sum: `about 1.2 GPU-h/day`; `at least` if more costs are unknown."""
+        hours = self.hours or 0.0
+        return f"at least {gpu_hours(hours)} GPU-h/day" if self.unknown and hours >= 0.1 else daily_cost(hours)
+
+
+def active_text(counts: Mapping[str, int], cost: SumOfCosts) -> str:
+    """Summarise active regressions: `1 of 3 active regressions costs about 1.2 GPU-h/day.` `counts`: by state."""
     number = sum(counts[state] for state in ACTIVE)
     if not number:
         return "No active regressions."
     regressions = plural(number, "active regression")
-    if hours is None:
+    if cost.hours is None and cost.unknown:
         return f"{regressions}; cost unknown."
-    if not hours:
+    if not cost.hours:
         return f"{regressions} without current cost."
-    return f"{regressions} {plural(number, 'costs', 'cost', number=False)} {sum_of_costs(hours, without_cost)}."
-
-
-def sum_of_costs(hours: float, without_cost: int) -> str:
-    """Format a sum of costs: `about 1.2 GPU-h/day`; `at least` if `without_cost` more are unknown."""
-    return f"at least {gpu_hours(hours)} GPU-h/day" if without_cost and hours >= 0.1 else daily_cost(hours)
+    some = regressions if cost.costly == number else f"{cost.costly} of {regressions}"
+    return f"{some} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
 
 
 def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
