@@ -339,7 +339,7 @@ def commit_of(when: datetime) -> str:
 
 
 def committed_at(when: datetime) -> datetime:
-    """Return the commit time of a day: before its first job, on the same date, which pages show beside its name."""
+    """Return the commit time of a day: before its first job, on the date that its name has."""
     return datetime(when.year, when.month, when.day, 1, tzinfo=UTC)
 
 
