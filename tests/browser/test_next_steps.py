@@ -9,7 +9,7 @@ from app.storage.database import transaction
 from tests.browser.conftest import House, OpenPage, count_clicks, sign
 from tests.browser.looks import PHONE, assert_looks_well
 from tests.suggestions.advised import PROFILED, make_advised
-from tests.suggestions.test_check import BAD
+from tests.suggestions.test_suggestions import BAD
 
 ADDRESSES = (
     "/runs/{run}/next",

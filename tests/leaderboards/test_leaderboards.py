@@ -14,13 +14,18 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.numbers import time_saved
+from app.domain.ranking.rank import rank_stack
+from app.domain.ranking.standings import Board
+from app.domain.verdict.step_time import Prior
 from app.leaderboards.charts import leader_chart, leadership_periods
+from app.leaderboards.picture import lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
 from app.storage.leader_changes import leader_changes
 from app.storage.standings import stack_standings
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
+from tests.domain.ranking.runs import make_runs
 from tests.prepared import prepared
 from tests.runs.uploading import assert_problem
 
@@ -576,3 +581,34 @@ def test_the_board_of_one_ranking_begins_with_its_figure(client: TestClient, sta
     best = item["boards"][0]["entries"][0]
     assert best["dispatcher"] in lead
     assert f"{time_saved(best['gain']['comparison']['gain_pct']):.1f}" in lead
+
+
+# --- The sentence above the picture of a ranking.
+
+QUIET = Prior(variance=0.003**2, degrees_of_freedom=4, configurations=9)
+
+
+def board_of(**times: float) -> Board:
+    runs = [run for dispatcher, time in times.items() for run in make_runs(dispatcher, [time] * 3)]
+    (board,) = rank_stack(runs, QUIET).boards_at("screen")
+    return board
+
+
+@pytest.mark.parametrize(
+    ("hybridep", "alltoall", "sentence"),
+    [
+        (404, 408, "deepep and hybridep tie, deepep 2.0 % faster than alltoall: 400.0 ms per step"),
+        (
+            401,
+            500,
+            "deepep and hybridep tie, deepep 20.0 % and hybridep 19.8 % faster than alltoall: 400.0 ms per step",
+        ),
+        (401, 402, "deepep, hybridep and alltoall tie: 400.0 ms per step"),
+    ],
+)
+def test_of_tied_leaders_only_those_that_beat_alltoall_claim_a_gain(
+    hybridep: float, alltoall: float, sentence: str
+) -> None:
+    board = board_of(deepep=400, hybridep=hybridep, alltoall=alltoall)
+    assert board.reading == "tie"
+    assert lead_sentence(board).replace("\u202f", " ").replace("\xa0", " ") == sentence

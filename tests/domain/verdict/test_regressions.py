@@ -1,7 +1,11 @@
 """Which verdicts open a regression, and which an existing one explains."""
 
+import math
+from datetime import UTC, datetime, timedelta
+
 import pytest
 
+from app.domain.performance.cost import clock, extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
 from app.domain.verdict.alarms import Alarm, AlarmCause, alarms_of
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
@@ -149,3 +153,132 @@ def test_a_closed_regression_is_reopened_before_another_decision(before: str, af
 def test_every_state_can_be_left_and_reached(state: str) -> None:
     assert next_states(state)
     assert any(state in next_states(other) for other in STATES)
+
+
+# --- GPU-hours a day of a slowdown, as tables; the expected numbers are worked out by hand.
+
+LAST = datetime(2026, 11, 20, 3, tzinfo=UTC)
+
+
+def before(*days: float) -> list[datetime]:
+    return [LAST - timedelta(days=day) for day in days]
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [
+        ([], 0.0),
+        ([0], None),
+        ([14.1, 15, 16], 0.0),  # it has stopped
+        ([-1, -2], 0.0),  # no run yet
+        ([1, 3], 1 / 3),  # up to now, not to the newest run
+        ([13], None),
+        ([0, 20], None),  # the other run is older than the window
+        ([0, 14], 1 / 14),
+        ([0, 0], 2.0),  # two at the same time: a rate covers at least a day
+        ([0, 0.1, 0.2], 3.0),
+        ([0, 2], 0.5),
+        ([0, 1, 2, 3], 1.0),
+        (range(15), 1.0),
+        (range(60), 1.0),
+        ([n / 4 for n in range(100)], 4.0),
+        ([3, 0, 2, 1], 1.0),  # in any order
+        ([0, 13, 30, 31, 32], 2 / 14),
+    ],
+)
+def test_runs_per_day(days: list[float], expected: float | None) -> None:
+    assert runs_per_day(before(*days), LAST) == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize(
+    ("days", "extra", "steps", "gpus", "expected"),
+    [
+        # 1 run a day x 100 ms x 36,000 steps = 1 hour, x 16 GPUs
+        (range(15), 100.0, 36_000, 16, 16.0),
+        (range(60), 100.0, 36_000, 16, 16.0),
+        # 2 runs a day x 36 ms x 100 steps x 1,000 GPUs
+        ([n / 2 for n in range(40)], 36.0, 100, 1_000, 2.0),
+    ],
+)
+def test_cost(days: list[float], extra: float, steps: int, gpus: int, expected: float) -> None:
+    cost = regression_cost(before(*days), extra, steps, gpus, now=LAST)
+    assert cost.gpu_hours_per_day == pytest.approx(expected)
+    assert cost.unknown_because == ""
+
+
+@pytest.mark.parametrize(
+    ("days", "extra", "steps", "gpus", "because"),
+    [
+        ([0], 100.0, 50, 16, "fewer than 2 runs in 14 days"),
+        ([0, 1], None, 50, 16, "step time did not change"),
+        ([0, 1], math.nan, 50, 16, "step time did not change"),
+        ([0, 1], -3.0, 50, 16, "not slower"),
+        ([0, 1], 100.0, None, 16, "no step was read"),
+        ([0, 1], 100.0, 0, 16, "no step was read"),
+        ([0, 1], 100.0, 50, None, "number of GPUs is unknown"),
+    ],
+)
+def test_unknown_stays_unknown_with_the_reason(
+    days: list[float], extra: float | None, steps: int | None, gpus: int | None, because: str
+) -> None:
+    cost = regression_cost(before(*days), extra, steps, gpus, now=LAST)
+    assert cost.gpu_hours_per_day is None
+    assert because in cost.unknown_because
+
+
+def test_the_factors_are_next_to_the_number() -> None:
+    cost = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST)
+    assert (cost.runs_per_day, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus) == (1.0, 12.5, 50, 16)
+
+
+def test_extra_time_comes_from_two_levels() -> None:
+    assert extra_ms(math.log(400.0), math.log(412.0)) == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize(
+    ("spans", "read", "expected"),
+    [
+        ([], None, None),
+        ([], 0, None),
+        ([], 50, 50),
+        ([(1, 50)], 50, 50),
+        ([(10, 500)], 50, 491),  # every tenth iteration is printed
+        ([(10_001, 10_050)], 50, 50),  # resumed from a checkpoint
+        ([(1, 50), (31, 100)], 100, 120),  # twenty ran twice
+        ([(50, 1)], 7, 7),  # a damaged number
+    ],
+)
+def test_steps_of_a_run(spans: list[tuple[int, int]], read: int | None, expected: int | None) -> None:
+    slices = [{"first_iteration": first, "last_iteration": last} for first, last in spans]
+    assert steps_of_run(slices, {"iterations": read}) == expected
+
+
+@pytest.mark.parametrize(("costs", "expected"), [([], None), ([None], None), ([1.5, None], 1.5), ([1.5, 2.5], 4.0)])
+def test_the_cost_of_several_stacks_is_the_sum_of_the_known(costs: list[float | None], expected: float | None) -> None:
+    assert total_cost(costs) == expected
+
+
+def test_recovered_and_ended_regressions_cost_nothing_and_say_why() -> None:
+    stopped = regression_cost(before(20, 21, 22), 12.5, 50, 16, now=LAST)
+    assert (stopped.gpu_hours_per_day, "14 days" in stopped.nothing_because) == (0.0, True)
+    back = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST, is_over=True)
+    assert (back.gpu_hours_per_day, "usual level" in back.nothing_because) == (0.0, True)
+    memory = regression_cost(before(20, 21), None, 50, 16, now=LAST)
+    assert (memory.gpu_hours_per_day, memory.nothing_because) == (None, "")
+
+
+CLOCKS = [
+    # days before LAST of the newest place and of the newest upload, whether it is a replay; the time of the history
+    (0.5, 0.5, False, 0.5),  # in use
+    (60, 0, False, 60),  # an old history that was imported today: the cost at its end
+    (60, 15, False, 0),  # no run for two weeks
+    (60, 15, True, 60),
+    (-30, 0, False, 0),  # a commit time in the future
+    (None, None, False, 0),
+]
+
+
+@pytest.mark.parametrize(("place", "upload", "is_replay", "expected"), CLOCKS)
+def test_the_time_of_a_history(place: float | None, upload: float | None, is_replay: bool, expected: float) -> None:
+    newest = [None if days is None else before(days)[0] for days in (place, upload)]
+    assert clock(newest[0], newest[1], LAST, is_replay=is_replay) == before(expected)[0]
