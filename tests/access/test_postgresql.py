@@ -15,9 +15,9 @@ from tests.access.test_check import (
     test_an_expired_token_is_refused,
     test_disabled_users_and_removed_members_lose_access_immediately,
 )
-from tests.access.test_groups import test_a_group_gives_its_users_the_highest_role_until_they_leave
 from tests.access.test_login import test_a_session_that_is_not_used_ends_and_use_prolongs_it
 from tests.access.test_members import (
+    test_a_group_gives_its_users_the_highest_role_until_they_leave,
     test_a_role_counts_from_the_next_request_on_and_ends_as_fast,
     test_the_last_administrator_stays_one,
 )
