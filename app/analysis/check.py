@@ -46,7 +46,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
 def check_text(name: str, result: LaunchCheck) -> str:
     """Return the result for a terminal."""
     lines = [f"{name}: {result.answer}", *_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
-    lines += [f"note: {problem}" for problem in (*result.problems, result.defaults)]
+    lines += [f"note: {problem}" for problem in (*result.problems, *result.contradictions, result.defaults)]
     if result.unknown:
         lines.append(f"Unknown: {some_of(result.unknown, SHOWN)}. State them with --set NAME=VALUE.")
     return "\n".join(lines)

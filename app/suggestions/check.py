@@ -9,7 +9,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import read_metadata
 from app.domain.rules.flags import flags_text
-from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document, check_launch
+from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document, check_launch, marked_launch
 from app.errors import FieldError, InvalidMetadata
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -86,7 +86,15 @@ async def answer_check(request: Request, rules: Rules) -> Response:
     def act(form: CheckForm) -> Response:
         facts = {name: form.value(name) for name in ("gpu", "gpus", "mcore_version") if form.value(name)}
         check = _check(form.value("launch"), facts, rules)
-        return render(request, "suggestions/check.html", form=form, check=check, flags_text=flags_text, problem="")
+        return render(
+            request,
+            "suggestions/check.html",
+            form=form,
+            check=check,
+            parts=marked_launch(form.value("launch"), (*check.blockers, *check.warnings)),
+            flags_text=flags_text,
+            problem="",
+        )
 
     def again(_: object, form: CheckForm, error: Exception) -> Response:
         return render(

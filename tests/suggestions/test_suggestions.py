@@ -707,6 +707,7 @@ def test_the_page_shows_what_fires_and_keeps_the_text(client: TestClient) -> Non
     assert page.status_code == 200
     assert 'data-rule="eo-needs-vpp"' in page.text
     assert "&lt;b&gt;" in page.text
+    assert re.search(r'<mark class="blocker"[^>]*>--overlap-moe-expert-parallel-comm<', page.text)
     refused = client.post("/check", data={"launch": "hello"})
     assert refused.status_code == 422
     assert 'role="alert"' in refused.text

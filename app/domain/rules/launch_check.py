@@ -60,7 +60,7 @@ _WHERE = "the configuration"
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """The result. `problems`: what could not be read. `unknown`: facts that further blockers depend on.
+    """The result. `problems`: what could not be read.
 
     `script`: the shell script that the launch passes flags to; empty if it starts the trainer itself.
     """
@@ -105,8 +105,20 @@ class LaunchCheck:
         return tuple(item for item in self.evaluation.warnings if item.rule.id not in OF_A_MEASUREMENT)
 
     @property
+    def contradictions(self) -> tuple[str, ...]:
+        """Return the problems that no blocker states already."""
+        return () if self.blockers else self.contract.warnings
+
+    @property
     def unknown(self) -> tuple[str, ...]:
-        missing = [name for asking in self.evaluation.asks if asking.rule.kind == "blocker" for name in asking.missing]
+        """Return the unknown facts that blockers depend on and that can be known before a launch, useful ones first."""
+        missing = [
+            name
+            for asking in self.evaluation.asks
+            if asking.rule.kind == "blocker"
+            for name in asking.missing
+            if name not in FACTS or FACTS[name].section != "log"
+        ]
         return tuple(sorted(dict.fromkeys(missing), key=lambda name: (-missing.count(name), name)))
 
 
@@ -121,7 +133,7 @@ def check_document(check: LaunchCheck) -> dict[str, object]:
         "blockers": [_item(item) for item in check.blockers],
         "warnings": [_item(item) for item in check.warnings],
         "unknown": list(check.unknown),
-        "problems": list(check.problems),
+        "problems": [*check.problems, *check.contradictions],
         "contract": {name: field.value for name, field in check.contract.fields.items()},
     }
 
@@ -192,8 +204,47 @@ def check_launch(
         script=script,
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
-        problems=(*document.problems, *contract.warnings),
+        problems=tuple(document.problems),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPart:
+    """A part of the text of a launch. `objections`: those to its flag, empty for other text."""
+
+    text: str
+    objections: tuple[Suggestion, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.objections[0].kind if self.objections else ""
+
+
+_SETTING = re.compile(
+    r"(?<![\w./-])(?:--([A-Za-z][\w-]*)(?:[ \t=]+(?!-)[^\s\\\\]+)?|([A-Za-z][\w.]*)(?:=|: )[^\s\\\\]+)"
+)
+"""A flag with its value, an override of Megatron-Bridge, or a line of YAML."""
+
+
+def marked_launch(text: str, objections: Sequence[Suggestion]) -> tuple[LaunchPart, ...]:
+    """Divide the text of a launch at the settings that `objections` name, blockers first."""
+    settings = [(match, _fields_of(match[1] or match[2].rpartition(".")[2])) for match in _SETTING.finditer(text)]
+    stated = frozenset[str]().union(*(fields for _, fields in settings))
+    # A change names the setting to blame, if the launch states it; else the condition does.
+    blamed = {item.rule.id: item.set.keys() & stated or {fact.fact.name for fact in item.facts} for item in objections}
+    parts: list[LaunchPart] = []
+    done = 0
+    for match, fields in settings:
+        against = tuple(item for item in objections if fields & blamed[item.rule.id])
+        if against:
+            parts += [LaunchPart(text[done : match.start()]), LaunchPart(match[0], against)]
+            done = match.end()
+    return (*parts, LaunchPart(text[done:]))
+
+
+def _fields_of(name: str) -> frozenset[str]:
+    argument = name.replace("-", "_")
+    return frozenset(field for field, names in FLAGS.items() if argument in names.arguments)
 
 
 def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str | None]:
