@@ -254,7 +254,7 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> SideSelection:
 
 # --- Comparisons worth offering: the newest runs of a stack that differ in their knobs.
 
-MOST_PAIRS = 6
+MOST_PAIRS = 4
 _LOOKED_AT = 60
 
 

@@ -223,7 +223,7 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     a, b = make(name="off"), make({"ep_overlap": True}, name="on")
     page = client.get("/compare").text
     assert f'href="/compare?a={a}&amp;b={b}"' in page
-    assert "ep_overlap (off -> on)" in words(page)
+    assert "ep_overlap (off → on)" in words(page)
     assert f'href="/compare?a={a}"' in page
     text = client.get(f"/compare?b={b}").text
     assert f'href="/compare?a={a}&amp;b={b}"' in text
