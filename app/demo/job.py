@@ -312,6 +312,8 @@ Decision = Literal["", "accepted", "rejected", "withdrawn"]
 class DemoTrial:
     """An experiment. `baseline` is the job that it is planned from, `jobs` its further runs with their sides.
 
+    `rule`: the rule that suggests it, empty for a user's own idea.
+
     `decision` is empty for an experiment that waits for runs or for a decision.
     """
 
@@ -322,6 +324,7 @@ class DemoTrial:
     jobs: tuple[tuple[str, DemoJob], ...] = ()
     decision: Decision = ""
     note: str = ""
+    rule: str = ""
 
 
 # --- Reproducible random numbers and commits.

@@ -40,8 +40,9 @@ def planned(address: str, stopping: threading.Event, trial: DemoTrial, run_id: i
         return dict(existing)
     if not _is_ready(address, stopping, run_id):
         return {}
-    plan = {"run": run_id, "knobs": dict(trial.knobs), "title": trial.title, "runs_each": trial.runs_each}
-    return dict(_call(address, "POST", "experiments", plan | {"author": AUTHOR}))
+    change = {"rule": trial.rule} if trial.rule else {"knobs": dict(trial.knobs)}
+    plan = {"run": run_id, "title": trial.title, "runs_each": trial.runs_each, "author": AUTHOR}
+    return dict(_call(address, "POST", "experiments", plan | change))
 
 
 def decide(

@@ -184,12 +184,12 @@ def journey() -> tuple[DemoTrial, ...]:
     deepep = _trial(
         "DeepEP in place of alltoall", _FIRST, {"dispatcher_type": "flex", "flex_backend": "deepep"},
         step=0, before=(QWEN3_235B_H100, 203), after=(_DEEPEP, 245),
-        profile=ProfileShares(communication=0.27, exposed=0.24, idle=0.03),
+        profile=ProfileShares(communication=0.27, exposed=0.24, idle=0.03), rule="published-faster",
     )  # fmt: skip
     overlap = _trial(
         "Overlap expert communication with compute", _candidate(deepep), {"ep_overlap": True},
         step=1, before=(_DEEPEP, 245), after=(_OVERLAP, 276),
-        profile=ProfileShares(communication=0.28, exposed=0.09, idle=0.04),
+        profile=ProfileShares(communication=0.28, exposed=0.09, idle=0.04), rule="eo-enable",
     )  # fmt: skip
     fused = _trial(
         "Fuse the permutation", _candidate(overlap), {"permute_fusion": True},
@@ -227,6 +227,7 @@ def _trial(
     before: tuple[Workload, float],
     after: tuple[Workload, float],
     profile: ProfileShares | None = None,
+    rule: str = "",
 ) -> DemoTrial:
     """Return an experiment with one more run of the baseline and two of the candidate, all of the journey's commit."""
     runs = (("candidate", after, 1), ("candidate", after, 2), ("baseline", before, 2))
@@ -237,7 +238,7 @@ def _trial(
         ))
         for place, (side, (workload, tflops), launch) in enumerate(runs)
     )  # fmt: skip
-    return DemoTrial(title, baseline, knobs, runs_each=LAUNCHES, jobs=jobs)
+    return DemoTrial(title, baseline, knobs, runs_each=LAUNCHES, jobs=jobs, rule=rule)
 
 
 def _candidate(trial: DemoTrial) -> str:
