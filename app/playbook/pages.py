@@ -555,7 +555,7 @@ def rule_of(rules: RulesInForce, name: str) -> Rule:
 
 router = APIRouter(include_in_schema=False)
 
-ROWS = 8
+ROWS = 25
 """Rules on a page of the list."""
 OPTIONS = {
     "phases": PHASES,
