@@ -245,7 +245,19 @@ def short_reason(offer: Offer, best: Offer) -> str:
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""
-    return _difference(prediction, first)
+    return f"{_difference(prediction, first)}{_behind(offer, best)}"
+
+
+def _behind(offer: Offer, best: Offer) -> str:
+    """Return what ranks an offer behind one that is not faster, as a sentence; "" where its step time does."""
+    times = [item.prediction.step_time_s for item in (offer, best) if item.prediction and item.prediction.step_time_s]
+    if len(times) < 2 or times[0] / times[1] - 1 >= _SAME:
+        return ""
+    if offer.layout.etp > best.layout.etp:
+        return " Splits experts by ETP."
+    if offer.layout.expert_group > best.layout.expert_group and times[0] < times[1]:
+        return " Larger expert group."
+    return " Larger TP." if offer.layout.tp > best.layout.tp else ""
 
 
 def measured_time(offer: Offer, request: PlanRequest) -> str:
