@@ -26,8 +26,8 @@ from app.profiles.queries import (
     profiled_run,
     remove,
 )
-from app.profiles.views import DifferencePage, ProfilePage, RunWalls
-from app.storage.profiles import nearest_profiles, profiled_runs
+from app.profiles.views import DifferencePage, ProfilePage, RunWalls, segments
+from app.storage.profiles import document_of, nearest_profiles, profiled_runs
 from app.storage.projects import find_project
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -49,11 +49,22 @@ class AuthorForm(Form):
     inputs = ("author",)
 
 
+_MOST_BARS = 10
+"""Profiles of the list that are drawn, because each document is read for it."""
+
+
 @router.get("/runs/{run_id}/profiles")
 @requires(Action.READ, of="run")
 def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
     run = profiled_run(session, run_id)
-    return render(request, "profiles/list.html", run=run, profiles=list_profiles(session, run_id))
+    profiles = list_profiles(session, run_id)
+    windows = {
+        profile.id: document["view"]["window"]
+        for profile in profiles[:_MOST_BARS]
+        if (document := document_of(session, profile.id)) is not None and document["view"] is not None
+    }
+    bars = {number: (segments(window), float(window["window_ms"])) for number, window in windows.items()}
+    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars)
 
 
 @router.get("/runs/{run_id}/profiled")

@@ -1,5 +1,6 @@
 """Profiles as pages show them: the bar of a step, the three walls, tables and the timeline."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,14 +46,12 @@ class Number:
     label: str
     share: float | None
     threshold: float | None
-    is_below: bool = False
-    """A value below the threshold counts as a wall."""
 
     @property
     def is_wall(self) -> bool:
         if self.share is None or self.threshold is None:
             return False
-        return self.share < self.threshold if self.is_below else self.share >= self.threshold
+        return self.share >= self.threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +115,25 @@ def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
     return result
 
 
+_MOST_TICKS = 10
+_TIMELINE_KEY = {
+    "k-compute": "other computation",
+    "k-compute grouped": "expert GEMM",
+    "k-communication": "other communication",
+    "k-communication expert": "expert dispatch and combine",
+    "k-copy": "copies",
+}
+
+
+def timeline_kind(name: str) -> str:
+    """Return the style of a kernel class on the timeline."""
+    if name.startswith("copy.") or name == "memset":
+        return "k-copy"
+    if name.startswith("comm."):
+        return "k-communication expert" if name == "comm.ep" else "k-communication"
+    return "k-compute grouped" if name == "gemm.grouped" else "k-compute"
+
+
 def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
     """Return the rows that contain activities."""
     drawn = document["view"]["timeline"]
@@ -145,6 +163,7 @@ class ProfilePage:
         self.others = [other for other in others if other.id != profile.stored.id and other.status == "ready"]
 
     label = staticmethod(label_of_class)
+    timeline_kind = staticmethod(timeline_kind)
     reason_label = staticmethod(REASON_LABELS.__getitem__)
 
     @property
@@ -197,8 +216,12 @@ class ProfilePage:
         communication, idle, memory = (evaluated.get(name) for name in ("T_comm", "T_idle", "T_headroom"))
         numbers = {
             "memory": (
+                Number(
+                    "of the GPU's memory, by the log",
+                    _rest(evaluated.get("headroom_frac")),
+                    _rest(memory),
+                ),
                 Number("exposed copies", facts.get("exposed_copy_frac"), None),
-                Number("free memory, by the log", evaluated.get("headroom_frac"), memory, is_below=True),
             ),
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
@@ -258,9 +281,21 @@ class ProfilePage:
         return timeline(self.document) if self.document is not None else ()
 
     @property
-    def drawn_classes(self) -> set[str]:
-        """Return the kernel classes of the timeline."""
-        return {name for lane in self.lanes for _, _, name, _, _ in lane.rectangles}
+    def timeline_key(self) -> tuple[tuple[str, str], ...]:
+        """Return the colours of the timeline that occur, each with its label."""
+        drawn = {name for lane in self.lanes for _, _, name, _, _ in lane.rectangles}
+        kinds = {timeline_kind(name) for name in drawn}
+        return tuple((kind, label) for kind, label in _TIMELINE_KEY.items() if kind in kinds)
+
+    @property
+    def ticks(self) -> tuple[tuple[float, str], ...]:
+        """Return the marks of the time axis: place in percent, and ms since the start of the step."""
+        total = float(self.document["view"]["timeline"]["window_ms"]) if self.document is not None else 0.0
+        if total <= 0:
+            return ()
+        power = 10.0 ** math.floor(math.log10(total / _MOST_TICKS))
+        step = next(power * factor for factor in (1, 2, 5, 10) if total / (power * factor) <= _MOST_TICKS)
+        return tuple((100 * k * step / total, f"{k * step:,.6g}") for k in range(int(total / step) + 1))
 
     @property
     def reasons(self) -> tuple[tuple[str, float, bool], ...]:
@@ -351,8 +386,8 @@ class RunWalls:
             (
                 "memory",
                 "Memory",
-                None if headroom is None else 1 - headroom,
-                None if least is None else 1 - least,
+                _rest(headroom),
+                _rest(least),
                 "of the GPU's memory, by the log",
             ),
             ("communication", "Comm", facts.get("exposed_comm_frac"), facts.get("T_comm"), "exposed communication"),
@@ -412,9 +447,13 @@ def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
         yield f"{quality['clock_disorder']:,} activities begin before their launch: the clocks of host and GPU differ."
 
 
+def _rest(share: float | None) -> float | None:
+    return None if share is None else 1 - share
+
+
 def _excess(number: Number) -> float:
     share, threshold = number.share or 0.0, number.threshold or 1.0
-    return threshold / max(share, 1e-6) if number.is_below else share / threshold
+    return share / threshold
 
 
 @dataclass(frozen=True, slots=True)
