@@ -91,6 +91,7 @@ function uploads(form) {
   const show = () => {
     const files = [...input.files];
     list.replaceChildren(...files.map(row));
+    button.disabled = !files.length;
     button.textContent = files.length ? `Upload ${files.length} ${files.length === 1 ? "file" : "files"}` : "Upload";
     read(files);
   };

@@ -12,6 +12,7 @@ from app.domain.documents.read import recognise
 from app.domain.logs import parse_text
 from app.domain.logs.merge import job_facts, merge_logs, span_of_whole_job
 from app.domain.numbers import grouped, plural
+from app.domain.performance.steady_state import MIN_VALUES
 from app.domain.performance.summary import summarise
 from app.domain.run import LogPart, Metadata, Value
 from app.errors import InvalidUpload
@@ -85,7 +86,8 @@ def preview(file_name: str, data: bytes) -> Preview:
     recognised = {name: str(values[name]) for name in ASKED if name in values}
     missing = tuple(name for name in ASKED if name not in recognised)
     job = {fact: value for fact, value in job_facts(log).items() if value is not None}
-    sentence = f"{', '.join(part for part in parts if part)}."
+    few = "" if cut or iterations >= MIN_VALUES else f" A step time needs at least {MIN_VALUES} iterations."
+    sentence = f"{', '.join(part for part in parts if part)}.{few}"
     return Preview(sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log) or ())
 
 
