@@ -148,6 +148,7 @@ def _contract_address(advice: RunSuggestions, fact: Fact) -> str:
 
 _MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
 _NUMBER = re.compile(r"(?<![\w.-])\d")
+_FIGURE = re.compile("(?<![#\\w.])\\d[\\d.,]*(?:[\u202f ]?%)?")
 _CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 
@@ -162,7 +163,11 @@ def linked(text: str, values: Mapping[str, object], href_of: Callable[[str], str
     def link(match: re.Match[str]) -> str:
         name, value = match.groups()
         href = href_of(name) if any(c.isdigit() for c in value) else ""
-        return f'<a class="fact" href="{escape(href)}">{value}</a>' if href else value
+        if not href:
+            return value
+        # Of a fact that is a sentence, its figure alone is the link.
+        whole = f'<a class="fact" href="{escape(href)}">\\g<0></a>'
+        return _FIGURE.sub(whole, value, count=1) if " " in value else whole.replace("\\g<0>", value)
 
     return Markup(_MARKED.sub(link, str(coded(filled(text, values, marked)))))  # noqa: S704  # coded escapes
 
