@@ -266,4 +266,8 @@ window.addEventListener("drop", (event) => {
 });
 
 // A row of tabs that is wider than a phone begins at the current one.
-for (const tab of document.querySelectorAll(".section-tabs [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - 16;
+function showCurrentTab() {
+  for (const tab of document.querySelectorAll(":is(.section-tabs, .tabs) [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - 16;
+}
+showCurrentTab();
+document.addEventListener("htmx:afterSettle", showCurrentTab);

@@ -11,6 +11,9 @@ from app.storage.log_files import LogFiles
 from app.storage.runs import RunDetail, RunFile
 
 LINES = 200
+MOST_SEARCHED = 200_000
+"""Lines of a log that one search reads."""
+_BATCH = 5_000
 LEAD = 3
 """Context lines before the requested line."""
 
@@ -44,6 +47,7 @@ class LogPage:
     total: int
     chosen: int
     read: int
+    first_iteration: int | None
 
     @property
     def previous_start(self) -> int | None:
@@ -109,7 +113,25 @@ def log_page(
         total=total,
         chosen=chosen,
         read=len(marked.lines),
+        first_iteration=int(marked.lines[0]) if len(marked.lines) else None,
     )
+
+
+def find_text(log_files: LogFiles, file: RunFile, text: str, *, after: int) -> int | None:
+    """Return the first line after line `after` with this text in upper or lower case, from the end on from the start.
+
+    None if no line has it, or none of the next `MOST_SEARCHED`. Raises Unavailable.
+    """
+    keys, wanted = file.readable_keys, text.casefold()
+    total = log_files.line_count(keys)
+    start = after % max(total, 1)
+    for first, last in ((start + 1, min(total, start + MOST_SEARCHED)), (1, min(start, MOST_SEARCHED))):
+        for batch in range(first, last + 1, _BATCH):
+            lines = log_files.lines(keys, batch, min(batch + _BATCH - 1, last))
+            match = next((k for k, line in enumerate(lines) if wanted in line.casefold()), None)
+            if match is not None:
+                return batch + match
+    return None
 
 
 def visible(text: str) -> str:

@@ -44,7 +44,7 @@ from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.setbacks import FITTED_RULE, setbacks_of
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
-from app.web.charts import BarSegment, grouped_series, laid_out, series_label
+from app.web.charts import STEP_BAR_WIDTH, BarSegment, grouped_series, laid_out, series_label
 from app.web.forms import ROLES, ContractInput
 from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
@@ -61,7 +61,7 @@ TABS = {
 }
 """The parts of the page below the answer, each with its label. Only one is loaded."""
 _CHOICES = {"scale": ("linear", "log"), "view": ("chart", "table"), "tab": tuple(TABS), "fields": ("differing", "all")}
-_TEXTS = ("series", "scale", "view", "amend", "read_as", "tab", "fields", "find")
+_TEXTS = ("series", "scale", "view", "amend", "read_as", "tab", "fields", "find", "text")
 _MAX_NUMBER = 10**12
 
 
@@ -70,9 +70,10 @@ class RunView:
     """The state of the page in its address.
 
     `first` and `last` zoom the chart to iterations; `page` belongs to its table. `line` (from 1) of log file `file`
-    (from 0) positions the log viewer; `iteration` is the chart point of a log line. 0: not requested. `amend`: the
-    contract field to correct. `fields`: which ones the configuration shows, and `find`: the text in their names or
-    values. `tab`: the requested part of the page, see `shown`. `read_as`: the description of step lines to try.
+    (from 0) positions the log viewer, `text` is searched for from there; `iteration` is the chart point of a log line.
+    0: not requested. `amend`: the contract field to correct. `fields`: which ones the configuration shows, and `find`:
+    the text in their names or values. `tab`: the requested part of the page, see `shown`. `read_as`: the description
+    of step lines to try.
     """
 
     tab: str = ""
@@ -85,6 +86,7 @@ class RunView:
     iteration: int = 0
     file: int = 0
     line: int = 0
+    text: str = ""
     amend: str = ""
     read_as: str = ""
     fields: str = "differing"
@@ -95,7 +97,7 @@ class RunView:
         """Return the tab that is shown: the requested one, else the one that the rest of the address is about."""
         if self.tab:
             return self.tab
-        if self.line or self.file:
+        if self.line or self.file or self.text:
             return "log"
         if self.amend or self.find or self.fields == "all":
             return "config"
@@ -104,7 +106,7 @@ class RunView:
     def of_tab(self, tab: str) -> str:
         """Return the query string of a tab, which keeps what the chart above it shows."""
         return self.query(
-            tab=tab, view="chart", page=1, iteration=0, file=0, line=0, amend="", fields="differing", find=""
+            tab=tab, view="chart", page=1, iteration=0, file=0, line=0, text="", amend="", fields="differing", find=""
         )
 
     @classmethod
@@ -437,7 +439,7 @@ def starts_sentence(slices: Sequence[Slice]) -> str:
 
 # --- The iterations of a run as a table: the same data as the chart, a page at a time.
 
-TABLE_ROWS = 100
+TABLE_ROWS = 25
 _IN_TABLE = ("step_time_ms", "tflops_per_gpu", "lm_loss", "grad_norm")
 """Series that the table has in addition to the charted one."""
 
@@ -689,6 +691,11 @@ class MemoryBar:
     def segments(self) -> tuple[BarSegment, ...]:
         return laid_out(self.parts)
 
+    @property
+    def size_at(self) -> float:
+        """Return the place of the end of the memory on the bar."""
+        return STEP_BAR_WIDTH * self.size / max(self.size, sum(size for _, _, size in self.parts))
+
 
 def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | None:
     """Return the memory of a run that ran out of it; None for others, and where a part is unknown.
@@ -700,9 +707,11 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
     if failed := failed_allocation(health.get("evidence", "")):
         used = failed.total - failed.free
         by_pytorch = min(failed.allocated or 0.0, used)
+        idle = min(failed.idle or 0.0, used - by_pytorch)
         of_line = (
             ("memory-allocated", "allocated by PyTorch", by_pytorch),
-            ("memory-reserved", "other use" if by_pytorch else "in use", used - by_pytorch),
+            ("memory-idle", "reserved, unallocated", idle),
+            ("memory-reserved", "other use" if by_pytorch else "in use", used - by_pytorch - idle),
             ("memory-free", "free", failed.free),
             ("memory-missing", f"missing for {failed.requested:.2f} GiB", failed.requested - failed.free),
         )
@@ -753,6 +762,7 @@ class RunPage:
         self.read_as = read_as
         self.run: RunDetail = get_run(session, run_id)
         self.log_problem = ""
+        self.text_is_missing = False
 
     @property
     def token(self) -> SeenState:
@@ -838,17 +848,19 @@ class RunPage:
 
     @property
     def tab(self) -> str:
-        """Return the tab that is shown; empty for a failed run until one is chosen, because its page ends before."""
+        """Return the tab that is shown: for a failed run the log, which opens at its end, until one is chosen."""
         if self.view.shown == "why" and not self.view.tab and self.ended_badly and self.run.failures:
-            return ""
+            return "log"
         names = [name for name, _, _ in self.tabs]
         rest = "health" if self.run.status == "ready" else "log"
         return self.view.shown if self.view.shown in names else rest
 
     @property
     def _health_note(self) -> str:
-        warnings = len(self.run.warnings)
-        return plural(warnings, "warning") if warnings else "ok"
+        if warnings := len(self.run.warnings):
+            return plural(warnings, "warning")
+        unconfirmed = sum(entry.agrees is None for entry in self.run.activity.values())
+        return f"{unconfirmed} unconfirmed" if unconfirmed else "ok"
 
     @property
     def stack_label(self) -> str:
@@ -870,8 +882,8 @@ class RunPage:
             value = f"{text.text} MFU" if headline.name == "mfu_pct" else text.text
             if "/" in headline.label:
                 value = f"{text.value} {headline.label}"
-            if headline.name == "peak_memory_gib" and (size := self._gpu_memory):
-                value = f"{text.value} of {size} GiB"
+            if headline.name == "peak_memory_gib":
+                value = f"{text.value} of {size} GiB" if (size := self._gpu_memory) else f"{text.text} peak memory"
             interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
             shown.append((value, interval + text.note))
         return shown
@@ -1208,11 +1220,15 @@ class RunPage:
         if not files:
             return None
         ended_badly = run.status == "failed" or run.health.get("outcome") in ENDED_BADLY
-        seek_ending = ended_badly and not self.view.line and not self.view.file
+        seek_ending = ended_badly and not self.view.line and not self.view.file and not self.view.text
         file = (run.health.get("evidence_file") or 0) if seek_ending else self.view.file
         file = min(file, len(files) - 1)
         marked = log_view.marks(self.series.columns if run.status == "ready" else {}, run, file)
-        return log_view.log_page(self._log_files, files, marked, file, self.view.line, seek_ending=seek_ending)
+        line = self.view.line
+        if self.view.text:
+            match = log_view.find_text(self._log_files, files[file], self.view.text, after=line)
+            line, self.text_is_missing = match or line, match is None
+        return log_view.log_page(self._log_files, files, marked, file, line, seek_ending=seek_ending)
 
 
 def render_run(

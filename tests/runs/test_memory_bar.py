@@ -17,7 +17,7 @@ OLD = (
 
 
 def test_the_line_of_a_failed_allocation_has_its_figures() -> None:
-    assert failed_allocation(NEW) == FailedAllocation(1.5, 79.11, 1.02, 74.61)
+    assert failed_allocation(NEW) == FailedAllocation(1.5, 79.11, 1.02, 74.61, 1.57)
     assert failed_allocation(OLD) == FailedAllocation(0.5, 79.15, 0.25, 77.0)
     assert failed_allocation("CUDA out of memory. Tried to allocate 1.50 GiB.") is None
 
@@ -30,8 +30,8 @@ def test_the_memory_bar_adds_up_to_the_error_line(line: str) -> None:
     assert failed is not None
     sizes = [size for _, _, size in bar.parts]
     assert bar.size == failed.total
-    assert sum(sizes[:3]) == pytest.approx(failed.total)
-    assert sizes[2:] == pytest.approx([failed.free, failed.requested - failed.free])
+    assert sum(sizes[:4]) == pytest.approx(failed.total)
+    assert sizes[3:] == pytest.approx([failed.free, failed.requested - failed.free])
     assert sum(segment.ms for segment in bar.segments) == pytest.approx(failed.total + failed.requested - failed.free)
 
 

@@ -18,7 +18,7 @@ from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
-from tests.builders import FIRST_LINE, make_run
+from tests.builders import FIRST_LINE, make_run, stated_activity
 from tests.judged import judge, make_baseline, make_stack_run
 
 HTML = {"Accept": "text/html"}
@@ -197,6 +197,21 @@ def test_a_long_log_is_paged_by_line(client: TestClient, make: Make) -> None:
     assert 'id="L1041"' in client.get(f"/runs/{run}/log?line=99999999", headers=HTMX).text
 
 
+def test_text_is_found_in_the_log_line_after_line(client: TestClient, make: Make) -> None:
+    run = make(iterations=400)
+
+    def chosen(query: str) -> list[int]:
+        log = client.get(f"/runs/{run}/log?{query}", headers=HTMX).text
+        return [int(number) for number in re.findall(r'<li id="L(\d+)"\s+class="[^"]*chosen', log)]
+
+    (first,) = chosen("text=CONSUMED+samples")
+    (second,) = chosen(f"text=consumed+samples&line={first}")
+    assert second == first + 1
+    total = int(re.findall(r'aria-label="Log lines \d+ to \d+ of (\d+)"', client.get(f"/runs/{run}?tab=log").text)[0])
+    assert chosen(f"text=consumed+samples&line={total}") == [first], "from the end on from the start"
+    assert "No line found" in client.get(f"/runs/{run}/log?text=no+such+text", headers=HTMX).text
+
+
 def news(page: str, run: int) -> str:
     """Return the URL that the page polls, empty if it has stopped."""
     match = re.search(rf'hx-get="(/runs/{run}/news\?seen=[^"]+)"', page)
@@ -343,6 +358,16 @@ def test_absurd_stored_figures_are_unknown_and_break_nothing(
     assert absurd is None or set(absurd) == {"value", "ci_low", "ci_high", "n", "note"}
     if metric.get("value") != 31_310.0 and metric.get("value") != 1.797e308:
         assert absurd is None
+
+
+def test_a_failed_run_opens_its_log_and_an_unconfirmed_setting_is_no_good_health(
+    client: TestClient, make: Make
+) -> None:
+    failure = {"kind": "hybridep_missing", "title": "t", "explanation": "e", "advice": "a", "rank": 0, "evidence": []}
+    failed = client.get(f"/runs/{make(status='failed', health={'outcome': 'failed'}, failures=[failure])}").text
+    assert re.search(r'data-tab="log"\s+aria-current="true"', failed)
+    page = client.get(f"/runs/{make(activity=stated_activity('deepep', None), warnings=[])}").text
+    assert "1 unconfirmed" in page
 
 
 def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, make: Make) -> None:

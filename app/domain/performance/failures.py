@@ -72,6 +72,7 @@ _ASKED = re.compile(rf"Tried to allocate {_SIZE}")
 _TOTAL = re.compile(rf"total capacity of {_SIZE}|{_SIZE} total capacity")
 _FREE = re.compile(rf"of which {_SIZE} is free|{_SIZE} free")
 _IN_USE = re.compile(rf"{_SIZE} is allocated by PyTorch|{_SIZE} already allocated")
+_IDLE = re.compile(rf"{_SIZE} is reserved by PyTorch but unallocated")
 _GIB = {"B": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 _MODULE = re.compile(r"No module named '?([\w.]+)|cannot import name '?(\w+)'? from '?([\w.]+)")
 _OPERATION = re.compile(r"OpType=(\w+).{0,200}?Timeout\(ms\)=(\d+)")
@@ -104,20 +105,25 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """Sizes that the line of a failed allocation states, in GiB; `allocated`: by PyTorch, None if not stated."""
+    """Sizes that the line of a failed allocation states, in GiB.
+
+    `allocated`: by PyTorch, `idle`: reserved by PyTorch but unallocated; None if not stated.
+    """
 
     requested: float
     total: float
     free: float
     allocated: float | None
+    idle: float | None = None
 
 
 def failed_allocation(text: str) -> FailedAllocation | None:
     """Return the figures of the line; None unless it states request, size of the GPU, and free memory."""
-    requested, total, free, allocated = (_gib(pattern.search(text)) for pattern in (_ASKED, _TOTAL, _FREE, _IN_USE))
+    patterns = (_ASKED, _TOTAL, _FREE, _IN_USE, _IDLE)
+    requested, total, free, allocated, idle = (_gib(pattern.search(text)) for pattern in patterns)
     if requested is None or total is None or free is None or not 0 <= free < total:
         return None
-    return FailedAllocation(requested, total, free, allocated)
+    return FailedAllocation(requested, total, free, allocated, idle)
 
 
 def _gib(match: re.Match[str] | None) -> float | None:
