@@ -170,16 +170,16 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def bounded(text: str, url: str, most: int = MOST_BYTES) -> str:
+def bounded(text: str, url: str) -> str:
     """Return the text if it fits, else without its folded parts, else its beginning with the address of the rest."""
-    if _size(text) <= most:
+    if _size(text) <= MOST_BYTES:
         return text
     text = "\n".join(_unfolded(text.splitlines())) + "\n"
-    if _size(text) <= most:
+    if _size(text) <= MOST_BYTES:
         return text
     end = f"\nThe rest is at {url}\n"
     lines: list[str] = []
-    left = most - _size(end)
+    left = MOST_BYTES - _size(end)
     for line in text.splitlines(keepends=True):
         left -= _size(line)
         if left < 0:

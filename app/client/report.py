@@ -188,18 +188,16 @@ _REQUEST_SECONDS = 60.0
 _SUSPECTS = 3
 
 
-def report_of(
-    service: Service, run_id: int, wait: float = 0, clock: Callable[[], float] = time.monotonic
-) -> dict[str, Any]:
+def report_of(service: Service, run_id: int, wait: float) -> dict[str, Any]:
     """Return `GET /api/v1/runs/{id}/report`, after at most `wait` seconds while its `status` is `pending`."""
-    end = clock() + wait
+    end = time.monotonic() + wait
     while True:
-        seconds = max(0.0, min(_REQUEST_SECONDS, end - clock()))
+        seconds = max(0.0, min(_REQUEST_SECONDS, end - time.monotonic()))
         path = f"/api/v1/runs/{run_id}/report"
         report: dict[str, Any] = service.get(path, {"wait": f"{seconds:g}"} if seconds else None, wait=seconds).json()
         if not (isinstance(report.get("headline"), str) and isinstance(report.get("run"), dict)):
             raise NotThreewalls(service.settings.url, "its answer is not a report")
-        if report.get("status") != "pending" or clock() >= end:
+        if report.get("status") != "pending" or time.monotonic() >= end:
             return report
 
 

@@ -30,7 +30,6 @@ def rank_stack(
     contracts: Contracts | None = None,
     *,
     losses: LossReader = no_losses,
-    definition_version: int = DEFINITION_VERSION,
 ) -> StackStandings:
     """Compute the standings of one stack from all its processed runs, at least one.
 
@@ -41,7 +40,7 @@ def rank_stack(
     keys = {run.facts.stack_key for run in ordered}
     if len(keys) != 1:
         raise ValueError(f"standings are of one stack key, these runs have {len(keys)}")
-    refused = _refused(ordered, definition_version)
+    refused = _refused(ordered)
     eligible = [run for run in ordered if run.name not in refused]
     missing = _missing(ordered)
     newest = ordered[-1]
@@ -73,8 +72,8 @@ def _with_ep(ordered: Sequence[RankedRun]) -> list[RankedRun]:
     return [run if run.ep is not None else replace(run, ep=ep) for run in ordered]
 
 
-def _refused(ordered: Sequence[RankedRun], definition_version: int) -> dict[str, Refusal]:
-    refused = {run.name: why for run in ordered if (why := refusal(run, definition_version))}
+def _refused(ordered: Sequence[RankedRun]) -> dict[str, Refusal]:
+    refused = {run.name: why for run in ordered if (why := refusal(run, DEFINITION_VERSION))}
     shapes = other_shapes([run for run in ordered if run.name not in refused])
     return refused | {shape.run: shape for shape in shapes}
 
