@@ -19,6 +19,11 @@ from app.domain.verdict.document import VerdictDocument, verdict_document
 
 ANALYSIS_SCHEMA = "threewalls.analysis/1"
 _OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short", "profiled")
+_OF_THE_SUMMARY = (
+    "files", "status", "error", "trainer", "metrics", "unknown", "provisional", "stack_key", "config_key", "warnings",
+    "failures", "health", "evidence_level", "semantic_class", "activity", "availability", "timers", "slices",
+    "fair_for_timing", "definition_version", "definitions",
+)  # fmt: skip
 
 
 def as_json(document: object) -> str:
@@ -30,36 +35,13 @@ def analysis_document(run: LogAnalysis) -> dict[str, object]:
     return {
         "schema": ANALYSIS_SCHEMA,
         "name": run.metadata.name or run.name,
-        "files": summary.files,
-        "status": summary.status,
-        "error": summary.error,
-        "trainer": summary.trainer,
-        "project": run.metadata.project,
-        "purpose": run.metadata.purpose,
-        "branch": run.metadata.branch,
-        "commit": run.metadata.commit,
+        **{name: getattr(summary, name) for name in _OF_THE_SUMMARY},
+        **{name: getattr(run.metadata, name) for name in ("project", "purpose", "branch", "commit")},
         "steady_state": None if steady is None else {name: getattr(steady, name) for name in _OF_THE_WINDOW},
-        "metrics": summary.metrics,
         "contract": {
             name: {"value": fact.value, "source": fact.source, "detail": explained(fact)}
             for name, fact in summary.contract.items()
         },
-        "unknown": summary.unknown,
-        "provisional": summary.provisional,
-        "stack_key": summary.stack_key,
-        "config_key": summary.config_key,
-        "warnings": summary.warnings,
-        "failures": summary.failures,
-        "health": summary.health,
-        "evidence_level": summary.evidence_level,
-        "semantic_class": summary.semantic_class,
-        "activity": summary.activity,
-        "availability": summary.availability,
-        "timers": summary.timers,
-        "slices": summary.slices,
-        "fair_for_timing": summary.fair_for_timing,
-        "definition_version": summary.definition_version,
-        "definitions": summary.definitions,
     }
 
 

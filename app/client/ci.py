@@ -41,16 +41,8 @@ class CiJob:
 
     def metadata(self) -> dict[str, object]:
         """Return the metadata of an upload from this job."""
-        fields = {
-            "job": self.job,
-            "name": self.name,
-            "branch": self.branch,
-            "commit": self.commit,
-            "commit_time": self.commit_time,
-            "merge_base": self.merge_base,
-            "merge_base_time": self.merge_base_time,
-            "ci_url": self.ci_url,
-        }
+        names = ("job", "name", "branch", "commit", "commit_time", "merge_base", "merge_base_time", "ci_url")
+        fields = {name: getattr(self, name) for name in names}
         tags = [f"change-{self.change}"] if self.change else []
         tags += [self.tag] if self.tag else []
         return {name: value for name, value in fields.items() if value} | ({"tags": tags} if tags else {})

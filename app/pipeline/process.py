@@ -402,6 +402,11 @@ log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 1
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
 """Contract fields that lists filter by, with the length of their columns."""
+_AS_COMPUTED = (
+    "unknown", "stack_key", "config_key", "provisional", "health", "evidence_level", "semantic_class",
+    "definition_version", "definitions",
+)  # fmt: skip
+"""Columns with the names and values of the summary."""
 
 
 def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
@@ -573,17 +578,9 @@ def _columns(computed: Computed) -> dict[str, Any]:
         "warnings": list(dict.fromkeys((*computed.warnings, *summary.warnings))),
         "trainer": summary.trainer[:50],
         "contract": to_json(summary.contract),
-        "unknown": summary.unknown,
-        "stack_key": summary.stack_key,
-        "config_key": summary.config_key,
-        "provisional": summary.provisional,
+        **{name: getattr(summary, name) for name in _AS_COMPUTED},
         "steady_state": asdict(summary.steady_state) if summary.steady_state else None,
         "metrics": {name: asdict(metric) if metric else None for name, metric in summary.metrics.items()},
-        "health": summary.health,
-        "evidence_level": summary.evidence_level,
-        "semantic_class": summary.semantic_class,
-        "definition_version": summary.definition_version,
-        "definitions": summary.definitions,
         "rules_asked": "",
         "recompute_failed": 0,
         "recompute_error": None,

@@ -24,7 +24,7 @@ from app.storage.database import read_session
 from app.storage.profiles import StoredProfile, profiled_runs
 from app.storage.stacks import is_stack
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author_field, signed, uploader
@@ -63,7 +63,7 @@ class ProfileAnswer(BaseModel):
     created: bool = Field(description="False if the run already has these files.")
 
 
-class ProfileFileOut(BaseModel):
+class ProfileFileOut(ApiValue):
     name: str
     size_bytes: int
     rank: int | None = Field(description="As stated with the upload.")
@@ -71,7 +71,7 @@ class ProfileFileOut(BaseModel):
     url: str | None = Field(description="Download; null once the file was dropped.")
 
 
-class ProfileOut(BaseModel):
+class ProfileOut(ApiValue):
     id: int
     run: int
     url: str = Field(description="Page of the profile.")
@@ -96,7 +96,7 @@ class ProfileListOut(BaseModel):
     items: list[ProfileOut]
 
 
-class ProfiledRunOut(BaseModel):
+class ProfiledRunOut(ApiValue):
     run: int
     name: str
     commit: str
@@ -208,9 +208,7 @@ def read_profiles_of_stack(
         raise NotFound("No stack has this key. The list of stacks is at /api/v1/history.")
     return ProfiledRunsOut(
         items=[
-            ProfiledRunOut(
-                run=row.run_id, name=row.name, commit=row.commit, at=row.ordered_at, profile=_out(request, row.profile)
-            )
+            ProfiledRunOut.from_values(row, run=row.run_id, at=row.ordered_at, profile=_out(request, row.profile))
             for row in runs
         ]
     )
@@ -287,38 +285,20 @@ def compare_two_profiles(
 
 def _detail(request: Request, session: Session, profile_id: int) -> ProfileDetailOut:
     profile = get_profile(session, profile_id)
-    out = _out(request, profile.stored)
-    return ProfileDetailOut(**out.model_dump(), document=None if profile.document is None else dict(profile.document))
+    return ProfileDetailOut.from_values(profile, profile.stored, **_renamed(request, profile.stored))
 
 
 def _out(request: Request, profile: StoredProfile) -> ProfileOut:
-    return ProfileOut.model_validate(
-        {
-            "id": profile.id,
-            "run": profile.run_id,
-            "url": _page(request, profile.run_id, profile.id),
-            "status": profile.status,
-            "created_at": profile.created_at,
-            "uploaded_by": profile.uploaded_by,
-            "error": profile.error,
-            "progress": profile.progress,
-            "files": [
-                {
-                    "name": file.name,
-                    "size_bytes": file.size_bytes,
-                    "rank": file.rank,
-                    "stage": file.stage,
-                    "url": f"{public_address(request)}{file_address(profile.id, file)}" if file.key else None,
-                }
-                for file in profile.files
-            ],
-            "counts": profile.counts,
-            "differs": list(profile.differs),
-            "confirmed_by": profile.confirmed_by,
-            "confirmed_at": profile.confirmed_at,
-            "facts": dict(profile.facts),
-        }
-    )
+    return ProfileOut.from_values(profile, **_renamed(request, profile))
+
+
+def _renamed(request: Request, profile: StoredProfile) -> dict[str, object]:
+    base = public_address(request)
+    files = [
+        ProfileFileOut.from_values(file, url=f"{base}{file_address(profile.id, file)}" if file.key else None)
+        for file in profile.files
+    ]
+    return {"run": profile.run_id, "url": _page(request, profile.run_id, profile.id), "files": files}
 
 
 def _page(request: Request, run_id: int, profile_id: int) -> str:

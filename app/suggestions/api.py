@@ -275,7 +275,7 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
             StatedFactOut.model_validate(fact).model_copy(update={"in_use": advice.stated.get(fact.name)})
             for fact in in_force(advice.statements).values()
         ],
-        thresholds={name: float(advice.evaluation.facts[name]) for name in SETTINGS},  # type: ignore[arg-type]
+        thresholds={name: advice.evaluation.facts[name] for name in SETTINGS},
     )
 
 
