@@ -239,6 +239,18 @@ def engine(app: "FastAPI") -> "Engine":
     return engine
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def either_engine(request: pytest.FixtureRequest, settings: "Settings") -> Iterator["Engine"]:
+    """An engine of each database in turn."""
+    from app.storage.database import make_engine
+
+    if request.param == "postgresql":
+        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
+    engine = make_engine(settings)
+    yield engine
+    engine.dispose()
+
+
 @pytest.fixture
 def log_files(app: "FastAPI") -> "LogFiles":
     log_files: LogFiles = app.state.log_files

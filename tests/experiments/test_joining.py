@@ -1,6 +1,5 @@
 """Uploads join by their tag or configuration; runs that do not count are listed with the reason."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from app.domain.experiments.values import ExperimentResult
 from app.domain.numbers import step_time
 from app.pipeline.experiments import refresh
 from app.settings import Settings
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.suspect_evidence import matched_abs
 from app.storage.tables import RunRow
@@ -267,23 +266,14 @@ def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so
     assert "scale-world-identity" in warnings
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def either(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
-
-
-def test_both_databases_plan_join_and_measure(either: Engine) -> None:
-    make_history(either)
-    experiment = plan(either, make_baseline(either), runs_each=2)
-    tag = read(either, experiment).tag
-    runs = add_runs(either, tag, [25_000.0, 25_050.0])
-    add_runs(either, tag, [31_280.0], side="baseline")
-    assert (read(either, experiment).state, read(either, experiment).winner_run_id) == ("done", runs[-1])
-    with read_session(either) as session:
+def test_both_databases_plan_join_and_measure(either_engine: Engine) -> None:
+    make_history(either_engine)
+    experiment = plan(either_engine, make_baseline(either_engine), runs_each=2)
+    tag = read(either_engine, experiment).tag
+    runs = add_runs(either_engine, tag, [25_000.0, 25_050.0])
+    add_runs(either_engine, tag, [31_280.0], side="baseline")
+    assert (read(either_engine, experiment).state, read(either_engine, experiment).winner_run_id) == ("done", runs[-1])
+    with read_session(either_engine) as session:
         (result,) = matched_abs(session, ["ep_overlap"])
         assert find_experiments(session, ExperimentFilter(run_id=runs[0])).total == 1
     assert (result.experiment_id, result.run_id) == (experiment, runs[-1])

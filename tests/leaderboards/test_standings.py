@@ -33,13 +33,9 @@ from tests.cases import every_case, sized
 HERE = ("h100", "qwen3-30b-a3b")
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(either_engine: Engine) -> Engine:
+    return either_engine
 
 
 @pytest.fixture

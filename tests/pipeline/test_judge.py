@@ -1,6 +1,5 @@
 """Runs arrive, are judged against earlier ones, and judged again when those change."""
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -16,20 +15,16 @@ from app.pipeline.assess import LOOK_BACK
 from app.pipeline.judge import judge_run, judge_stack
 from app.pipeline.work import stack_queue
 from app.settings import Settings
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.tables import EVERYTHING, AuditEventRow, ProjectRow, RunRow, StackWorkRow, VerdictRow, utc_now
 from app.storage.verdicts import current_verdict, verdicts_of
 from tests.builders import make_project, make_run
 from tests.regressions.judging import arrive, day, decisions, document_of, judge_all, regressions_in, steady
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(either_engine: Engine) -> Engine:
+    return either_engine
 
 
 def verdict_rows(engine: Engine) -> int:

@@ -1,6 +1,6 @@
 """Verdicts are committed before the stack is ranked: clients see them immediately, and no standings are lost."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -16,20 +16,16 @@ from app.pipeline.rank import compare_all
 from app.pipeline.work import StackClaim, stack_queue
 from app.runs.queries import get_state
 from app.settings import Settings
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.runs import Judged
 from app.storage.tables import StackWorkRow, StandingRow, utc_now
 from tests.embedded.processes import wait_for
 from tests.regressions.judging import arrive, decisions, judge_all
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(either_engine: Engine) -> Engine:
+    return either_engine
 
 
 def only_stack(engine: Engine) -> StackWorkRow:

@@ -1,6 +1,5 @@
 """One worker owns a run at a time; a dead one is replaced, a late one writes nothing, a failing run is parked."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
@@ -10,17 +9,13 @@ from sqlmodel import col, select
 from app.pipeline.process import claim_run
 from app.pipeline.work import RunClaim, run_queue
 from app.settings import Settings
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RunRow, utc_now
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def engine(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
+@pytest.fixture
+def engine(either_engine: Engine) -> Engine:
+    return either_engine
 
 
 def add_run(engine: Engine, key: str = "k") -> int:

@@ -17,7 +17,7 @@ from starlette.testclient import TestClient
 from app.errors import Unavailable
 from app.settings import Settings
 from app.storage import log_files, objects
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.log_files import (
     FRAME_BYTES,
     MAX_LINE_BYTES,
@@ -220,35 +220,26 @@ def test_what_has_no_index_is_refused() -> None:
 NOW = timedelta(0)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, settings: Settings) -> Iterator[Engine]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield engine
-    engine.dispose()
-
-
-def put(database: Engine, store: LogFiles, text: bytes) -> str:
+def put(either_engine: Engine, store: LogFiles, text: bytes) -> str:
     """As an upload does that dies before it commits its run."""
     with StagedFile([text]) as staged:
-        with transaction(database) as session:
+        with transaction(either_engine) as session:
             objects.about_to_put(session, [staged.stored.key])
         store.keep(staged)
         return staged.stored.key
 
 
-def recorded(database: Engine) -> list[str]:
-    with read_session(database) as session:
+def recorded(either_engine: Engine) -> list[str]:
+    with read_session(either_engine) as session:
         return list(session.exec(select(StoredObjectRow.key)))
 
 
-def test_remnants_of_an_upload_are_deleted_after_a_while(database: Engine, settings: Settings) -> None:
+def test_remnants_of_an_upload_are_deleted_after_a_while(either_engine: Engine, settings: Settings) -> None:
     store = LogFiles.from_settings(settings)
-    key = put(database, store, b"left behind")
-    assert objects.forget_unused(database, store) == 0
-    assert objects.forget_unused(database, store, NOW) == 1
-    assert recorded(database) == []
+    key = put(either_engine, store, b"left behind")
+    assert objects.forget_unused(either_engine, store) == 0
+    assert objects.forget_unused(either_engine, store, NOW) == 1
+    assert recorded(either_engine) == []
     with pytest.raises(Unavailable):
         list(store.stream([key]))
 
@@ -264,13 +255,13 @@ def test_objects_used_by_another_team_stay_after_a_deletion(
     assert recorded(engine) == keys
 
 
-def test_requested_objects_stay(database: Engine, settings: Settings) -> None:
+def test_requested_objects_stay(either_engine: Engine, settings: Settings) -> None:
     store = LogFiles.from_settings(settings)
-    key = put(database, store, b"wanted twice")
-    with transaction(database) as session:
+    key = put(either_engine, store, b"wanted twice")
+    with transaction(either_engine) as session:
         noted = objects.about_to_put(session, ["another"])
-    assert put(database, store, b"wanted twice") == key
-    assert objects.forget(database, store, [key], noted) == 0
+    assert put(either_engine, store, b"wanted twice") == key
+    assert objects.forget(either_engine, store, [key], noted) == 0
     assert b"".join(store.stream([key])) == b"wanted twice"
 
 

@@ -24,7 +24,7 @@ from app.domain.performance.model_shape import (
     window_tokens,
 )
 from app.domain.run import Failure, LogEvent, LogPart, Value
-from tests.domain.builders import make_log
+from tests.domain.builders import QWEN3_30B, make_log
 from tests.shared_papers import shared_folder
 
 MLA_128 = LatentAttention(128, 1536, 512, 128, 64, 128)
@@ -382,18 +382,6 @@ def test_each_kind_is_in_the_document_with_its_texts(kind: str) -> None:
 
 # --- The shape of a model.
 
-QWEN3_30B: dict[str, Value] = {
-    "num_layers": 48,
-    "hidden_size": 2048,
-    "num_attention_heads": 32,
-    "num_query_groups": 4,
-    "kv_channels": 128,
-    "vocab_size": 151936,
-    "swiglu": True,
-    "num_experts": 128,
-    "topk": 8,
-    "moe_ffn_hidden_size": 768,
-}
 DEEPSEEK_V3: dict[str, Value] = {
     "num_layers": 61,
     "hidden_size": 7168,
