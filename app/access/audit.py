@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
@@ -52,10 +52,15 @@ class AuditQuery(FilterQuery):
     """Filters of the audit log. `since` and `until` are dates or times in ISO 8601, by default in UTC."""
 
     max_text = 100
+    not_narrowing = ("by",)
+    page_defaults: ClassVar[Mapping[str, str]] = {"by": "users"}
 
     project: str = Field("", description="Only changes in this project.")
     who: str = Field("", description="Only changes by this user or `token NAME`.")
     subject: Annotated[str, OneOf(SUBJECTS)] = Field("", description="Only changes of this kind of subject.")
+    by: Annotated[str, OneOf(("users", "all"))] = Field(
+        "all", description="`users`: without changes that the service itself made."
+    )
     since: Annotated[str, Passes(_time_problem)] = Field("", description="From this date or time on.")
     until: Annotated[str, Passes(_time_problem)] = Field("", description="Up to this time, or to the end of this day.")
     before: int | None = Field(None, ge=1, le=LARGEST_ID, description="Cursor: `next_before` of the previous page.")
@@ -71,7 +76,8 @@ class AuditQuery(FilterQuery):
 
     def read(self) -> AuditFilter:
         since, until = _read_time(self.since), _read_time(self.until, whole_day=True)
-        return AuditFilter(self.project, self.who, self.subject, since, until)
+        users_only = self.by == "users" and not self.who
+        return AuditFilter(self.project, self.who, self.subject, since, until, users_only)
 
 
 # --- Events as the page shows them, with links to what they changed.
@@ -89,6 +95,19 @@ _PAGES = {
     "share link": "/settings/projects/{project}/share-links",
     "invitation": "/settings/projects/{project}/invitations",
 }
+_VERBS = {
+    "plan": "planned", "pin": "pinned", "quarantine": "quarantined",
+    "add": "added", "change": "changed", "withdraw": "withdrew", "delete": "deleted",
+    "withdrawn": "withdrew", "correct": "corrected", "contract": "stated facts of", "facts": "stated facts of",
+    "defaults": "set defaults of", "links": "set links of", "quota": "set the quota of", "role": "set the role of",
+    "retention": "set the retention of", "public": "set the readers of", "version": "set the version of",
+    "baseline_branch": "set the baseline branch of", "renew_badges": "renewed the badges of", "extend": "extended",
+    "undo_delete": "restored", "profile_attached": "attached a profile to", "taken_back": "took back",
+    "profile_confirmed": "confirmed a profile of", "profile_removed": "removed a profile of",
+    "proposal_made": "proposed a state for", "feed_key_set": "set the feed key of", "joined": "added a stack to",
+    "left": "removed a stack from", "moved": "moved the first run of", "password set": "set the password of",
+}  # fmt: skip
+"""What an action did to its subject; all other actions are such words already."""
 _LONGEST = 120
 _KEY_DIGITS = 64
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
@@ -112,6 +131,15 @@ class EventView:
     label: str
     address: str
     changes: tuple[AuditedChange, ...]
+
+    @property
+    def day(self) -> str:
+        return self.event.at.strftime("%Y-%m-%d")
+
+    @property
+    def verb(self) -> str:
+        """Return the action before its subject: `rejected`, `added a stack to`."""
+        return _VERBS.get(self.event.action, self.event.action.replace("_", " "))
 
 
 def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str]) -> EventView:

@@ -18,7 +18,7 @@ from app.projects.data import (
     set_retention,
     undo,
 )
-from app.storage.log_files import free_bytes
+from app.storage.log_files import fullest_disk
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
@@ -190,7 +190,7 @@ def show_usage(request: Request, session: ReadSession, settings: AppSettings) ->
         counted_at=counted_at(session),
         # Both change with projects that other users may not see.
         database=database_bytes(session) if administers else 0,
-        free=free_bytes(settings) if administers else 0,
+        disk=fullest_disk(settings) if administers else None,
         stages=stage_times(session, days=STAGE_DAYS) if administers else (),
         stage_days=STAGE_DAYS,
     )

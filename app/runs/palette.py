@@ -20,7 +20,7 @@ from app.storage.references import references
 from app.storage.runs import RunListItem, latest_runs
 from app.storage.search import FEWEST_LETTERS
 from app.storage.stacks import names_of_stacks
-from app.storage.standings import StandingsFilters, class_summaries, hardware_and_families
+from app.storage.standings import HardwareFamily, StandingsFilters, class_summaries, hardware_and_families
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -32,6 +32,8 @@ _READ_RUNS = 30
 """Runs that are read for one search; stacks and commits are those of these runs."""
 _SHOWN = 5
 _SHOWN_BOARDS = 3
+_SHOWN_STACKS = 3
+"""Their names are long."""
 MAX_WORDS = 200
 
 _PAGES: tuple[tuple[str, str, str], ...] = (
@@ -91,7 +93,10 @@ def search(
         for group in _groups(session, access_of(request), list(rules.book.rules.values()), text, numbered)
         if group.hits
     ]
-    return render(request, "runs/search.html", block="results", text=text, groups=groups)
+    words = text.lower().split()
+    if not wants_fragment(request):  # the page begins with what names the words; the palette keeps its order
+        groups.sort(key=lambda group: not any(word in hit.label.lower() for hit in group.hits for word in words))
+    return render(request, "runs/search.html", block="results", text=text, groups=groups, words=words)
 
 
 def _groups(
@@ -148,12 +153,18 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     for item in class_summaries(session, StandingsFilters()):
         tallies = {tally.dispatcher for tally in item.overall.tallies}
         dispatchers.setdefault((item.hardware, item.family), set()).update(tallies)
+
+    def named(board: HardwareFamily) -> list[str]:
+        """Return the dispatchers that the search names."""
+        own = sorted(dispatchers.get((board.hardware, board.family), ()))
+        return [name for name in own if any(word in name.lower() for word in words)]
+
     places = [
         (
             f"{board.family} on {board.hardware}",
             f"/leaderboards/{board.hardware_slug}/{board.family_slug}",
             f"leaderboard {' '.join(dispatchers.get((board.hardware, board.family), ()))}",
-            f"leaderboard, {plural(board.runs, 'run')}",
+            ", ".join((*named(board), "leaderboard", plural(board.runs, "run"))),
         )
         for board in sorted(hardware_and_families(session), key=lambda board: (-board.rankings, -board.runs))
     ]
@@ -183,7 +194,7 @@ def _about(run: RunListItem) -> str:
     is_judged = run.verdict_delta_pct is not None and run.verdict in ("regression", "improvement")
     words = change_text(run.verdict_delta_pct).figure if is_judged and run.verdict_delta_pct is not None else ""
     if run.experiment_id and run.purpose == "experiment":
-        words = f"{'A' if run.side == 'baseline' else 'B'} of experiment #{run.experiment_id}"
+        words = f"{'A' if run.side == 'baseline' else 'B'} of #{run.experiment_id}"
     time = step_time(metric.value) if metric else run.status if run.status != "ready" else ""
     return " · ".join(filter(None, (time, words, run.project)))
 
@@ -206,7 +217,7 @@ def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[PaletteHi
     rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
     keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
     projects = {keys[run.id]: run.project for run in reversed(runs) if run.id in keys}
-    newest = list(projects)[-_SHOWN:][::-1]
+    newest = list(projects)[-_SHOWN_STACKS:][::-1]
     names = names_of_stacks(session, newest)
     for key in newest:
         yield PaletteHit(names.get(key, "Unknown stack"), f"/history/{key}", projects[key])

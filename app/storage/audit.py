@@ -125,13 +125,17 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Filters of the audit log. Empty or None: any. `since` (inclusive) and `until` (exclusive) bound the time."""
+    """Filters of the audit log. Empty or None: any. `since` (inclusive) and `until` (exclusive) bound the time.
+
+    `users_only`: without the changes that the service itself made.
+    """
 
     project: str = ""
     who: str = ""
     subject: str = ""
     since: datetime | None = None
     until: datetime | None = None
+    users_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,8 @@ def find_events(session: Session, wanted: AuditFilter, *, before: int | None = N
         chosen = chosen.where(col(AuditEventRow.project_id).in_(own))
     if wanted.who:
         chosen = chosen.where(col(AuditEventRow.who) == wanted.who)
+    if wanted.users_only:
+        chosen = chosen.where(col(AuditEventRow.who) != SERVICE)
     if wanted.subject:
         chosen = chosen.where(col(AuditEventRow.subject) == wanted.subject)
     if wanted.since:

@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -563,9 +563,20 @@ def _unavailable(error: Exception) -> Unavailable:
 # --- Free space on the disks of the data, the logs and temporary files.
 
 
+class DiskUsage(NamedTuple):
+    """In bytes. `free` leaves out what is reserved for the system."""
+
+    total: int
+    free: int
+
+
+def fullest_disk(settings: Settings) -> DiskUsage:
+    """Return the size and the free space of the fullest disk of the service. Raises DiskFull if one is read-only."""
+    return min((_disk_of(folder) for folder in _folders(settings)), key=lambda disk: disk.free)
+
+
 def free_bytes(settings: Settings) -> int:
-    """Return the free space of the fullest of these disks. Raises DiskFull if one is not writable."""
-    return min(_free_bytes(folder) for folder in _folders(settings))
+    return fullest_disk(settings).free
 
 
 def require_room(settings: Settings, new_bytes: int) -> None:
@@ -587,9 +598,10 @@ def _folders(settings: Settings) -> list[Path]:
     return folders
 
 
-def _free_bytes(folder: Path) -> int:
+def _disk_of(folder: Path) -> DiskUsage:
     while not folder.exists():  # created with the first file
         folder = folder.parent
     if not os.access(folder, os.W_OK):
         raise DiskFull("A disk of the service is not writable. Tell the administrator, and upload again later.")
-    return shutil.disk_usage(folder).free
+    usage = shutil.disk_usage(folder)
+    return DiskUsage(usage.total, usage.free)

@@ -57,6 +57,7 @@ class Operation:
     path: str
     text: str
     example: str
+    response: str
     entries: tuple[ReferenceEntry, ...]
     answers: tuple[DocumentedAnswer, ...]
 
@@ -139,6 +140,7 @@ def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
             path=path,
             text=call.get("description") or call.get("summary", ""),
             example=_example(method.upper(), path, call, named),
+            response=_response(call, named),
             entries=(*_parameters(call), *_form_fields(call)),
             answers=tuple(_answers(call)),
         )
@@ -207,6 +209,34 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
     elif method == "POST":
         parts.append("-X POST")
     return " ".join((*parts, shlex.quote(f"BASE{address}")))
+
+
+_DEPTH = 2
+"""Levels of objects and lists in an example of a response; deeper ones are shown as `...`."""
+
+
+def _response(call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
+    """Return an example of the successful answer, with a value of the type of each field; empty if it is not JSON."""
+    for status, answer in sorted(call["responses"].items()):
+        schema = answer.get("content", {}).get("application/json", {}).get("schema")
+        if status.startswith("2") and schema and (value := _sample_answer(schema, named, _DEPTH)) not in ({}, "..."):
+            return json.dumps(value, indent=2)
+    return ""
+
+
+def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int) -> Any:
+    """Return a value of the schema with all properties, down to `depth` levels."""
+    schema = _resolved(schema, named)
+    match schema:
+        case {"anyOf": [first, *_]}:
+            return _sample_answer(first, named, depth)
+        case {"properties": properties} if depth:
+            return {name: _sample_answer(value, named, depth - 1) for name, value in properties.items()}
+        case {"items": inner} if depth:
+            return [_sample_answer(inner, named, depth)]
+        case {"properties": _} | {"items": _}:
+            return "..."
+    return _sample(schema, named)
 
 
 def _resolved(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -279,6 +309,15 @@ class Term:
 
     name: Markup
     text: Markup
+
+    @property
+    def anchor(self) -> str:
+        """Return the anchor of its strong part."""
+        return self.name.partition('id="')[2].partition('"')[0]
+
+    @property
+    def letter(self) -> str:
+        return self.name.striptags()[:1].upper()
 
 
 @lru_cache

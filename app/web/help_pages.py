@@ -16,7 +16,7 @@ from starlette.responses import Response
 from app.errors import NotFound
 from app.settings import RESOURCES
 from app.web.access_rule import Open, requires
-from app.web.templating import render
+from app.web.templating import marked, render
 
 router = APIRouter(include_in_schema=False)
 
@@ -60,7 +60,10 @@ class HelpHit:
 @requires(Open.ANYONE)
 def show_help(request: Request, q: str = Query("", max_length=_LONGEST_QUERY)) -> Response:
     """Show the index of all documents, or what a search finds."""
-    return render(request, "web/help.html", document=documents()["README"], query=q, hits=search(q), others=())
+    return render(
+        request, "web/help.html", document=documents()["README"], query=q, hits=search(q), others=(),
+        number=len(documents()) - 1,
+    )  # fmt: skip
 
 
 @router.get("/help/{name}")
@@ -120,11 +123,7 @@ def _excerpt(text: str, words: list[str]) -> Markup:
     piece = text[at : at + _EXCERPT]
     if at + _EXCERPT < len(text):
         piece = f"{piece.rpartition(' ')[0]} …"
-    parts = re.split(f"({'|'.join(map(re.escape, words))})", f"… {piece}" if at else piece, flags=re.IGNORECASE)
-    marked = [
-        Markup("<mark>{}</mark>").format(part) if number % 2 else escape(part) for number, part in enumerate(parts)
-    ]
-    return Markup().join(marked)
+    return marked(f"… {piece}" if at else piece, words)
 
 
 @lru_cache
@@ -164,6 +163,7 @@ def _document(path: Path) -> HelpDocument:
                 texts.append(_plain(token))
     parser.add_render_rule("table_open", _table_open)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    parser.add_render_rule("fence", _fence)
     sections.append(HelpSection(anchor, title, " ".join(texts)))
     html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
     html = html.replace("<th></th>", "<td></td>")  # the empty corner of a table heads nothing
@@ -175,6 +175,18 @@ def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object)
     """Return the start of a table in a box that it scrolls in, by keyboard, too."""
     number = sum(token.type == "table_open" for token in tokens[: at + 1])
     return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
+
+
+_SHELL = ("sh", "bash", "console")
+
+
+def _fence(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
+    """Return a code block; one with commands has a button that copies them."""
+    code = escape(tokens[at].content)
+    if tokens[at].info.strip() not in _SHELL:
+        return Markup("<pre><code>{}</code></pre>\n").format(code)
+    button = Markup('<button class="button copy" type="button" data-copy hidden>Copy</button>')
+    return Markup('<div class="command"><pre><code>{}</code></pre>{}</div>\n').format(code, button)
 
 
 def _plain(token: Token) -> str:

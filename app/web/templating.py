@@ -57,6 +57,14 @@ def coded(text: str) -> Markup:
     return Markup("").join(Markup("<code>{}</code>").format(part) if k % 2 else part for k, part in enumerate(parts))
 
 
+def marked(text: str, words: Sequence[str]) -> Markup:
+    """Mark every occurrence of the words, in any case."""
+    if not words:
+        return escape(text)
+    parts = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
+    return Markup("").join(Markup("<mark>{}</mark>").format(part) if k % 2 else part for k, part in enumerate(parts))
+
+
 def with_runs(text: str) -> Markup:
     """Return the same as `coded`, with `#12` as a link to run 12."""
     return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  escaped, and only digits added
@@ -115,6 +123,7 @@ _FILTERS = (
     file_size,
     grouped,
     markdown,
+    marked,
     percent,
     short_commit,
     significant,

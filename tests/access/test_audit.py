@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from datetime import datetime
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_the_page_says_who_did_what_and_leads_there(teams: Teams) -> None:
     record(teams, 60, who="<script>", before={"reason": ""}, after={"reason": "<b>bad node</b>"})
     client = teams.client("maintainer")
     page = client.get(PAGE).text
-    assert "reason: &lt;b&gt;bad node&lt;/b&gt;" in page
+    assert "reason &lt;b&gt;bad node&lt;/b&gt;" in page
     assert "<script>x" not in page
     assert 'href="/runs/59"' in page
     assert 'rel="next"' in page
@@ -207,3 +208,14 @@ def _events(teams: Teams) -> tuple[AuditEvent, ...]:
     """The newest first."""
     with read_session(teams.engine) as session:
         return find_events(session, AuditFilter(), limit=20).events
+
+
+def test_the_page_hides_what_the_service_did_until_asked(teams: Teams) -> None:
+    record(teams, 2)
+    record(teams, 3, who="Threewalls")
+    client = teams.client("maintainer")
+    pages = [client.get(f"{PAGE}{query}").text for query in ("", "?by=all", "?who=Threewalls")]
+    assert [len(re.findall(r"<p>\s*<a[^>]*>Threewalls</a>", page)) for page in pages] == [0, 3, 3]
+    everything = {item["who"] for item in read(teams)}
+    assert everything > {"Ada", "Threewalls"}
+    assert "Threewalls" not in {item["who"] for item in read(teams, by="users")}
