@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -45,16 +45,12 @@ class GroupList(BaseModel):
     items: list[GroupOut]
 
 
-class NewGroup(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewGroup(BaseModel, extra="forbid"):
     name: GroupName = Field(description="The name, as the identity provider states it in the groups claim.")
     author: Author = ""
 
 
-class NewGroupMember(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewGroupMember(BaseModel, extra="forbid"):
     name: str = Field(min_length=1, max_length=100, description="Name of a user.")
     author: Author = ""
 
@@ -75,9 +71,7 @@ class GroupRoles(BaseModel):
         return cls(items=[GroupRoleOut.model_validate(role) for role in roles])
 
 
-class NewGroupRole(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewGroupRole(BaseModel, extra="forbid"):
     name: GroupName = Field(description="Name of a group.")
     role: Role
     author: Author = ""

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
@@ -98,9 +98,7 @@ class InvitationList(BaseModel):
     items: list[InvitationOut] = Field(description="Open ones first, newest first.")
 
 
-class NewInvitation(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewInvitation(BaseModel, extra="forbid"):
     role: Role
     email: str = Field("", max_length=MAX_EMAIL, description="E-mail address of a new user. No mail is sent.")
     days: int = Field(DAYS, ge=1, le=MAX_DAYS, description="Days until the link expires.")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Self
 
 from fastapi import Path, Query, Request
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 from sqlmodel import Session
 from starlette.responses import JSONResponse
 
@@ -57,17 +57,13 @@ class ProjectList(BaseModel):
     items: list[ProjectOut]
 
 
-class NewProject(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewProject(BaseModel, extra="forbid"):
     project: str = Field(min_length=1, max_length=projects.MAX_SLUG, description="Letters, digits, `.`, `_` and `-`.")
     public: bool = Field(False, description="Make the project readable without a log-in.")
     author: Author = ""
 
 
-class ProjectChange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ProjectChange(BaseModel, extra="forbid"):
     public: bool = Field(description="Make the project readable without a log-in, or private.")
     author: Author = ""
 
@@ -100,9 +96,7 @@ class Members(ApiValue):
         return cls.from_values(membership, members=items)
 
 
-class NewMember(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewMember(BaseModel, extra="forbid"):
     name: str = Field(min_length=1, max_length=100, description="Name of a user. A member gets the new role.")
     role: Role
     author: Author = ""
@@ -131,9 +125,7 @@ class TokenList(ApiValue):
     total: int = Field(description="Number of tokens on all pages.")
 
 
-class NewToken(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewToken(BaseModel, extra="forbid"):
     name: str = Field(min_length=1, max_length=100, description="For example `nightly CI`; unique among valid tokens.")
     scopes: list[Scope] = Field([Scope.UPLOAD], min_length=1, max_length=len(Scope))
     expires_at: AwareDatetime | None = Field(None, description="Default: in one year; null for never.")
@@ -278,19 +270,15 @@ class UserList(BaseModel):
     items: list[UserOut]
 
 
-class NewUser(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewUser(BaseModel, extra="forbid"):
     name: str = Field(min_length=1, max_length=100, description="Log-in name.")
     email: str = Field("", max_length=300)
     administrator: bool = Field(False, description="The user is an administrator, with full access to every project.")
     author: Author = ""
 
 
-class UserChange(BaseModel):
+class UserChange(BaseModel, extra="forbid"):
     """Fields that are left out stay as they are."""
-
-    model_config = ConfigDict(extra="forbid")
 
     administrator: bool | None = None
     disabled: bool | None = Field(None, description="A disabled user is logged out and cannot log in.")

@@ -11,7 +11,7 @@ from itertools import islice
 
 import structlog
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -197,9 +197,7 @@ api = api_router("access", "/api/v1/users")
 router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 
-class PeopleFile(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class PeopleFile(BaseModel, extra="forbid"):
     csv: str = Field(
         min_length=1,
         max_length=MAX_TEXT,

@@ -6,7 +6,7 @@ from typing import Annotated
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -114,9 +114,7 @@ class ShareLinkList(BaseModel):
     items: list[ShareLinkOut] = Field(description="Links that are not revoked first, newest first.")
 
 
-class NewShareLink(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewShareLink(BaseModel, extra="forbid"):
     page: str = Field(
         min_length=1,
         max_length=share_links.MAX_PAGE,

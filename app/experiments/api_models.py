@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.experiments.journey import Journey, JourneyNode
 from app.domain.experiments.plan import MOST_ASKED_EACH, tagged, upload_command
@@ -32,10 +32,8 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 KnobValue = str | int | float | bool | list[str] | list[int] | None
 
 
-class ExperimentIn(BaseModel):
+class ExperimentIn(BaseModel, extra="forbid"):
     """From a suggestion (`rule`), or from an idea of your own (`knobs`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     rule: str = Field("", max_length=100, description="A rule that fires in the run.")
@@ -53,10 +51,8 @@ class ExperimentIn(BaseModel):
     )
 
 
-class ExperimentChangeIn(BaseModel):
+class ExperimentChangeIn(BaseModel, extra="forbid"):
     """A decision (`state`), or another number of runs (`runs_each`)."""
-
-    model_config = ConfigDict(extra="forbid")
 
     author: Author = author_field("Author of the decision.", MAX_AUTHOR)
     state: Literal["accepted", "rejected", "withdrawn"] | None = None

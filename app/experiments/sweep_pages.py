@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fastapi import APIRouter, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
@@ -198,9 +198,7 @@ async def advance_by_form(request: Request, engine: AppEngine, experiment_id: Ex
 # --- The same in the API.
 
 
-class SweepIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class SweepIn(BaseModel, extra="forbid"):
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     field: str = Field(max_length=100, description="The contract field to sweep.")
     values: list[KnobValue] = Field(max_length=50, description="2 to 12 different values.")
@@ -211,9 +209,7 @@ class SweepIn(BaseModel):
     )
 
 
-class AdvanceIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class AdvanceIn(BaseModel, extra="forbid"):
     author: Author = author_field("Author of the decision.", MAX_AUTHOR)
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from fastapi import Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 
 from app.domain.access.principal import Action
@@ -49,9 +49,7 @@ _EVENTS = f"Subscribed events: one or more of {', '.join(EVENTS)}."
 _STACKS = "Keys of stacks, or their prefixes; empty for all stacks of the project."
 
 
-class ReceiverIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ReceiverIn(BaseModel, extra="forbid"):
     name: str = Field(min_length=1, max_length=MAX_NAME)
     kind: Kind
     target: str = Field(min_length=1, max_length=MAX_TARGET, description=_TARGET)
@@ -60,10 +58,8 @@ class ReceiverIn(BaseModel):
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
-class ReceiverChangeIn(BaseModel):
+class ReceiverChangeIn(BaseModel, extra="forbid"):
     """Fields that are left out stay as they are."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
     target: str | None = Field(None, min_length=1, max_length=MAX_TARGET, description=_TARGET)
@@ -142,9 +138,7 @@ class Dismissed(BaseModel):
     dismissed: int = Field(description="Number of dismissed deliveries.")
 
 
-class DeliveryQuery(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class DeliveryQuery(BaseModel, extra="forbid"):
     receiver: int | None = Field(None, ge=1, lt=2**31, description="Only deliveries to this receiver.")
     state: State | None = None
     page: int = Field(1, ge=1, le=1_000_000)

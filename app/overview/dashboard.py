@@ -6,7 +6,7 @@ from typing import Annotated
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import Response
@@ -82,9 +82,7 @@ class Dashboard(BaseModel):
     items: list[ChartOut]
 
 
-class NewChart(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class NewChart(BaseModel, extra="forbid"):
     page: str = Field(
         min_length=1, max_length=2 * MAX_PAGE, description="Address or path of a history, leaderboard or comparison."
     )
@@ -92,9 +90,7 @@ class NewChart(BaseModel):
     author: str = Field("", max_length=100, description="Author of the change, on a service without log-ins.")
 
 
-class ChartChange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ChartChange(BaseModel, extra="forbid"):
     position: int = Field(ge=1, le=MAX_CHARTS)
     author: str = Field("", max_length=100, description="Author of the change, on a service without log-ins.")
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Self
 
 from fastapi import Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
 from app.domain.planning.constraints import Violation
@@ -23,10 +23,8 @@ from app.web.templating import public_address
 # --- Types of the API's plan; `docs/api.md` describes them. Fields may be added but not changed.
 
 
-class PlanQuery(BaseModel):
+class PlanQuery(BaseModel, extra="forbid"):
     """Contract fields of a plan, as text; empty means undecided."""
-
-    model_config = ConfigDict(extra="forbid")
 
     model: str = Field("", description="A known name, or any name with a shape.")
     gpu: str = Field("", description="For example H100. Required.")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Self
 
 from fastapi import Path, Query
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from app.domain.access.principal import Action
@@ -38,9 +38,7 @@ router = api_router("projects")
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 
 
-class DefaultsIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class DefaultsIn(BaseModel, extra="forbid"):
     fields: dict[str, Any] = Field(
         {}, max_length=300, description="Values by contract field. They replace all previous defaults."
     )
@@ -69,10 +67,8 @@ class RulesOut(ApiValue):
         return cls.from_values(rules, changes=rules.events)
 
 
-class RulesIn(BaseModel):
+class RulesIn(BaseModel, extra="forbid"):
     """Fields that are left out stay as they are."""
-
-    model_config = ConfigDict(extra="forbid")
 
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
     commit_url: str | None = Field(None, description="For example https://github.com/org/repo/commit/{commit}.")
@@ -152,26 +148,20 @@ def write_rules(engine: AppEngine, slug: Slug, change: RulesIn) -> RulesOut:
 # --- `/api/v1/projects/{slug}/verdicts`.
 
 
-class FixedLimitIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class FixedLimitIn(BaseModel, extra="forbid"):
     metric: str = Field(max_length=100, description="A headline figure, or `hours_without_run`.")
     bound: str = Field(max_length=20, description="`at_least` or `at_most`.")
     value: float = Field(description="In the unit of the metric.")
 
 
-class StackPolicyIn(BaseModel):
+class StackPolicyIn(BaseModel, extra="forbid"):
     """Thresholds that are left out have their defaults: 1 % each."""
-
-    model_config = ConfigDict(extra="forbid")
 
     thresholds: dict[str, float] = Field({}, max_length=10, description="`relevance_pct`, `memory_pct`, `loss_pct`.")
     fixed: list[FixedLimitIn] = Field([], max_length=100, description="Limits of figures, independent of the baseline.")
 
 
-class RerunBudgetIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class RerunBudgetIn(BaseModel, extra="forbid"):
     reruns_a_day: int | None = Field(None, ge=0, description="Reruns within 24 hours; null: no limit.")
     gpu_hours_a_day: float | None = Field(None, ge=0, description="What they may take; null: no limit.")
 
@@ -270,9 +260,7 @@ class QuotaOut(ApiValue):
         )
 
 
-class QuotaIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class QuotaIn(BaseModel, extra="forbid"):
     quota_bytes: int | None = Field(None, ge=0, le=MOST_BYTES, description="0: no limit; null: the service's default.")
     quota_runs_a_day: int | None = Field(
         None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's default."

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from fastapi import Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
 from app.domain.retention import MOST_DAYS
@@ -75,9 +75,7 @@ class DeletionList(BaseModel):
     items: list[DeletionOut] = Field(description="The last 100, newest first.")
 
 
-class DeletionIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class DeletionIn(BaseModel, extra="forbid"):
     what: Literal["runs", "stack", "project"]
     runs: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(
         [], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`."
@@ -96,10 +94,8 @@ class DeletionPreviewIn(DeletionIn):
     author: str = Field("", max_length=MAX_AUTHOR, description="Ignored, because nothing is changed.")
 
 
-class RetentionIn(BaseModel):
+class RetentionIn(BaseModel, extra="forbid"):
     """It replaces the whole retention; null: forever."""
-
-    model_config = ConfigDict(extra="forbid")
 
     logs_days: Days = Field(None, description="Raw logs and other uploaded files; figures stay.")
     failed_days: Days = Field(None, description="Runs without figures: failed and unread.")

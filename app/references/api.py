@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Annotated, Any, Self
 
 from fastapi import Path, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 from sqlalchemy import Engine
 from sqlmodel import Session
 
@@ -103,10 +103,8 @@ class ReferenceListOut(ApiValue):
         return cls.from_values(page, items=[ReferenceOut.of(item, base) for item in page.items])
 
 
-class ReferenceChange(BaseModel):
+class ReferenceChange(BaseModel, extra="forbid"):
     """Omitted fields stay; null removes a value, also of a contract field."""
-
-    model_config = ConfigDict(extra="forbid")
 
     author: str = Field("", max_length=MAX_AUTHOR, description="Author, if not logged in.")
     reason: str = Field("", max_length=MAX_NOTE, description="Reason of the change; stored in its history.")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Literal, Self
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.access.audit import EventOut
 from app.domain.performance.cost import Cost
@@ -114,10 +114,8 @@ class RegressionDetailOut(RegressionOut):
     events: list[EventOut] = Field(description="Notes and changes, oldest first.")
 
 
-class ChangeIn(BaseModel):
+class ChangeIn(BaseModel, extra="forbid"):
     """Omitted fields stay unchanged."""
-
-    model_config = ConfigDict(extra="forbid")
 
     author: Author = author_field("Author of the change.", MAX_NAME)
     state: State | None = None
@@ -142,9 +140,7 @@ class OneChangeIn(ChangeIn):
     )
 
 
-class SeenIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class SeenIn(BaseModel, extra="forbid"):
     id: int = Field(ge=1, le=2**31 - 1)
     changed_at: datetime | None = None
 

@@ -4,7 +4,7 @@ import math
 from typing import Annotated
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
@@ -35,9 +35,7 @@ class BisectEnds(BaseModel):
     bad: str = Field(description="Commit of the run.")
 
 
-class BisectRange(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class BisectRange(BaseModel, extra="forbid"):
     commits: list[Commit] = Field(
         min_length=2,
         max_length=MOST_COMMITS,

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import numpy as np
 from fastapi import Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
@@ -193,9 +193,7 @@ def _refused(field: str, message: str) -> InvalidUpload:
 # --- `POST /api/v1/runs/{id}/quarantine`, `/release`, `/pin`, `/unpin`, `/propose`, `/approve`, `/decline`: decisions.
 
 
-class Decision(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Decision(BaseModel, extra="forbid"):
     author: Author = author_field("Author of the decision.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Reason. Required to quarantine and to decline.")
 
@@ -238,10 +236,8 @@ for _action, _meaning in _MEANINGS.items():
 # --- `PATCH /api/v1/runs/{id}` and `PATCH /api/v1/runs`: correct what the upload stated.
 
 
-class Correction(BaseModel):
+class Correction(BaseModel, extra="forbid"):
     """Fields that are left out stay as they are. `null` and empty texts clear a field, except name and project."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str | None = None
     tags: list[str] | None = Field(None, max_length=MAX_TAGS)
@@ -677,9 +673,7 @@ MAX_AMENDED_FIELDS = 300
 """More fields than the contract has."""
 
 
-class Amend(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class Amend(BaseModel, extra="forbid"):
     fields: dict[str, Any] = Field(
         max_length=MAX_AMENDED_FIELDS,
         description='By contract field: the new value, or {"unset": true} to withdraw an earlier correction.',
@@ -721,9 +715,7 @@ async def _read_again(request: Request, engine: Engine, run_id: int, seconds: fl
 # --- `PUT /api/v1/runs/{id}/read-as`: users describe the step lines of a log that no reader understands.
 
 
-class ReadAs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ReadAs(BaseModel, extra="forbid"):
     read_as: str = Field(
         max_length=2 * MAX_TEMPLATE,
         description="A step line with placeholders: `step {iteration} | loss {loss} | {step_time_s} s`. `{}` skips "

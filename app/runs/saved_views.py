@@ -5,7 +5,7 @@ from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Path, Query, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import select, update
 from sqlmodel import Session, col
 
@@ -62,9 +62,7 @@ def find_view(session: Session, slug: str, name: str, user: str) -> SavedView:
     raise NotFound(f"Project {slug} has no view {name[:100]!r} of yours.")
 
 
-class ViewIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class ViewIn(BaseModel, extra="forbid"):
     query: str = Field(max_length=2000, description="Filters as in the address of the list: `verdict=regression`.")
     shared: bool = Field(False, description="For all users of the project.")
     default: bool = Field(False, description="The view that `view=default` opens.")

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from fastapi import Path, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
 from app.domain.rules.change import Against, DiffLine, FrameworkChange, change_of, without_context
@@ -225,9 +225,7 @@ def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_i
     return suggestions_out(request, suggest(session, run_id, rules))
 
 
-class StateFacts(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class StateFacts(BaseModel, extra="forbid"):
     facts: dict[str, Any] = Field(max_length=300, description='Value of each fact, or {"unset": true} to withdraw it.')
     author: Author = author_field("Author of the statement.", MAX_AUTHOR)
     note: str = Field("", max_length=MAX_NOTE, description="Source of the values.")

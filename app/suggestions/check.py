@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
@@ -19,9 +19,7 @@ from app.web.forms import Form, answer_form
 from app.web.templating import render
 
 
-class CheckIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class CheckIn(BaseModel, extra="forbid"):
     launch: str = Field(min_length=1, max_length=MAX_BYTES, description="The script, command or YAML.")
     facts: dict[str, Any] = Field(
         default_factory=dict, max_length=300, description="Facts that the launch does not state."

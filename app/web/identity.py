@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from fastapi import Body
 from fastapi.exceptions import RequestValidationError
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from sqlalchemy import Engine
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
@@ -141,9 +141,7 @@ def author_field(description: str, max_length: int = MAX_AUTHOR) -> Any:
     return Field("", max_length=max_length, validate_default=True, description=text)
 
 
-class AuthorIn(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
+class AuthorIn(BaseModel, extra="forbid"):
     author: Author = author_field("Author of the change.")
 
 
