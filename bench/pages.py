@@ -59,13 +59,13 @@ def main() -> int:
         services = [stack.enter_context(_Service(of_one)) for of_one in settings]
         backend = "postgresql" if settings[-1].database_url else "sqlite"
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {backend}; {chosen.rounds} rounds")
-        print(f"{'':26} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio       kB")
+        print(f"{'':30} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio       kB")
         for name in services[0].paths:
             if chosen.only in name:
                 few, many = (_Times(times) for times in _measure(services, name, chosen.rounds))
                 line = f"{few.p50:9.1f} {few.p95:8.1f} {many.p50:11.1f} {many.p95:8.1f} {few.processor:21.1f} "
                 line += f"{many.processor:7.1f} {many.processor / few.processor:7.2f}"
-                print(f"{name:26} {line} {services[-1].size / 1000:8.1f}", flush=True)
+                print(f"{name:30} {line} {services[-1].size / 1000:8.1f}", flush=True)
     return 0
 
 
@@ -133,6 +133,8 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "runs, one project": "/runs?project=kernels",
         "runs, one branch": "/runs?branch=main",
         "runs, model and verdict": "/runs?model=DeepSeek-V3&verdict=regression",
+        "runs of a project by step time": "/runs?project=kernels&sort=step_time_ms",
+        "runs of a project, a purpose": "/runs?project=kernels&purpose=experiment",
         "runs, three filters": "/runs?model=DeepSeek-V3&gpu=H100&dispatcher=deepep",
         "runs, a commit": "/runs?commit=0123",
         "runs, last week": "/runs?since=7d",

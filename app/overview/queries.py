@@ -313,15 +313,19 @@ class Overview:
 def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     """Return the state of the service at `now` (aware)."""
     project_ids = {slug: number for number, slug in slugs_by_id(session).items()}
-    of_project = [col(RunRow.project_id) == project_ids.get(query.project, 0)] if query.project else []
-    on_branch = [*of_project, *([col(RunRow.branch) == query.branch] if query.branch else [])]
-    recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *on_branch]
+    project_id = project_ids.get(query.project, 0)
+    of_project = [col(RunRow.project_id) == project_id] if query.project else []
+    of_branch = [col(RunRow.branch) == query.branch] if query.branch else []
+    recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *of_project, *of_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
+    # With a status or an outcome, SQLite shall look up that instead of reading all of the project.
+    in_project = [not_looked_up(col(RunRow.project_id)) == project_id] if query.project else []
+    on_branch = [*in_project, *of_branch]
     runs, ended_badly, without_figure = _recent(session, *recent)
     return Overview(
         total=count_up_to(session, *of_project),
         # One by one: SQLite would rather read all runs of the project than look up two statuses.
-        waiting=sum(count_up_to(session, col(RunRow.status) == name, *of_project) for name in WAITING),
+        waiting=sum(count_up_to(session, col(RunRow.status) == name, *in_project) for name in WAITING),
         without_figure=count_up_to(session, *on_branch, _WITHOUT_FIGURE),
         by_outcome={name: count_up_to(session, *on_branch, _OUTCOME.in_((name,))) for name in ENDED_BADLY},
         recent=runs,

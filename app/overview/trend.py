@@ -19,6 +19,7 @@ from app.domain.run import Stated
 from app.domain.text import shortened
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
+from app.storage.remembered import Remembered
 from app.storage.runs import aware, stored_contracts
 from app.storage.tables import (
     RegressionMemberRow,
@@ -60,7 +61,6 @@ _TRACKED: Select[Any] = (
         # Makes SQLite look up the runs of the stack instead of reading all of the project.
         not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
-        col(RunRow.ordered_at) >= bindparam("since"),
         col(RunRow.purpose).in_(("ci", "release")),
         # A run that opened a regression is drawn even if its own step time varies.
         or_(
@@ -200,25 +200,20 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     stacks = session.execute(chosen.limit(MOST_STACKS)).scalars().all()
     if not stacks:
         return Trend((), ())
-    tracked = _TRACKED.where(not_looked_up(col(RunRow.branch)) == branch) if branch else _TRACKED
     earliest = aware(stacks[0].last_at) - timedelta(days=days) - _EARLIER
     slow = _slow_runs(session, project_id)
-    runs = {
-        stack.stack_key: session.execute(
-            tracked, {"project_id": stack.project_id, "stack_key": stack.stack_key, "since": earliest, "slow": slow}
-        ).all()[::-1]
-        for stack in stacks
-        if aware(stack.last_at) >= earliest
-    }
-    repeated = [aware(of_stack[-1].ordered_at) for of_stack in runs.values() if len(of_stack) > 1]
+    recent = [stack for stack in stacks if aware(stack.last_at) >= earliest]
+    parts = [
+        (stack, ([run for run in runs if aware(run.ordered_at) >= earliest], contract))
+        for stack, (runs, contract) in zip(recent, _tracked(session, recent, branch, slow), strict=True)
+    ]
+    repeated = [aware(runs[-1].ordered_at) for _, (runs, _) in parts if len(runs) > 1]
     if not repeated:
         return Trend((), ())
-    contracts = stored_contracts(session, [of_stack[-1].id for of_stack in runs.values() if of_stack])
     workloads: dict[tuple[Any, ...], list[_Part]] = {}
-    for stack in stacks:
-        if of_stack := runs.get(stack.stack_key):
-            contract = contracts[of_stack[-1].id]
-            workloads.setdefault((stack.project_id, *workload(contract)), []).append((of_stack, contract))
+    for stack, part in parts:
+        if part[0]:
+            workloads.setdefault((stack.project_id, *workload(part[1])), []).append(part)
     since = max(repeated) - timedelta(days=days)
     for begin in (since, since - _EARLIER):
         lines = _lines(session, list(workloads.values()), begin, set(slow), projects)
@@ -229,6 +224,28 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
 
 _Part = tuple[Sequence[Any], Mapping[str, Stated]]
 """The runs of a workload in one of its containers, oldest first, and the contract of the newest."""
+
+_remembered_parts = Remembered[_Part](400)
+"""Runs of stacks, until one of them changes or another regression begins or ends."""
+
+
+def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Sequence[int]) -> list[_Part]:
+    """Return the newest runs of each stack with the contract of the newest; without runs, an empty contract."""
+    database = str(session.get_bind().engine.url)
+    parts, unread = {}, {}
+    for stack in stacks:
+        part = _remembered_parts.find((database, stack.stack_key, branch), (stack.revision, *slow))
+        if part is not None:
+            parts[stack.stack_key] = part
+            continue
+        chosen = _TRACKED.where(not_looked_up(col(RunRow.branch)) == branch) if branch else _TRACKED
+        values = {"project_id": stack.project_id, "stack_key": stack.stack_key, "slow": slow}
+        unread[stack.stack_key] = stack.revision, session.execute(chosen, values).all()[::-1]
+    contracts = stored_contracts(session, [runs[-1].id for _, runs in unread.values() if runs])
+    for key, (revision, runs) in unread.items():
+        parts[key] = runs, contracts[runs[-1].id] if runs else {}
+        _remembered_parts.keep((database, key, branch), (revision, *slow), parts[key])
+    return [parts[stack.stack_key] for stack in stacks]
 
 
 def _slow_runs(session: Session, project_id: int | None) -> list[int]:

@@ -35,6 +35,7 @@ from app.storage.runs import (
 )
 from app.storage.search import LABEL_NAMES, MOST_COMPLETIONS, completions, has_contract_value, has_label, mentioned
 from app.storage.tables import (
+    FILTERED_TOGETHER,
     AmendmentRow,
     ExperimentRunRow,
     ProjectRow,
@@ -187,6 +188,8 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
         message = f"must be at most {most:,} here; follow the links from page to page, or pass their `after`"
         raise invalid_filter("page", message)
     order = _Order.of(query.sort)
+    if not is_exact and order.column is not None:
+        conditions = [*_conditions(query, fields, in_order=True), *mentions.conditions]
     rows = order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
     shown = rows[-query.page_size :] if query.before else rows[: query.page_size]
     has_more = len(rows) > query.page_size
@@ -362,8 +365,17 @@ _IS_SIDE = and_(
 """The run shows its side of an experiment in place of a verdict."""
 
 
-def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElement[bool]]:
+def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = False) -> list[ColumnElement[bool]]:
+    """Return the conditions of the filters.
+
+    `in_order`: so many runs match that SQLite shall find the first ones in the order of the list. It would rather look
+    up all that match, and sort them.
+    """
     active = query.active
+
+    def looked_up(column: Any, *, unless: bool = False) -> ColumnElement[Any]:
+        return not_looked_up(column) if in_order or unless else column
+
     equal = {
         "status": col(RunRow.status),
         "purpose": col(RunRow.purpose),
@@ -371,17 +383,21 @@ def _conditions(query: RunQuery, fields: Mapping[str, str]) -> list[ColumnElemen
         "evidence": col(RunRow.evidence_level),
         "outcome": col(RunRow.outcome),
     }
-    conditions: list[ColumnElement[bool]] = [column == active[name] for name, column in equal.items() if name in active]
+    conditions: list[ColumnElement[bool]] = [
+        looked_up(column) == active[name] for name, column in equal.items() if name in active
+    ]
     if project := active.get("project"):
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
-        conditions.append(col(RunRow.project_id) == number.scalar_subquery())
+        # The index of such a filter has the project too. SQLite would rather read all runs of the project.
+        by_filter = not active.keys().isdisjoint(FILTERED_TOGETHER)
+        conditions.append(looked_up(col(RunRow.project_id), unless=by_filter) == number.scalar_subquery())
     if verdict := active.get("verdict"):
-        conditions += [col(RunRow.verdict) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
+        conditions += [looked_up(col(RunRow.verdict)) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
     for name, listed in may_be_unknown.items():
         if value := active.get(name):
-            column = not_looked_up(listed) if by_verdict else listed
+            column = looked_up(listed, unless=by_verdict)
             conditions.append(column.is_(None) if value == UNKNOWN else column == value)
     conditions += [has_label(name, value) for name in LABEL_NAMES if (value := active.get(name))]
     of_contract = {name: value for name in ("cluster", "container") if (value := active.get(name))}

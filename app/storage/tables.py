@@ -192,7 +192,7 @@ class RunRow(SQLModel, table=True):
         UniqueConstraint("project_id", "idempotency_key"),
         Index("ix_run_work_lease", "work", "lease_until"),
         Index("ix_run_reception_heard", "reception", "heard_at"),
-        Index("ix_run_project_created", "project_id", "created_at"),
+        Index("ix_run_project_created", "project_id", "created_at", "id", "branch", "status", "outcome", "purpose"),
         Index("ix_run_project_ordered", "project_id", "ordered_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key", "ordered_at", "id"),
