@@ -24,9 +24,10 @@ def to_json(value: Any) -> Any:
 
     Fields with `SPARSE` metadata are omitted when they have their default.
     """
-    if value is None or type(value) in _PLAIN:
+    kind: Any = type(value)
+    if value is None or kind in _PLAIN:
         return value
-    if (names := _names(type(value))) is not None:  # type: ignore[arg-type]  # types are hashable
+    if (names := _names(kind)) is not None:
         entries = {name: to_json(getattr(value, name)) for name in names[0]}
         for name, default in names[1]:
             if (entry := getattr(value, name)) != default:

@@ -263,7 +263,7 @@ def fact_row(advice: RunSuggestions, name: str, evaluation: Evaluation | None = 
 
 def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None = None) -> Origin:
     """Return the source of a fact of this run, or of the pair."""
-    if fact.group == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
+    if fact.section == "compared" and advice.pair is not None and evaluation is advice.pair.evaluation:
         return Origin("comparison with the baseline runs", advice.pair.compare(advice.run.id))
     if fact.name in _OTHER_RUNS:
         return Origin("another run of this project", f"/runs/{advice.evaluation.facts[fact.name]}")
@@ -271,7 +271,7 @@ def origin_of(advice: RunSuggestions, fact: Fact, evaluation: Evaluation | None 
         return _profiled(advice, fact)
     if fact.name in advice.stated:
         return _stated(advice, fact)
-    if fact.group == "setting":
+    if fact.section == "setting":
         return _threshold(advice, fact)
     return Origin("derived from") if fact.inputs else Origin("derived from the contract", f"{_page(advice)}#contract")
 

@@ -334,7 +334,7 @@ def _extra(reading: _MetadataReading, stated: Mapping[str, object]) -> dict[str,
 def _extra_warning(name: str, value: object) -> str:
     """Return a warning about an unused field; empty for a fact of the rules, such as a measurement of a profile."""
     fact = FACTS.get(name)
-    if fact is None or fact.group not in ("measured", "asked", "software"):
+    if fact is None or fact.section not in ("log", "profile", "stated", "asked"):
         return f"The metadata field `{name[:100]}` is unknown. It is stored but not used.{_did_you_mean(name)}"
     try:
         typed(fact, value)

@@ -20,10 +20,6 @@ from app.domain.contract.fields import FIELDS, ContractField
 
 Type = Literal["int", "double", "bool", "string", "version", "strings", "ints"]
 """Types in conditions. A version is a string of digits and dots."""
-Group = Literal["contract", "derived", "hardware", "model", "software", "asked", "measured", "compared", "setting"]
-"""contract: a field of the registry. derived, hardware, model: derived from others. software: of the installed stack.
-asked: a launch option outside the contract. measured: from logs or a profile. compared: of two compared runs.
-setting: a threshold of this service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +28,12 @@ class Fact:
 
     `argument`: names in the trainer's argument dump (argparse names). `inputs`: the facts it is derived from. `supply`:
     how to state it. `default`: of settings only. `section`: its table, which tells its source: a log, a profile, a
-    user, the launch.
+    user, the launch, other facts (derived, hardware, model), other runs (compared, faster, judged); contract: a field
+    of the registry; setting: a threshold of this service.
     """
 
     name: str
     type: Type
-    group: Group
     meaning: str
     unit: str = ""
     supply: str = ""
@@ -137,9 +133,7 @@ def _fact(field: ContractField) -> Fact:
         )
     elif "--" in field.megatron_lm or field.bridge.startswith(("model.", "ddp.", "comm_overlap.", "optimizer.")):
         supply += ", or upload a log that contains the trainer's arguments"
-    return Fact(
-        field.name, kind, "contract", field.meaning, field.unit, supply + ".", inputs=INPUTS.get(field.name, ())
-    )
+    return Fact(field.name, kind, field.meaning, field.unit, supply + ".", inputs=INPUTS.get(field.name, ()))
 
 
 CONTRACT_FACTS = tuple(_fact(field) for field in FIELDS.values())
@@ -156,11 +150,9 @@ _SUPPLY = {
     "profile": "Measure it with a profile of steady steps and state `{name}` in the metadata.",
     "stated": "State `{name}` in the metadata.",
     "asked": "State `{name}` in the metadata.",
-    "software": "State `{name}` in the metadata.",
     "compared": "Compare the run with another one.",
     "setting": "A setting of this service.",
 }
-_GROUPS = {"log": "measured", "profile": "measured", "stated": "measured"}
 
 
 def read_tables() -> tuple[Fact, ...]:
@@ -181,7 +173,6 @@ def _tables_fact(section: str, name: str, row: dict[str, Any]) -> Fact:
     return Fact(
         name=name,
         type=row["type"],
-        group=_GROUPS.get(section, section),  # type: ignore[arg-type]
         meaning=str(row["meaning"]),
         unit=str(row.get("unit", "")),
         supply=str(supply).format(name=name),

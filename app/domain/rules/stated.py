@@ -125,7 +125,7 @@ def is_share(fact: Fact) -> bool:
 def _not_stated(name: str) -> str:
     if name in _JUDGED:
         return "is computed by this service and cannot be stated"
-    if name in FACTS and FACTS[name].group == "contract":
+    if name in FACTS and FACTS[name].section == "contract":
         return "is a contract field: state it in the contract (`PATCH /api/v1/runs/{id}/contract`)"
     if name in FACTS:
         return f"is derived: state {', '.join(FACTS[name].inputs) or 'those'}"

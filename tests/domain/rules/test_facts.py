@@ -390,8 +390,7 @@ def test_what_is_wrong_is_said(name: str, raw: object, message: str) -> None:
 
 
 def test_no_field_of_the_contract_no_threshold_and_nothing_of_two_runs_is_stated() -> None:
-    groups = {FACTS[name].group for name in STATEABLE}
-    assert groups == {"measured", "asked"}
+    assert {FACTS[name].section for name in STATEABLE} == {"log", "profile", "stated", "asked"}
 
 
 # --- Contradicting sources: own A/Bs outrank published evidence, which outranks the founding documents.
