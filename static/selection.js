@@ -65,7 +65,7 @@ function showSpark({ target, pointerType }) {
     card.innerHTML = await answer.text();
     const place = link.getBoundingClientRect();
     card.style.left = `${place.left + scrollX}px`;
-    card.style.top = `${place.bottom + scrollY + 4}px`;
+    card.style.top = `${place.bottom + scrollY + 2}px`;
     card.hidden = false;
   }, 250);
 }

@@ -44,6 +44,12 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: most - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
+def name_end(name: str, least: int = 28, most: int = 44) -> int:
+    """Return the length of the end of a long name that stays in sight: at least `least`, from the start of a word."""
+    start = max(name.rfind(separator, 0, len(name) - least) for separator in (" ", "_", "-", "/"))
+    return len(name) - start if len(name) - start <= most else least
+
+
 def coded_names(names: Iterable[str]) -> str:
     """Return names as inline code, separated by commas."""
     return ", ".join(f"`{name}`" for name in names)

@@ -71,6 +71,7 @@ class Dot:
     """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale.
 
     `row`: of the text on a phone, counted from the edge, so that it covers no other text or dot; -1 if none is free.
+    `wide_row`: the same on a wide picture.
     """
 
     run_id: int
@@ -80,6 +81,7 @@ class Dot:
     title: str
     text: str = ""
     row: int = 0
+    wide_row: int = 0
 
     @property
     def ends_at_dot(self) -> bool:
@@ -91,8 +93,10 @@ MOST_SHOWN_PCT = 12.0
 """Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
 _MIDDLE, _HALF, _LANE = 42, 36, 93
 _PAGE_SIZE = 40
-_ROWS, _TEXT_PCT, _DOT_PCT = 3, 30.0, 3.0
-"""Rows of text at an edge, and the width of a text and of a dot on a phone in percent of the picture."""
+_ROWS = 3
+"""Rows of text at an edge."""
+_PHONE, _WIDE = (22.0, 3.0), (6.0, 0.8)
+"""Width of a text and of a dot in percent of the picture."""
 _STRIP_RUNS = 3
 
 
@@ -140,30 +144,37 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     for place, run in enumerate(sorted(runs, key=lambda run: (run.created_at, run.id))):
         change = changes[run.id]
         has_failed = "failed" in (run.status, run.verdict)
-        decision = "failed" if has_failed else run.verdict.replace("_", "-") if change is not None else "no-baseline"
+        decision = "failed" if has_failed else _decision(run).replace("_", "-") if change is not None else "no-baseline"
         words = change_text(change).text if change is not None else "failed" if has_failed else "no change measured"
         height = _LANE if change is None else _MIDDLE - _HALF * max(-1.0, min(1.0, change / limit))
         is_off = change is not None and abs(change) > limit
         dots.append(
             Dot(
                 run.id, round(1 + 98 * (place + 0.5) / len(runs), 2), round(height, 1), decision,
-                f"#{run.id} {run.name}: {words}", change_text(change).figure if change is not None and is_off else "",
+                f"#{run.id} {run.name}: {words}", change_text(change).delta if change is not None and is_off else "",
             )
         )  # fmt: skip
-    above = text_rows([dot for dot in dots if dot.text and dot.y < _MIDDLE])
-    below = text_rows([dot for dot in dots if dot.text and dot.y > _MIDDLE])
-    rows = above | below
-    return RunStrip(tuple(replace(dot, row=rows.get(dot.run_id, 0)) for dot in dots), limit)
+    edges = [[dot for dot in dots if dot.text and is_above == (dot.y < _MIDDLE)] for is_above in (True, False)]
+    rows, wide = (
+        {run: row for edge in edges for run, row in text_rows(edge, widths).items()} for widths in (_PHONE, _WIDE)
+    )
+    return RunStrip(
+        tuple(replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots), limit
+    )
 
 
-def text_rows(dots: Sequence[Dot]) -> dict[int, int]:
-    """Return the row of the text of each dot at one edge. The dots themselves are in the first row."""
-    taken = [[(dot.x - _DOT_PCT, dot.x + _DOT_PCT) for dot in dots], *([] for _ in range(_ROWS - 1))]
+def text_rows(dots: Sequence[Dot], widths: tuple[float, float] = _PHONE) -> dict[int, int]:
+    """Return the row of the text of each dot at one edge. The dots themselves are in the first row.
+
+    `widths`: of a text and of a dot in percent of the picture.
+    """
+    text_pct, dot_pct = widths
+    taken = [[(dot.x - dot_pct, dot.x + dot_pct) for dot in dots], *([] for _ in range(_ROWS - 1))]
     rows: dict[int, int] = {}
     for dot in dots:
-        low = dot.x - _TEXT_PCT if dot.ends_at_dot else dot.x + _DOT_PCT / 2
-        high = dot.x - _DOT_PCT / 2 if dot.ends_at_dot else dot.x + _TEXT_PCT
-        own = (dot.x - _DOT_PCT, dot.x + _DOT_PCT)
+        low = dot.x - text_pct if dot.ends_at_dot else dot.x + dot_pct / 2
+        high = dot.x - dot_pct / 2 if dot.ends_at_dot else dot.x + text_pct
+        own = (dot.x - dot_pct, dot.x + dot_pct)
         free = (
             number
             for number, row in enumerate(taken)
@@ -177,15 +188,21 @@ def text_rows(dots: Sequence[Dot]) -> dict[int, int]:
 
 def _change(run: RunListItem) -> float | None:
     """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
+    if run.upgrade_pct is not None:
+        return run.upgrade_pct
     is_side = run.experiment_id is not None and run.purpose == "experiment"
     return None if is_side or run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
+
+
+def _decision(run: RunListItem) -> str:
+    return run.verdict if run.upgrade_pct is None else "regression"
 
 
 def list_answer(runs: Sequence[RunListItem]) -> str:
     """Return what the shown runs have in common: `3 of 40 runs shown are slower than before, 2 failed.`"""
     if runs and all(run.status in ("received", "processing") for run in runs):
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
-    slower = sum(run.verdict == "regression" and _change(run) is not None for run in runs)
+    slower = sum(_decision(run) == "regression" and _change(run) is not None for run in runs)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."

@@ -40,6 +40,7 @@ from app.storage.tables import (
     AmendmentRow,
     ExperimentRunRow,
     ProjectRow,
+    RunAlarmRow,
     RunFileRow,
     RunResultRow,
     RunRow,
@@ -507,7 +508,8 @@ class RunListItem:
     `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
     one, empty until the run is judged; its change is of step time. `quarantine`: the user's reason, else empty.
     `notes`: the beginning. `experiment_id`, `side`: the newest experiment of the run, and `baseline` or `candidate`.
-    `ab`: the verdict compares configurations, so it opens no regression.
+    `ab`: the verdict compares configurations, so it opens no regression. `upgrade_pct`: the change by an upgrade, if
+    that is a regression.
     """
 
     id: int
@@ -537,6 +539,7 @@ class RunListItem:
     experiment_id: int | None = None
     side: str = ""
     ab: bool = False
+    upgrade_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,8 +612,28 @@ def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, .
     """Return these runs in the given order."""
     rows = session.execute(list_runs().where(col(RunRow.id).in_(run_ids)))
     compared = runs_of_abs(session, run_ids)
-    by_id = {row.id: list_item(row, ab=row.id in compared or row.purpose == "experiment") for row in rows}
+    upgraded = _regressed_by_upgrade(session, run_ids)
+    by_id = {
+        row.id: list_item(row, ab=row.id in compared or row.purpose == "experiment", upgrade_pct=upgraded.get(row.id))
+        for row in rows
+    }
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
+
+
+def _regressed_by_upgrade(session: Session, run_ids: Sequence[int]) -> dict[int, float]:
+    """Return the changes of the runs without a baseline that raised an alarm: an upgrade made them slower."""
+    chosen = (
+        select_any(RunAlarmRow.run_id, VerdictRow.delta_pct)
+        .join(VerdictRow, col(VerdictRow.run_id) == RunAlarmRow.run_id)
+        .where(
+            col(RunAlarmRow.run_id).in_(run_ids),
+            col(RunAlarmRow.metric) == "step_time_ms",
+            col(VerdictRow.current),
+            col(VerdictRow.decision) == "no_baseline",
+            col(VerdictRow.delta_pct) > 0,
+        )
+    )
+    return {row.run_id: row.delta_pct for row in session.execute(chosen)}
 
 
 def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
@@ -629,7 +652,7 @@ def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(session.execute(chosen).scalars())
 
 
-def list_item(row: Row[Any], *, ab: bool) -> RunListItem:
+def list_item(row: Row[Any], *, ab: bool, upgrade_pct: float | None) -> RunListItem:
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
@@ -638,7 +661,7 @@ def list_item(row: Row[Any], *, ab: bool) -> RunListItem:
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
-        experiment_id=row.experiment_id, side=row.side or "", ab=ab,
+        experiment_id=row.experiment_id, side=row.side or "", ab=ab, upgrade_pct=upgrade_pct,
     )  # fmt: skip
 
 

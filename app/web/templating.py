@@ -37,7 +37,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.run import evidence_label
-from app.domain.text import commit_address, listed_cause, range_address
+from app.domain.text import commit_address, listed_cause, name_end, range_address
 from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
 from app.storage.visible import UnsaidProjectsError
@@ -116,6 +116,7 @@ _FILTERS = (
     ago,
     absolute,
     listed_cause,
+    name_end,
     coded,
     contract_value,
     plural,

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from tests.builders import make_run
+from tests.builders import FIRST_PLACE, make_run, make_stack
 
 HTMX = {"HX-Request": "true"}
 PAGE = {"Accept": "text/html"}
@@ -57,7 +58,7 @@ def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engin
         2 * (heights["improvement"] - heights["no-change"])
     )
     assert [name for name, dot in dots.items() if dot.text] == ["inconclusive"], "beyond the scale"
-    assert dots["inconclusive"].text.startswith("40.0")
+    assert dots["inconclusive"].text.startswith("+40.0")
     assert dots["no-baseline"].y == dots["failed"].y > heights["improvement"]
     assert sorted(dot.x for dot in dots.values()) == [
         dot.x for dot in sorted(dots.values(), key=lambda dot: dot.run_id)
@@ -113,6 +114,23 @@ def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: l
 
 
 def test_texts_of_neighbouring_dots_stand_in_rows_of_their_own() -> None:
-    dots = [Dot(number, x, 78.0, "improvement", "", "29.8 % faster") for number, x in enumerate((22, 46, 55, 60, 83))]
+    dots = [Dot(number, x, 78.0, "improvement", "", "−29.8 %") for number, x in enumerate((22, 46, 55, 60, 83))]
     assert text_rows(dots[:1]) == {0: 0}
-    assert text_rows(dots) == {0: 1, 1: 2, 2: 1, 3: -1, 4: -1}
+    assert text_rows(dots) == {0: 1, 1: 1, 2: 2, 3: -1, 4: -1}
+    assert set(text_rows(dots, (6.0, 0.8)).values()) == {0}, "a wide picture has room"
+
+
+def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        before = make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        started = FIRST_PLACE + timedelta(days=8)
+        slow, _ = make_stack(session, [1100.0, 1101.0], fields={"container": "train:2"}, started=started)
+    assert client.get(f"/api/v1/runs/{slow}/verdict").json()["verdict"] == "no_baseline"
+    with read_session(engine) as session:
+        items = {run.id: run for run in find_runs(session, RunQuery()).items}
+    assert items[slow].upgrade_pct == pytest.approx(9.9, abs=0.2)
+    assert items[before[-1]].upgrade_pct is None
+    strip = run_strip([*items.values()])
+    assert strip is not None
+    assert [dot.decision for dot in strip.dots if dot.run_id == slow] == ["regression"]
+    assert list_answer([items[slow]]).startswith("1 of 1 run")
