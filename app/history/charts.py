@@ -224,10 +224,13 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     rows = [_point(drawing, place, letters[place]) for place in drawing.places]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
+    beyond = [row for row in rows if row["mark"] not in _ON_AXIS]
+    has_figure = any(row["mark"] != "none" for row in beyond)
     return {
         "frame": _frame(drawing),
         "points": points,
-        "lane": _in_lane([row for row in rows if row["mark"] not in _ON_AXIS], _frame(drawing)),
+        "lane": _in_lane(beyond, _frame(drawing)),
+        "edge": [{"text": "off the scale" if has_figure else "no figure"}] if beyond else [],
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
         "rings": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
@@ -529,6 +532,7 @@ def _parts(
         ("levels", [_level_labels(alt)]),
         ("points", [charts.hit_area(alt, x, y, field="id", tip=_tip(title), size=160)]),
         ("events", [_charts_events(alt, x)]),
+        ("edge", _charts_edge(alt, top + _LANE)),
         ("lane", _charts_lane(alt, x, title, top + _LANE - 12)),
     ]
 
@@ -612,6 +616,18 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
             size=alt.when(counts).then(alt.value(10 if dense else 22)).otherwise(alt.value(20 if dense else 38)),
         )
     )
+
+
+def _charts_edge(alt: Any, height: int) -> list[Any]:
+    """Divide the lane from the axis, and say next to it what the lane holds."""
+    data = alt.Chart(alt.NamedData("edge"))
+    text = data.mark_text(align="left", baseline="middle", fontSize=10, color=charts.MUTED)
+    return [
+        data.mark_rule(color=charts.MUTED, strokeDash=[1, 3], tooltip=None).encode(
+            x=alt.value(0), x2=alt.value(alt.expr(f"width - {_LABELS}")), y=alt.value(height)
+        ),
+        text.encode(x=alt.value(alt.expr(f"width - {_LABELS} + 6")), y=alt.value(height - 12), text="text:N"),
+    ]
 
 
 def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:

@@ -14,14 +14,23 @@ from app.domain.contract.resolve import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
+from app.domain.verdict.triage import ACTIVE
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
 from app.storage.search import mentioned
-from app.storage.tables import ProjectRow, RunResultRow, RunRow, StackRow, select_any
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunResultRow,
+    RunRow,
+    StackRow,
+    select_any,
+)
 from app.web.lists import ListQuery, OneOf
-from app.web.sparklines import OF_STACK, READ, RECENT, Sparkline, leading_values, sparkline
+from app.web.sparklines import OF_STACK, READ, RECENT, SPARK_RUNS, Sparkline, leading_runs, sparkline
 
 # --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
 
@@ -33,6 +42,8 @@ MOST_STACKS = 500
 """Newest stacks that the list groups by workload; filters reach the older ones."""
 MOST_EARLIER = 3
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
+LEAST_RANGE = 0.12
+"""Range that the trend of every row has at least, as a share of the step time, so that rows compare."""
 _AT_ONCE = 500
 
 
@@ -60,8 +71,9 @@ class StackItem:
     """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
-    `verdict`: that of the last judged run. `earlier`: key and container of the same work in other containers, newest
-    first, at most MOST_EARLIER; `more_earlier`: number of the others.
+    `verdict`: that of the last judged run. `spark`: its step times, in a list after those in the container before.
+    `regression`: number and change of its newest active regression of step time. `earlier`: key and container of the
+    same work in other containers, newest first, at most MOST_EARLIER; `more_earlier`: number of the others.
     """
 
     stack_key: str
@@ -81,7 +93,8 @@ class StackItem:
     verdict_delta_pct: float | None
     verdict_run_id: int | None
     step_time_ms: float | None
-    spark: Sparkline | None
+    spark: Sparkline | None = None
+    regression: tuple[int, float | None] | None = None
     earlier: tuple[tuple[str, str], ...] = ()
     more_earlier: int = 0
 
@@ -122,9 +135,13 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
+    regressed = _regressed(session, list(others))
+    read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
     items = tuple(
         replace(
             item,
+            spark=_trend(read, item.stack_key, shown[item.stack_key], is_marked=item.stack_key in regressed),
+            regression=regressed.get(item.stack_key),
             earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
         )
@@ -148,27 +165,25 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _ReadStack:
-    """A stack's row without name and project, and the parts of its name."""
+    """A stack's row without name and project, and the parts of its name.
+
+    `job`, `dispatcher`, `step_times`: of its leading runs.
+    """
 
     item: StackItem
     container: str
     values: Mapping[str, Value]
+    job: str
+    dispatcher: str
+    step_times: tuple[float, ...]
 
 
 _read_stacks = Remembered[_ReadStack](4000)
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
-    """Return the rows of stacks. Reads only stacks whose runs changed since the last call."""
-    database = str(session.get_bind().engine.url)
-    read: dict[str, _ReadStack] = {}
-    for stack in stacks:
-        if row := _read_stacks.find((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at)):
-            read[stack.stack_key] = row
-    changed = [stack for stack in stacks if stack.stack_key not in read]
-    for stack, row in _read(session, changed) if changed else ():
-        _read_stacks.keep((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at), row)
-        read[stack.stack_key] = row
+    """Return the rows of stacks."""
+    read = _read_all(session, stacks)
     projects = {row.id: row for row in session.execute(_PROJECTS, {"ids": [stack.project_id for stack in stacks]})}
     titled: dict[tuple[str, str], list[TitledStack]] = {}
     for stack in stacks:
@@ -183,12 +198,64 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
         replace(
             read[named.stack_key].item,
             name=tuple(names[named.stack_key].split(SEPARATOR)),
+            spark=sparkline(read[named.stack_key].step_times, least=LEAST_RANGE),
             project=named.project,
             generated=projects[by_key[named.stack_key].project_id].generated,
         )
         for group in titled.values()
         for named in group
     ]
+
+
+def _read_stacks_of(session: Session, keys: Sequence[str]) -> dict[str, _ReadStack]:
+    chosen = select(StackRow).where(col(StackRow.stack_key).in_(keys))
+    return _read_all(session, session.execute(chosen).scalars().all())
+
+
+def _read_all(session: Session, stacks: Sequence[StackRow]) -> dict[str, _ReadStack]:
+    """Return what was read of these stacks, by key. Reads only stacks whose runs changed since the last call."""
+    database = str(session.get_bind().engine.url)
+    read: dict[str, _ReadStack] = {}
+    for stack in stacks:
+        if row := _read_stacks.find((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at)):
+            read[stack.stack_key] = row
+    changed = [stack for stack in stacks if stack.stack_key not in read]
+    for stack, row in _read(session, changed) if changed else ():
+        _read_stacks.keep((database, stack.project_id, stack.stack_key), (stack.revision, stack.last_at), row)
+        read[stack.stack_key] = row
+    return read
+
+
+def _trend(read: Mapping[str, _ReadStack], key: str, earlier: Sequence[str], *, is_marked: bool) -> Sparkline | None:
+    """Return the step times of a workload: of its newest container, after those of the same job in the one before.
+
+    `is_marked`: the first run in the newest container is marked.
+    """
+    own = read.get(key)
+    if own is None:
+        return None
+    before = read.get(earlier[0]) if earlier else None
+    of_job = before is not None and (before.job, before.dispatcher) == (own.job, own.dispatcher)
+    previous = before.step_times[-SPARK_RUNS // 2 :] if before is not None and of_job else ()
+    marked = len(previous) if is_marked and previous and own.step_times else None
+    values = (*previous, *own.step_times) if own.step_times else ()
+    return sparkline(values, marked, least=LEAST_RANGE, mark=f"first run in {own.container}, run")
+
+
+def _regressed(session: Session, keys: Sequence[str]) -> dict[str, tuple[int, float | None]]:
+    """Return number and change of the newest active regression of step time of each stack that is still slow."""
+    chosen = (
+        select_any(RegressionMemberRow.stack_key, RegressionRow.id, RegressionMemberRow.delta_pct)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionMemberRow.stack_key).in_(keys),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state).in_(ACTIVE),
+            col(RegressionMemberRow.proposal) != "fixed",
+        )
+        .order_by(col(RegressionRow.id), col(RegressionMemberRow.delta_pct))
+    )
+    return {row.stack_key: (row.id, row.delta_pct) for row in session.execute(chosen)}
 
 
 _PROJECTS: Select[Any] = select_any(ProjectRow.id, ProjectRow.slug, ProjectRow.generated).where(
@@ -204,7 +271,13 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
             contract = contracts[rows[0].id]
             judged = _last_judged(session, stack, rows) if stack.verdict else None
             values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
-            yield stack, _ReadStack(_item(rows, stack, contract, judged), container_tag(contract), values)
+            leading = leading_runs(rows)
+            item = _item(rows, stack, contract, judged, leading[-1].step_time_ms if leading else None)
+            yield stack, _ReadStack(
+                item, container_tag(contract), values,
+                job=leading[-1].job if leading else "", dispatcher=(leading[-1].dispatcher or "") if leading else "",
+                step_times=tuple(run.step_time_ms for run in leading),
+            )  # fmt: skip
 
 
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
@@ -270,10 +343,11 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) ->
     return judged or session.execute(_JUDGED, _key(stack)).first()
 
 
-def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any) -> StackItem:
+def _item(
+    rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any, step_time_ms: float | None
+) -> StackItem:
     """Return the row of a stack, still without name and project. `rows`: its newest runs, newest first."""
     newest = rows[0]
-    values = leading_values(rows)
     return StackItem(
         stack_key=newest.stack_key,
         title=stack_title(contract, dispatcher=False),
@@ -293,8 +367,7 @@ def _item(rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], jud
         verdict=judged.verdict if judged else "",
         verdict_delta_pct=judged.verdict_delta_pct if judged else None,
         verdict_run_id=judged.id if judged else None,
-        step_time_ms=values[-1] if values else None,
-        spark=sparkline(values),
+        step_time_ms=step_time_ms,
     )
 
 

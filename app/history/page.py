@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
-from app.domain.naming import container_tag
+from app.domain.naming import SEPARATOR, container_tag, field_words
 from app.domain.numbers import UNITS, change_text, plural, step_time
 from app.domain.run import Metric
 from app.domain.text import commit_address
@@ -221,6 +221,11 @@ class HistoryPage:
         if self.newest is None or not own or self.newest.container == own:
             return self.stack.title
         return f"{self.stack.title.removesuffix(own)}{self.newest.container}"
+
+    @property
+    def size(self) -> str:
+        """Return the size of the work, which distinguishes stacks of one title: `seq 4096 · GBS 1024`."""
+        return SEPARATOR.join(field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs"))
 
     @property
     def newest(self) -> ContainerStep | None:

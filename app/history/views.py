@@ -38,6 +38,7 @@ class ChangeRow:
     called_by: StackRun | None
     regression_id: int | None
     regression_state: str
+    is_back: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ def change_rows(
                     called_by=None if called is None else history.runs[called],
                     regression_id=number,
                     regression_state=next((a.shown_state for a in alarms if a.regression_id == number), ""),
+                    is_back=all(alarm.is_back for alarm in alarms if alarm.regression_id == number),
                 )
             )
     return tuple(sorted(rows, key=lambda row: -row.change.run))

@@ -78,7 +78,7 @@ _NEWEST_FIRST: Select[Any] = (
         RunRow.id, RunRow.config_key, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.ordered_at, RunRow.step_time_ms,
         RunRow.peak_memory_gib,
         RunRow.is_steady, RunRow.short, RunRow.quarantine, RunRow.purpose, RunRow.verdict, RunRow.verdict_delta_pct,
-        RunRow.stack_key, RunRow.job, ProjectRow.slug, ProjectRow.generated,
+        RunRow.stack_key, RunRow.job, RunRow.dispatcher, ProjectRow.slug, ProjectRow.generated,
     )
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
@@ -197,11 +197,6 @@ def _compared_with(session: Session, slow: Any, metric: str) -> list[float]:
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     )
     return list(session.execute(earlier).scalars())
-
-
-def leading_values(rows: Sequence[Any]) -> list[float]:
-    """Return the step times of the leading runs, oldest first."""
-    return [row.step_time_ms for row in leading_runs(rows)]
 
 
 def leading_runs(rows: Sequence[Any]) -> list[Any]:

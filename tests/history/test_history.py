@@ -22,7 +22,7 @@ from app.domain.naming import stack_title
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
-from app.storage.tables import AuditEventRow, RunRow
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RunRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 
@@ -277,9 +277,9 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     for address in addresses:
         text = text_of(client.get(address).text)
         assert re.search(lead, text), "the newest drawn container leads, whichever of them was asked for"
-        assert re.search(r"<h1>[^<]*nemo:26.07</h1>", client.get(address).text)
+        assert re.search(r"<h1>[^<]*nemo:26.07\s", client.get(address).text)
     alone = client.get(f"{addresses[0]}?containers=own").text
-    assert re.search(r"<h1>[^<]*nemo:26.06</h1>", alone)
+    assert re.search(r"<h1>[^<]*nemo:26.06\s", alone)
     own = chart_of(client, f"{addresses[1]}/chart?containers=own")["datasets"]
     assert {row["id"] for row in own["points"]} == set(after)
     assert "containers" not in own
@@ -598,6 +598,24 @@ def test_a_workload_is_one_row_on_all_pages(client: TestClient, engine: Engine, 
     assert "nemo:26.04" not in pages[1]
 
 
+def test_a_trend_crosses_containers_and_names_its_regression(client: TestClient, engine: Engine, make: Make) -> None:
+    make(series((8, 400.0)), fields={"container": "nemo:26.04"}, started=FIRST_PLACE)
+    after = make(series((3, 440.0)), fields={"container": "nemo:26.06"}, started=FIRST_PLACE + timedelta(days=9))
+    make([400.0], fields={"seq_len": 8192})
+    with read_session(engine) as session:
+        number = session.execute(select(RegressionMemberRow.regression_id)).scalar_one()
+    page = client.get("/history").text
+    assert re.findall(r'data-(slow|regression)="(\d+)"', page) == [("slow", "1"), ("regression", str(number))]
+    spark = re.search(r'aria-label="([^"]*)">\s*<polyline points="([^"]*)"', page)
+    assert spark
+    assert "last 11 runs" in spark[1]
+    assert "first run in nemo:26.06, run 9," in spark[1]
+    heights = [float(point.partition(",")[2]) for point in spark[2].split()]
+    assert max(heights[8:]) < min(heights[:8]), "slower is higher"
+    assert page.count('<svg class="spark"') == 1, "a workload with one run has no trend"
+    assert len(after) == 3
+
+
 def test_a_workload_links_to_three_earlier_containers(client: TestClient, make: Make) -> None:
     for number in range(6):
         make([400.0], fields={"container": f"nemo:26.0{number}"}, started=FIRST_PLACE + timedelta(days=number))
@@ -633,6 +651,7 @@ def test_every_mark_is_at_its_value_or_in_the_lane(client: TestClient, make: Mak
         lane = {row["id"]: row["lane"] for row in data.get("lane", ())}
         assert sorted(lane) == [run for run, value in values.items() if not low <= value <= high]
         assert lane
+        assert [row["text"] for row in data["edge"]] == ["off the scale"]
         assert all(lane.values())
         assert not set(lane) & set(runs[-20:])
         texts = sorted((row["narrow_dy"], row["at"]) for row in data["lane"])
