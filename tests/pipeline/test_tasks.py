@@ -20,12 +20,14 @@ from structlog.testing import capture_logs
 from app import queue
 from app.domain import logs
 from app.pipeline import process
+from app.pipeline.judge import judge_stack
 from app.pipeline.work import run_queue, stack_queue
 from app.queue import SweepScheduler
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.tables import HeartbeatRow, RunRow, SeriesRow, StackWorkRow, StageTimeRow, utc_now
+from app.storage.tables import EVERYTHING, HeartbeatRow, RunRow, SeriesRow, StackWorkRow, StageTimeRow, utc_now
 from app.storage.worker_activity import StageTime, add_counts, silent_since, stage_times, timed
+from bench.seed import Seeded, fill
 from tests.embedded.processes import wait_for
 from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log
@@ -353,3 +355,38 @@ def test_postgresql_adds_up_as_well(postgres_url: str, settings: Settings) -> No
             pass
         assert sums(engine)["deliver"].calls == before + expected
     engine.dispose()
+
+
+# --- Databases filled by the benches: pages, lists and the worker treat the copied rows as processed runs.
+
+RUNS, TEMPLATES = 400, 12
+
+
+@pytest.fixture
+def seeded(engine: Engine, settings: Settings) -> Seeded:
+    return fill(engine, settings, RUNS, stacks=12)
+
+
+def test_a_seeded_database_has_pages(seeded: Seeded, client: TestClient) -> None:
+    key = seeded.stacks[0][1]
+    assert client.get("/api/v1/runs").json()["total"] == RUNS + TEMPLATES
+    newest = client.get("/api/v1/runs").json()["items"][0]["id"]
+    paths = (
+        "/",
+        "/runs",
+        f"/runs/{newest}",
+        "/regressions",
+        "/leaderboards",
+        "/history",
+        f"/history/{key}",
+        "/upgrade",
+    )
+    assert {path: client.get(path).status_code for path in paths} == dict.fromkeys(paths, 200)
+    assert len(client.get(f"/api/v1/runs/{newest}/series").json()["columns"]["iteration"]) > 0
+
+
+def test_a_seeded_stack_can_be_judged(seeded: Seeded, engine: Engine, settings: Settings) -> None:
+    project_id, key, runs = seeded.stacks[0]
+    with transaction(engine) as session:
+        work_id = stack_queue.request(session, project_id, key, judge_from=EVERYTHING)
+    assert judge_stack(engine, settings, work_id) == runs

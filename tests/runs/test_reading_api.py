@@ -16,19 +16,23 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
+from app.domain.performance.failures import FailedAllocation, failed_allocation
 from app.errors import InvalidQuery
 from app.runs import queries
 from app.runs.queries import SORTS, RunQuery, find_runs
+from app.runs.run_page import memory_bar
 from app.settings import Settings
 from app.storage import readings
 from app.storage import runs as stored_runs
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.search import describe_configurations
-from app.storage.tables import ProjectRow, RunRow, SeriesRow, utc_now
+from app.storage.tables import ProjectRow, RunResultRow, RunRow, SeriesRow, utc_now
 from app.web.lists import PARQUET
 from tests.builders import insert_runs, make_project, make_run, make_stack, run_columns
+from tests.regressions.judging import arrive, judge_all, steady
 from tests.runs.uploading import LOG, assert_problem, upload
 from tests.services.postgres_server import Postgres
+from workers.tasks import process_run
 
 
 @pytest.fixture
@@ -406,3 +410,77 @@ def test_views_are_saved_for_a_user_or_the_project(client: TestClient, engine: E
     assert client.put(f"{address}/bad", json={"query": "verdct=x", "author": "mia"}).status_code == 422
     assert client.delete(f"{address}/new?shared=true&author=mia").status_code == 204
     assert client.get("/runs?project=moe-lab&view=new").status_code == 404
+
+
+# --- The memory bar of a run that ran out of memory.
+
+NEW = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 3 has a total capacity of 79.11 GiB "
+    "of which 1.02 GiB is free. Including non-PyTorch memory, this process has 78.08 GiB memory in use. Of the "
+    "allocated memory 74.61 GiB is allocated by PyTorch, and 1.57 GiB is reserved by PyTorch but unallocated."
+)
+OLD = (
+    "RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB (GPU 0; 79.15 GiB total capacity; 77.00 GiB "
+    "already allocated; 256.00 MiB free; 78.00 GiB reserved in total by PyTorch)"
+)
+
+
+def test_the_line_of_a_failed_allocation_has_its_figures() -> None:
+    assert failed_allocation(NEW) == FailedAllocation(1.5, 79.11, 1.02, 74.61, 1.57)
+    assert failed_allocation(OLD) == FailedAllocation(0.5, 79.15, 0.25, 77.0)
+    assert failed_allocation("CUDA out of memory. Tried to allocate 1.50 GiB.") is None
+
+
+@pytest.mark.parametrize("line", [NEW, OLD])
+def test_the_memory_bar_adds_up_to_the_error_line(line: str) -> None:
+    bar = memory_bar({"outcome": "out_of_memory", "evidence": line, "peak_allocated_gib": 12.0}, 80)
+    failed = failed_allocation(line)
+    assert bar is not None
+    assert failed is not None
+    sizes = [size for _, _, size in bar.parts]
+    assert bar.size == failed.total
+    assert sum(sizes[:4]) == pytest.approx(failed.total)
+    assert sizes[3:] == pytest.approx([failed.free, failed.requested - failed.free])
+    assert sum(segment.ms for segment in bar.segments) == pytest.approx(failed.total + failed.requested - failed.free)
+
+
+def test_a_line_without_figures_leaves_the_peak_of_the_log() -> None:
+    bar = memory_bar({"outcome": "out_of_memory", "evidence": "CUDA error", "peak_allocated_gib": 70.0}, 80)
+    assert bar is not None
+    assert [size for _, _, size in bar.parts] == [70.0, 0.0, 10.0]
+    assert memory_bar({"outcome": "completed", "peak_allocated_gib": 70.0}, 80) is None
+
+
+# --- The nodes of a run: from an uploaded list, and slow nodes, in the API and on the page.
+
+
+def test_an_uploaded_list_states_the_nodes(client: TestClient) -> None:
+    parts = [("log", ("train.log", LOG)), ("config", ("hostfile", b"gb-nvl-002 slots=4\ngb-nvl-001 slots=4\n"))]
+    run = client.post("/api/v1/runs", files=parts).json()["id"]
+    process_run(run)
+    assert client.get(f"/api/v1/runs/{run}").json()["contract"]["nodes"]["value"] == "gb-nvl-[001-002]"
+    answer = client.get(f"/api/v1/runs/{run}/nodes").json()
+    assert answer == {"run": run, "nodes": ["gb-nvl-001", "gb-nvl-002"], "suspects": []}
+    assert client.get("/api/v1/runs/999/nodes").status_code == 404
+
+
+def test_a_slow_node_is_named(engine: Engine, settings: Settings, client: TestClient) -> None:
+    runs = [
+        arrive(engine, time * (1.08 if number % 4 == 0 else 1.0), number, "abc1234")
+        for number, time in enumerate(steady(1000, 24))
+    ]
+    with transaction(engine) as session:
+        for number, run in enumerate(runs):
+            row = session.get_one(RunResultRow, run)
+            nodes = f"n[{number % 3 + 1}],n9" if number % 4 == 0 else f"n[{number % 3 + 1}]"
+            stated = {"value": nodes, "source": "metadata", "detail": "node list"}
+            row.contract = {**row.contract, "nodes": stated}
+            session.add(row)
+    judge_all(engine, settings)
+    answer = client.get(f"/api/v1/runs/{runs[20]}/nodes").json()
+    assert answer["nodes"] == ["n3", "n9"]
+    (slow,) = answer["suspects"]
+    assert (slow["node"], slow["runs"]) == ("n9", runs[::4])
+    assert 6 < slow["delta_pct"] < 10
+    assert "<code>n9</code>" in client.get(f"/runs/{runs[20]}?tab=why").text
+    assert client.get(f"/api/v1/runs/{runs[21]}/nodes").json()["suspects"] == []
