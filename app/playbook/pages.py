@@ -331,8 +331,8 @@ _ORDERS: Mapping[str, Callable[[RuleItem], tuple[object, ...]]] = {
     "": _workflow,
     "workflow": _workflow,
     "fired": lambda item: (-item.fired, *_workflow(item)),
-    "tried": lambda item: (-item.results.tried, *_workflow(item)),
-    "paid_off": lambda item: (-item.results.paid_off, -item.results.tried, *_workflow(item)),
+    "tried": lambda item: (-item.results.tried, -item.fired, *_workflow(item)),
+    "paid_off": lambda item: (-item.results.paid_off, -item.results.tried, -item.fired, *_workflow(item)),
     "newest": lambda item: (*(-ord(c) for c in f"{item.rule.valid:<10}"), *_workflow(item)),
 }
 
