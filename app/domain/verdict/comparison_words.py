@@ -67,8 +67,9 @@ def _lead(comparison: SideComparison) -> str:
         answer = f"B is {change.text}."
     fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
     if comparability.stack:
-        single = f"`{fields[0]}` differs" if len(fields) == 1 else f"{len(fields)} fields differ"
-        return f"{answer} Not ranked: {single}."
+        what = f"`{fields[0]}`" if len(fields) == 1 else f"{len(fields)} fields"
+        differ = "and the code differ" if comparability.other_code else "differs" if len(fields) == 1 else "differ"
+        return f"{answer} Not ranked: {what} {differ}."
     if not all(side.one_configuration for side in comparison.sets):
         return f"{answer} Not ranked: a side has several configurations."
     if comparison.no_winner:
