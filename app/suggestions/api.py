@@ -166,6 +166,7 @@ class SuggestionOut(ApiValue):
     doubt: str = Field(description="Why a blocker is doubtful: the run completed iterations despite it.")
     place: PlaceOut
     also: list[AlsoOut] = Field(description="Other rules that suggest the same change.")
+    experiment: int | None = Field(description="Newest experiment on the run's stack that makes this change.")
     recipes: list[RecipeOut] = Field(description="Commands to run for this suggestion.")
 
 
@@ -292,6 +293,7 @@ def _suggestion(advice: RunSuggestions, suggestion: Suggestion, url: str) -> Sug
         overridden=suggestion.evidence.overridden,
         source=[advice.book.sources[key] for key in rule.sources],
         place=_place(advice, suggestion),
+        experiment=experiment.id if (experiment := advice.experiments.get(rule.id)) is not None else None,
         also=[AlsoOut.from_values(other, rule=other.rule.id) for other in suggestion.also],
     )
 

@@ -186,6 +186,8 @@ def test_a_decided_change_is_not_offered_again(
     assert ("eo-enable" in leading) is (decision == "accept")
     assert re.findall(r'data-suggestion="([\w-]+)"', text(client, f"/runs/{baseline}/profiled")) == leading
     assert f'data-experiment="{number}"' in text(client, f"/runs/{baseline}/next/eo-enable")
+    advice = client.get(f"/api/v1/runs/{baseline}/suggestions").json()
+    assert [row["experiment"] for row in advice["suggestions"] if row["rule"] == "eo-enable"] == [number]
 
 
 PRIMARY = re.compile(r'class="button primary"[^>]*?value="(\w+)"')
