@@ -26,7 +26,8 @@ def ids(house: House) -> dict[str, int]:
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0, purpose="experiment")
         blocked = make_advised(session, fields={"ep": 3}, name="a-long-name-" * 20)
         unprofiled = make_advised(session, project="unprofiled", fields={"ep_overlap": True, "ep": 8})
-    return {"run": run, "blocked": blocked, "unprofiled": unprofiled}
+        other = make_advised(session, project="three-clicks", metadata_stated=PROFILED)
+    return {"run": run, "blocked": blocked, "unprofiled": unprofiled, "other": other}
 
 
 def unfold(page: Page) -> None:
@@ -34,7 +35,7 @@ def unfold(page: Page) -> None:
 
 
 def test_a_suggestion_becomes_an_experiment_in_three_clicks(open_page: OpenPage, ids: dict[str, int]) -> None:
-    page = open_page(f"/runs/{ids['run']}")
+    page = open_page(f"/runs/{ids['other']}")
     page.evaluate("document.cookie = 'threewalls_name=Ada; path=/'")  # asked for once a browser
     clicks = count_clicks(page)
     page.get_by_role("link", name="Next step", exact=True).click()
@@ -149,11 +150,11 @@ def test_every_number_of_a_step_leads_to_its_source(open_page: OpenPage, ids: di
 def test_a_chosen_launch_script_is_checked(open_page: OpenPage) -> None:
     page = open_page("/check")
     page.get_by_label("GPU", exact=True).fill("H100")
-    page.get_by_label("Or choose a file").set_input_files(
+    page.get_by_label("Choose a file").set_input_files(
         {"name": "launch.sh", "mimeType": "text/x-shellscript", "buffer": BAD.encode()}
     )
     expect(page.locator("#blockers")).to_be_visible()
-    page.get_by_label("Or choose a file").set_input_files(
+    page.get_by_label("Choose a file").set_input_files(
         {"name": "train.bin", "mimeType": "application/octet-stream", "buffer": bytes(2**20)}
     )
     expect(page.get_by_role("alert")).to_contain_text("256 kB")
