@@ -18,6 +18,7 @@ from app.experiments.journey_page import JourneyPage, svg
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
+from tests.profiles.attaching import attached, trace
 
 AUTHOR = {"author": "mara"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -335,6 +336,18 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     assert 'id="waterfall"' in won
     assert ">ep_overlap on</text>" in won
     assert "20.2" in won  # step time, 31.31 s to 25 s
+
+
+def test_a_journey_shows_the_wall_that_a_profile_measured_on_its_path(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    profile = attached(client, baseline, trace("ddp-a100-ns"))
+    client.post(f"/api/v1/runs/{baseline}/profiles/{profile['id']}/confirm", json=AUTHOR)
+    number = plan(engine, baseline, knobs={"ep_overlap": True}, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    accept(engine, number, "mara")
+    wall = text(client, f"/runs/{baseline}/journey").partition('id="wall"')[2]
+    assert f'href="/runs/{baseline}/profiles"' in wall.partition("</p>")[0]
 
 
 def test_the_loop_follows_when_a_run_arrives(client: TestClient, engine: Engine, baseline: int) -> None:
