@@ -241,7 +241,11 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
 def short_reason(offer: Offer, best: Offer) -> str:
     """Return why an offer ranks where it does; "" where nothing is measured or predicted."""
     if offer is best:
-        return f"Measured: {offer.measured[0].title}." if offer.measured else ""
+        record = offer.measured[0] if offer.measured else None
+        if record is None:
+            return ""
+        run = record.href.removeprefix("/runs/") if record.href.startswith("/runs/") else ""
+        return f"Measured: {f'run #{run}' if run else record.title}."
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""

@@ -5,12 +5,15 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
+from app.access.routes import route_table
 from app.domain.notifications.events import EVENTS
 from app.domain.verdict.step_time import Prior
+from app.main import create_app
 from app.storage.database import transaction
 from app.storage.tables import DeliveryRow, ReceiverRow
 from tests.browser.conftest import House, OpenPage
 from tests.browser.looks import PHONE, assert_accessible, assert_looks_well
+from tests.browser.pages import ELSEWHERE, NO_PAGES, PAGES
 from tests.builders import make_project
 from tests.cases import sized
 from tests.explained import explained
@@ -112,6 +115,14 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
     page = settled(open_page(address.format(**ids), width=PHONE))
     expect(page.get_by_text("Menu", exact=True)).to_be_visible()
     assert_looks_well(page)
+
+
+def test_every_page_route_is_looked_at(house: House) -> None:
+    app = create_app(house.settings, open_to=())
+    routes = {route.path for route in route_table(app).routes if route.method == "GET" and route.is_page}
+    app.state.engine.dispose()
+    assert routes == {*PAGES, *ELSEWHERE} | NO_PAGES, "put a new page into tests/browser/pages.py"
+    assert not (PAGES.keys() | ELSEWHERE.keys()) & NO_PAGES
 
 
 def test_the_theme_follows_the_system_until_it_is_chosen(open_page: OpenPage) -> None:

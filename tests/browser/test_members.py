@@ -11,6 +11,7 @@ from app.settings import Settings
 from app.storage import users
 from app.storage.database import transaction
 from tests.browser.conftest import House, served
+from tests.browser.looks import PHONE, assert_looks_well
 from workers.tasks import process_run
 
 ROOT = "a password of the first"
@@ -111,6 +112,21 @@ def test_a_project_a_member_and_a_token_from_the_first_to_the_last_day(guarded: 
     root.goto("/settings/audit?project=moe")
     text = root.get_by_role("region", name="Audit").inner_text()
     assert [text.count(word) for word in ("revoked", "role", "created")] == [1, 2, 2]
+
+
+def test_the_pages_of_a_log_in_look_well_on_a_phone_to_axe_and_in_the_dark(guarded: str, chromium: Browser) -> None:
+    context = chromium.new_context(base_url=guarded, reduced_motion="reduce")
+    for address in ("/login", "/settings/account", "/account/password", "/settings/projects", "/settings/users"):
+        page = context.new_page()
+        page.set_viewport_size({"width": PHONE, "height": 844})
+        page.goto(address)
+        if page.url.partition("?")[0].endswith("/login") and address != "/login":
+            log_in(page, "root", ROOT, "/login")
+            page.goto(address)
+        assert page.url.endswith(address)
+        assert_looks_well(page)
+        page.close()
+    context.close()
 
 
 def test_without_log_ins_the_pages_say_so(house: House, chromium: Browser) -> None:

@@ -9,9 +9,14 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from playwright.sync_api import expect
 
 from app.demo.story import SIZES, SUITES, story, trials
 from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, STUDIES, TAG, journey, studies
+from tests.browser.budget import over_budget
+from tests.browser.conftest import running_chromium
+from tests.browser.looks import LATE_PARTS
+from tests.browser.pages import PAGES, RECORDS, ROWS
 from tests.embedded.processes import processes_of_session, running, wait_for, worker_of
 
 pytestmark = pytest.mark.server
@@ -56,6 +61,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         assert_slow_runs_are_told_the_cause(house.address, {name: run["id"] for name, run in runs.items()})
         assert_every_experiment_is_in_its_state(house.address)
         assert_the_studies_rank_their_dispatchers(house.address)
+        assert_every_page_keeps_the_word_budget(house.address, {name: run["id"] for name, run in runs.items()})
         assert house.stop() == 0
 
     with running("demo", tmp_path / "data") as again:
@@ -174,6 +180,34 @@ def assert_public_runs_follow(address: str) -> None:
     detail = get(address, f"runs/{run['id']}")
     assert (detail["generated"], detail["purpose"], TAG in detail["tags"]) == (False, "ci", True)
     assert detail["ci_url"].startswith(f"{REPOSITORY}/blob/{detail['commit']}/tests/functional_tests/")
+
+
+def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -> None:
+    """On a first screen of 1440x900 and of 390x844, with the rows of the demo; and every page answers."""
+    slow = ids["nightly 2026-09-27, sequence 2048"]
+    profiled = ids["Overlap expert communication with compute, candidate 1"]
+    places = {
+        "slow": slow,
+        "good": ids["nightly 2026-09-30"],
+        "failed": next(run["id"] for run in demo_runs(address) if run["status"] == "failed"),
+        "stack": get(address, f"runs/{slow}")["stack_key"],
+        "profiled": profiled,
+        "profile": get(address, f"runs/{profiled}/profiles")["items"][0]["id"],
+        "other_profile": 1,
+    }
+    wrong = []
+    with running_chromium() as browser:
+        page = browser.new_page(base_url=address)
+        for template in (template for templates in PAGES.values() for template in templates):
+            page.set_viewport_size({"width": 1440, "height": 900})
+            answer = page.goto(template.format(**places))
+            expect(page.locator(LATE_PARTS)).to_have_count(0)
+            wrong += [f"{template}: {answer.status}"] if answer and answer.status >= 400 else []
+            if template not in RECORDS:
+                wrong += over_budget(page, rows_count=template not in ROWS)
+                page.set_viewport_size({"width": 390, "height": 844})
+                wrong += over_budget(page, rows_count=template not in ROWS)
+    assert not wrong, "\n".join(wrong)
 
 
 FASTER_WORK = ("own-faster-run", "published-faster")
