@@ -16,14 +16,13 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.contract.fields import FIELDS, METRICS
-from app.domain.contract.values import explained
+from app.domain.contract.values import GPU_MEMORY_GIB, explained
 from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.failures import PACKAGE_MISSING, failed_allocation
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
-from app.domain.ranking.runs import GPU_MEMORY_GIB
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.rules.flags import flags_text
 from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer

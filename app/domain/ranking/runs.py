@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from app.domain.contract.values import canonical_model, differences, gpu_sku, known_model, recognise
+from app.domain.contract.values import (
+    GPU_MEMORY_GIB,
+    canonical_model,
+    differences,
+    gpu_sku,
+    known_model,
+    recognise,
+)
 from app.domain.definitions import DEFINITION_VERSION
 from app.domain.run import EvidenceLevel, Value
 from app.domain.verdict.record import RunFacts
@@ -270,13 +277,6 @@ def ep_size(ep: int | None) -> EpSize:
     if ep <= SMALL_UP_TO:
         return "small"
     return "large" if ep >= LARGE_FROM else "medium"
-
-
-# --- GPU memory, for headroom. GPUs without a source stay unknown.
-
-GPU_MEMORY_GIB = {"H100": 80, "B200": 180, "B300": 270, "GB200": 186, "GB300": 279}
-"""As vendors state it (NVIDIA/dgxc-benchmarking README.md, 2026-07). Drivers report about as many GiB and reserve some
-of them, so headroom is an upper bound."""
 
 
 def headroom_pct(gpu: str, peak_memory_gib: float | None) -> float | None:

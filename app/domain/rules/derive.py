@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import PREFIX
-from app.domain.contract.values import GPUS_PER_NODE, canonical_model, known_model
+from app.domain.contract.values import GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
 from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
@@ -195,8 +195,6 @@ _ARCH = {
     **dict.fromkeys(("B200", "GB200"), 100),
     **dict.fromkeys(("B300", "GB300"), 103),
 }
-_HBM_GB = {"H100": 80.0, "B200": 180.0, "B300": 270.0, "GB200": 186.0, "GB300": 279.0}
-_HBM_GB |= {"MI300X": 192.0, "MI325X": 256.0, "MI355X": 288.0}  # AMD's data sheets
 _NVL72 = ("GB200", "GB300", "VR200")
 _OAM = ("MI300X", "MI325X", "MI355X")
 """Eight to a board, all joined by Infinity Fabric (AMD's data sheets)."""
@@ -226,7 +224,7 @@ FACTS: Mapping[str, Callable[[object], object]] = {
     "blackwell": _generation(100, 109),
     "nvl72": lambda gpu: str(gpu) in _NVL72 if _has_data(gpu) else None,
     "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _has_data(gpu) or gpu in _OAM else None,
-    "hbm_gb": lambda gpu: _HBM_GB.get(str(gpu)),
+    "hbm_gb": lambda gpu: None if (gib := GPU_MEMORY_GIB.get(str(gpu))) is None else float(gib),
     "grace": lambda gpu: str(gpu).startswith("GB") if _has_data(gpu) else None,
 }
 
