@@ -253,8 +253,8 @@ class MissingBoard:
 _MOST_BARS = 12
 _PLANNED = {"gpus": 256, "seq_len": 4096}
 _FACTS = {
-    "gpus": "{} GPUs", "precision": "{}", "dispatcher": "{}", "seq_len": "seq {}", "mbs": "micro batch {}",
-    "gbs": "global batch {}", "container": "{}",
+    "gpus": "{} GPUs", "precision": "{}", "dispatcher": "{}", "seq_len": "seq {}", "mbs": "MBS {}",
+    "gbs": "GBS {}", "container": "{}",
 }  # fmt: skip
 
 
