@@ -301,17 +301,26 @@ def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[in
 
     One launch may have had a slow node, so pages state its change as one of that run.
     """
-    again = exists().where(
-        not_looked_up(col(_Later.project_id)) == RunRow.project_id,
-        col(_Later.stack_key) == RegressionMemberRow.stack_key,
-        col(_Later.config_key) == RegressionMemberRow.config_key,
-        not_looked_up(col(_Later.job)) == RunRow.job,
-        col(_Later.id) != RunRow.id,
-        not_looked_up(col(_Later.ordered_at)) >= RunRow.ordered_at,
-        not_looked_up(col(_Later.purpose)).in_(("ci", "release")),
-        col(_Later.quarantine) == "",
-        col(_Later.is_steady).is_(True),
-        col(_Later.log_step_time) > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
+    # The first such run, and not whether there are any, for which PostgreSQL would read all runs of the stacks.
+    again = (
+        select_any(_Later.id)
+        .where(
+            not_looked_up(col(_Later.project_id)) == RunRow.project_id,
+            not_looked_up(col(_Later.stack_key)) == RegressionMemberRow.stack_key,
+            col(_Later.config_key) == RegressionMemberRow.config_key,
+            not_looked_up(col(_Later.job)) == RunRow.job,
+            col(_Later.id) != RunRow.id,
+            col(_Later.ordered_at) >= RunRow.ordered_at,
+            not_looked_up(col(_Later.purpose)).in_(("ci", "release")),
+            col(_Later.quarantine) == "",
+            col(_Later.is_steady).is_(True),
+            col(_Later.log_step_time)
+            > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
+        )
+        .order_by(col(_Later.ordered_at))
+        .limit(1)
+        .correlate(RunRow, RegressionMemberRow)
+        .scalar_subquery()
     )
     chosen = (
         select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id)
@@ -321,7 +330,7 @@ def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[in
             col(RegressionMemberRow.regression_id).in_(regression_ids),
             col(RegressionRow.metric) == "step_time_ms",
             col(RegressionMemberRow.slow_level).is_not(None),
-            ~again,
+            again.is_(None),
         )
     )
     return {(row.regression_id, row.run_id) for row in session.execute(chosen)}
