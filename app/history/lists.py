@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select
@@ -179,6 +180,8 @@ class _ReadStack:
 
 
 _read_stacks = Remembered[_ReadStack](4000)
+_sparkline = lru_cache(4000)(sparkline)
+"""Drawing takes longer than everything else of a row that did not change."""
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
@@ -198,7 +201,7 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
         replace(
             read[named.stack_key].item,
             name=tuple(names[named.stack_key].split(SEPARATOR)),
-            spark=sparkline(read[named.stack_key].step_times, least=LEAST_RANGE),
+            spark=_sparkline(read[named.stack_key].step_times, least=LEAST_RANGE),
             project=named.project,
             generated=projects[by_key[named.stack_key].project_id].generated,
         )
@@ -239,7 +242,7 @@ def _trend(read: Mapping[str, _ReadStack], key: str, earlier: Sequence[str], *, 
     previous = before.step_times[-SPARK_RUNS // 2 :] if before is not None and of_job else ()
     marked = len(previous) if is_marked and previous and own.step_times else None
     values = (*previous, *own.step_times) if own.step_times else ()
-    return sparkline(values, marked, least=LEAST_RANGE, mark=f"first run in {own.container}, run")
+    return _sparkline(values, marked, least=LEAST_RANGE, mark=f"first run in {own.container}, run")
 
 
 def _regressed(session: Session, keys: Sequence[str]) -> dict[str, tuple[int, float | None]]:

@@ -222,9 +222,13 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
     return documents[0] if documents else None
 
 
-def containers_of_stacks(session: Session) -> set[str]:
+_containers_of: UntilRankedAgain[frozenset[str]] = UntilRankedAgain(32)
+
+
+def containers_of_stacks(session: Session) -> frozenset[str]:
     """Return the containers of the newest runs of all stacks, without the empty one."""
-    return set(session.execute(select_any(StandingRow.container).distinct()).scalars()) - {""}
+    chosen = select_any(StandingRow.container).distinct()
+    return _containers_of.get(session, (), lambda: frozenset(session.execute(chosen).scalars()) - {""})
 
 
 _index_of: UntilRankedAgain[tuple[HardwareFamily, ...]] = UntilRankedAgain(32)
