@@ -80,7 +80,8 @@ class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
 
     `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `usual` for
-    the level before a regression; empty without both, when the first runs are 100 %.
+    the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: number of the first
+    slow run of its newest active regression.
     """
 
     name: str
@@ -90,6 +91,7 @@ class TrendLine:
     runs: tuple[tuple[Any, float], ...]
     changed_at: datetime | None
     container: str
+    slow_run: int | None
 
     @property
     def levels(self) -> list[tuple[datetime, float]]:
@@ -107,14 +109,19 @@ class TrendLine:
 
     @property
     def newest(self) -> tuple[tuple[Any, float], ...]:
-        """Return the runs that give the current throughput: the newest of one configuration, close in time."""
+        """Return the runs that give the current throughput: the newest of one configuration, close in time.
+
+        None of them is before the slow run.
+        """
         last = self.runs[-1][0]
         since = aware(last.ordered_at) - _NOW_WITHIN
         alike = takewhile(
             lambda shown: shown[0].config_key == last.config_key and aware(shown[0].ordered_at) >= since,
             reversed(self.runs),
         )
-        return tuple(islice(alike, _NOW))[::-1]
+        newest = list(islice(alike, _NOW))
+        slow = next((index for index, (run, _) in enumerate(newest) if run.id == self.slow_run), _NOW)
+        return tuple(newest[: slow + 1])[::-1]
 
     @property
     def now(self) -> float:
@@ -285,7 +292,7 @@ def _lines(
     for _, _, run, parts in leading:
         line = _line(session, parts, run, since, projects)
         if line is not None:
-            lines.append(line)
+            lines.append(replace(line, slow_run=run.id if run.id in slow else None))
             own.append(max(parts, key=lambda part: part[0][-1].ordered_at))
         if len(lines) == MOST_LINES:
             break
@@ -322,7 +329,7 @@ def _line(
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
     changed_at = begins if reference not in ("", "usual") and begins >= since else None
     project = projects.get(last.project_id, "")
-    return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]))
+    return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
 
 
 def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, float]:

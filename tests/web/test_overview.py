@@ -298,6 +298,14 @@ def test_runs_long_ago_are_not_the_current_level(client: TestClient, make: Make)
     assert trend_data(client)["labels"][0]["now"] == trend_points(client)[-1]
 
 
+def test_the_current_level_does_not_reach_back_before_a_regression(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    runs = nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 25_000])
+    make_regression(runs[-1])
+    assert trend_data(client)["labels"][0]["now"] == trend_points(client)[-1] == pytest.approx(80, abs=0.5)
+
+
 def test_the_lines_of_active_regressions_are_drawn_first(client: TestClient, make: Make, make_regression: Make) -> None:
     *_, slow = nightly(make, "hub.example/slow:1", 1, [20_000, 20_000, 25_000], gpus=8, job="slow")
     nightly(make, "hub.example/slow:1", 4, [9_000, 9_000], gpus=8, job="another")
