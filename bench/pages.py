@@ -5,6 +5,7 @@ the processor times and their ratio. The databases are SQLite files, or empty Po
 and `--small-database`. `--data` or `--filled` uses databases that are already filled, the small one first.
 """
 
+import gc
 import os
 import resource
 import statistics
@@ -57,6 +58,8 @@ def main() -> int:
             sizes = ((SMALL, chosen.small_database), (chosen.runs, chosen.database))
             settings = [filled(folder / str(runs), url, runs) for runs, url in sizes]
         services = [stack.enter_context(_Service(of_one)) for of_one in settings]
+        gc.collect()
+        gc.freeze()  # as the service does when it starts
         backend = "postgresql" if settings[-1].database_url else "sqlite"
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {backend}; {chosen.rounds} rounds")
         print(f"{'':30} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio       kB")
