@@ -115,7 +115,29 @@ def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
     return result
 
 
-_MOST_TICKS = 10
+_MOST_TICKS, _MOST_NARROW_TICKS = 10, 4
+_SECONDS_FROM_MS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """`ticks`: place in percent, time since the start of the step, and whether a narrow page has room for the text."""
+
+    unit: str
+    ticks: tuple[tuple[float, str, bool], ...]
+
+
+def time_axis(window_ms: float) -> TimeAxis:
+    if window_ms <= 0:
+        return TimeAxis("ms", ())
+    unit, total = ("s", window_ms / 1000) if window_ms >= _SECONDS_FROM_MS else ("ms", window_ms)
+    power = 10.0 ** math.floor(math.log10(total / _MOST_TICKS))
+    step = next(power * factor for factor in (1, 2, 5, 10) if total / (power * factor) <= _MOST_TICKS)
+    count = int(total / step) + 1
+    every = math.ceil(count / _MOST_NARROW_TICKS)
+    return TimeAxis(unit, tuple((100 * k * step / total, f"{k * step:,.6g}", k % every == 0) for k in range(count)))
+
+
 _TIMELINE_KEY = {
     "k-compute": "other computation",
     "k-compute grouped": "expert GEMM",
@@ -288,14 +310,8 @@ class ProfilePage:
         return tuple((kind, label) for kind, label in _TIMELINE_KEY.items() if kind in kinds)
 
     @property
-    def ticks(self) -> tuple[tuple[float, str], ...]:
-        """Return the marks of the time axis: place in percent, and ms since the start of the step."""
-        total = float(self.document["view"]["timeline"]["window_ms"]) if self.document is not None else 0.0
-        if total <= 0:
-            return ()
-        power = 10.0 ** math.floor(math.log10(total / _MOST_TICKS))
-        step = next(power * factor for factor in (1, 2, 5, 10) if total / (power * factor) <= _MOST_TICKS)
-        return tuple((100 * k * step / total, f"{k * step:,.6g}") for k in range(int(total / step) + 1))
+    def time_axis(self) -> TimeAxis:
+        return time_axis(float(self.document["view"]["timeline"]["window_ms"]) if self.document is not None else 0.0)
 
     @property
     def reasons(self) -> tuple[tuple[str, float, bool], ...]:

@@ -4,8 +4,10 @@ import csv
 import io
 import re
 
+import pytest
 from starlette.testclient import TestClient
 
+from app.profiles.views import time_axis
 from tests.domain.profiles.traces import event, trace_bytes
 from tests.profiles.attaching import attach, attached, make_run, trace
 from tests.runs.uploading import LOG
@@ -203,3 +205,19 @@ def test_whole_graphs_and_failures_have_pages(client: TestClient) -> None:
     assert "traced as a whole" in page(client, f"/runs/{run_id}/profiles/{graph['id']}")
     failed = attached(client, run_id, b"{}")
     assert "traceEvents" in page(client, f"/runs/{run_id}/profiles/{failed['id']}")
+
+
+@pytest.mark.parametrize(
+    ("window_ms", "unit", "narrow"),
+    [
+        (18_740.0, "s", ["0", "6", "12", "18"]),
+        (15_200.0, "s", ["0", "4", "8", "12"]),
+        (640.0, "ms", ["0", "200", "400", "600"]),
+        (5_000.0, "s", ["0", "1.5", "3", "4.5"]),
+    ],
+)
+def test_a_narrow_time_axis_has_at_most_four_texts(window_ms: float, unit: str, narrow: list[str]) -> None:
+    axis = time_axis(window_ms)
+    assert axis.unit == unit
+    assert [text for _, text, when_narrow in axis.ticks if when_narrow] == narrow
+    assert all(0 <= at <= 100 for at, _, _ in axis.ticks)
