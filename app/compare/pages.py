@@ -40,7 +40,7 @@ from app.storage.stacks import full_records
 from app.storage.tables import RunRow, select_any
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
-from app.web.charts import grouped_series
+from app.web.charts import grouped_series, off_scale_note
 from app.web.dependencies import ReadSession, Rules
 from app.web.lists import invalid_filter
 from app.web.pictures import Colour, DotRow, Kind, Picture, Theme, picture_response, rows_body
@@ -218,7 +218,7 @@ class ComparePage:
                 "to the highest."
             )
         if shown.outside:
-            notes.append(f"{plural(shown.outside, 'iteration')} off scale, on top.")
+            notes.append(off_scale_note(shown.outside))
         if shown.low > 0:
             notes.append("Axis not from zero.")
         if shown.missing:

@@ -338,9 +338,9 @@ class Overlay:
     points: int
 
     @property
-    def outside(self) -> int:
-        """Return the number of values beyond the axis."""
-        return sum(int(((line.values < self.low) | (line.values > self.high)).sum()) for line in self.lines)
+    def outside(self) -> list[float]:
+        """Return the values beyond the axis."""
+        return [value for line in self.lines for value in line.values.tolist() if not self.low <= value <= self.high]
 
 
 def overlay(

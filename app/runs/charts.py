@@ -183,9 +183,10 @@ def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
     return Scale(low - margin, high + margin, False)
 
 
-def outside(data: Points, scale: Scale) -> int:
-    """Return the number of values beyond the axis."""
-    return int(((data.values < scale.low) | (data.values > scale.high)).sum())
+def outside(data: Points, scale: Scale) -> list[float]:
+    """Return the values beyond the axis."""
+    values = data.values[np.isfinite(data.values)]
+    return [value for value in values.tolist() if not scale.low <= value <= scale.high]
 
 
 def _chosen(data: Points, index: IntArray) -> Points:

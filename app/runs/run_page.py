@@ -43,7 +43,7 @@ from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.setbacks import FITTED_RULE, setbacks_of
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
-from app.web.charts import STEP_BAR_WIDTH, BarSegment, grouped_series, laid_out, series_label
+from app.web.charts import STEP_BAR_WIDTH, BarSegment, grouped_series, laid_out, off_scale_note, series_label
 from app.web.forms import ROLES, ContractInput
 from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
@@ -1189,7 +1189,7 @@ class RunPage:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
         if outside := charts.outside(self.points, self.scale):
-            notes.append(f"{plural(outside, 'iteration')} off scale, on top.")
+            notes.append(off_scale_note(outside))
         if not self.scale.log and self.scale.low > 0:
             notes.append("Axis not from zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

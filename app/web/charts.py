@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import plural
+from app.domain.numbers import plural, significant
 from app.storage.suspect_evidence import ContainerDispatcher
 
 TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"
@@ -32,6 +32,9 @@ LANE = 34
 """Height in pixels of the lane above the axis, with the values that are off the scale as text."""
 _LABEL_APART = 0.07
 """Share of the width between two labels of the lane; closer ones would cover each other."""
+
+_MOST_NAMED = 12
+"""Values of a lane that the note below a chart names."""
 
 CONFIG: dict[str, Any] = {
     "background": "transparent",
@@ -62,6 +65,14 @@ def lane_labels(rows: list[dict[str, Any]], field: str, width: int) -> list[dict
         row["lane"] = row["text"] if free else ""
         labelled += [row[field]] if free else []
     return rows
+
+
+def off_scale_note(values: Sequence[float]) -> str:
+    """Name the values of a lane, because not every mark has room for its text; of many, the ends."""
+    ordered = sorted(values, reverse=True)
+    texts = [significant(value) for value in ordered]
+    shown = "; ".join(texts) if len(texts) <= _MOST_NAMED else f"{texts[-1]} to {texts[0]}"
+    return f"{plural(len(texts), 'iteration')} off scale, on top: {shown}."
 
 
 def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) -> None:
