@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from app.domain.numbers import change_text, gain_change, plural, step_time, time_unit_of
+from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, listed
 from app.domain.run import Value
@@ -111,16 +112,18 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
 
 
 def lead_sentence(board: Board) -> str:
-    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s per step`, or `deepep and hybridep tie, ...`."""
+    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s per step`, or `deepep and hybridep are equal, ...`."""
     first = board.entries[0]
     time = f"{step_time(first.step_time_ms.value)} per step"
     if board.reading == "tie":
-        return f"{listed(board.leaders)} tie{_gains_of_leaders(board)}: {time}"
+        among = [pair for pair in board.comparisons if {pair.first, pair.second} <= set(board.leaders)]
+        state = "equal" if all(pair.outcome == "equal" for pair in among) else "not decided"
+        return f"{listed(board.leaders)} are {state}{_gains_of_leaders(board)}: {time}"
     comparison = first.gain.comparison if first.gain else None
     if comparison is None:
         return f"{first.dispatcher} is fastest: {time}"
     if comparison.tie:
-        return f"{first.dispatcher} and {comparison.second} tie: {time}"
+        return f"{first.dispatcher} and {comparison.second} are {tie_text(comparison)}: {time}"
     return f"{first.dispatcher} is {gain_change(comparison.gain_pct).than} {comparison.second}: {time}"
 
 
@@ -187,7 +190,12 @@ def _gain(entry: Entry) -> str:
         return ""
     comparison = entry.gain.comparison
     change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
-    return change.text + (", tie" if comparison.tie else "")
+    return change.text + (f", {tie_text(comparison)}" if comparison.tie else "")
+
+
+def tie_text(comparison: PairwiseComparison) -> str:
+    """Return whether a pair without a winner was shown to be within 2 %."""
+    return "equal" if comparison.outcome == "equal" else "not decided"
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

@@ -291,7 +291,7 @@ def test_a_tie_leads_as_a_tie_and_no_plan_names_a_dispatcher_that_cannot_run(
 ) -> None:
     tie = of_stack(client, stacks["tie"])
     lead = re.findall(r'class="board-answer">\s*([^<]+)', tie)[0]
-    assert lead.startswith("hybridep and deepep tie")
+    assert lead.startswith("hybridep and deepep are equal")
     assert "%" in lead, "both are faster than alltoall"
     assert "experiments/new" not in of_stack(client, stacks["only"]), "no other dispatcher is in its container"
 
@@ -597,13 +597,13 @@ def board_of(**times: float) -> Board:
 @pytest.mark.parametrize(
     ("hybridep", "alltoall", "sentence"),
     [
-        (404, 408, "deepep and hybridep tie, deepep 2.0 % faster than alltoall: 400.0 ms per step"),
+        (404, 408, "deepep and hybridep are equal, deepep 2.0 % faster than alltoall: 400.0 ms per step"),
         (
             401,
             500,
-            "deepep and hybridep tie, deepep 20.0 % and hybridep 19.8 % faster than alltoall: 400.0 ms per step",
+            "deepep and hybridep are equal, deepep 20.0 % and hybridep 19.8 % faster than alltoall: 400.0 ms per step",
         ),
-        (401, 402, "deepep, hybridep and alltoall tie: 400.0 ms per step"),
+        (401, 402, "deepep, hybridep and alltoall are equal: 400.0 ms per step"),
     ],
 )
 def test_of_tied_leaders_only_those_that_beat_alltoall_claim_a_gain(
