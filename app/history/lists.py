@@ -123,15 +123,20 @@ class StackPage(ListPage[StackItem]):
 
 
 def find_stacks(session: Session, query: StackQuery) -> StackPage:
-    """Return the newest stack of each matching workload. A page past the end is empty, with the true total."""
+    """Return the newest stack of each matching workload, those with one run last.
+
+    A page past the end is empty, with the true total.
+    """
     wanted = (
-        select_any(StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus)
+        select_any(StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus, StackRow.runs)
         .where(*_conditions(session, query))
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
         .limit(MOST_STACKS)
     )
     rows = session.execute(wanted).all()
-    groups = _by_workload(session, rows)
+    runs = {row.stack_key: row.runs for row in rows}
+    # A workload with one run has no trend.
+    groups = sorted(_by_workload(session, rows), key=lambda keys: sum(runs[key] for key in keys) < 2)
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
@@ -286,8 +291,8 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     """Return the keys of each workload's stacks. The rows are sorted, so its newest stack is the first."""
     # Most stacks share their hardware with others; contracts of those that do not are not read.
-    hardware = Counter(row[1:] for row in rows)
-    works = _works(session, [row.stack_key for row in rows if hardware[row[1:]] > 1])
+    hardware = Counter(row[1:5] for row in rows)
+    works = _works(session, [row.stack_key for row in rows if hardware[row[1:5]] > 1])
     together: dict[object, list[str]] = {}
     containers: dict[object, set[str]] = {}
     for row in rows:
