@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import numpy as np
@@ -27,10 +28,12 @@ from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, 
 from app.domain.access.principal import Action
 from app.domain.numbers import ChangeText, change_text, plural, step_time
 from app.domain.rules.engine import Suggestion
+from app.domain.text import shortened
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison import bootstrap_interval
 from app.domain.verdict.comparison_words import KINDS
 from app.domain.verdict.record import RunRecord
+from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
 from app.storage.experiments import ExperimentFilter, find_experiments
@@ -255,7 +258,9 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> SideSelection:
 # --- Comparisons worth offering: the newest runs of a stack that differ in their knobs.
 
 MOST_PAIRS = 4
-_LOOKED_AT = 60
+_LOOKED_AT, _MOST_CANDIDATES, _MOST_MEASURED = 400, 24, 8
+_LONGEST_NAME = 56
+_UNDECIDED = ", inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,25 +275,41 @@ class RunPair:
     matched: bool
     address: str
 
+    def effect(self, session: Session) -> str:
+        """Return the change of step time as the comparison of both runs has it; empty if it cannot be measured."""
+        measured = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides.measured
+        if measured is None or measured.step_time is None:
+            return ""
+        figure = f"B {change_text(measured.step_time.delta_pct).figure}"
+        return figure + _UNDECIDED if shows_no_difference(measured.step_time) else figure
 
-def recent_pairs(session: Session) -> tuple[RunPair, ...]:
-    """Return the newest runs with figures, each with the previous run of its stack if that has other knobs."""
+
+def recent_pairs(session: Session) -> tuple[tuple[RunPair, str], ...]:
+    """Return pairs of runs that follow each other on a stack with different knobs, each with its effect.
+
+    Matched A/Bs with a result come first; projects take turns, so that the newest does not fill the list.
+    """
     rows = session.execute(
-        select_any(RunRow.id, RunRow.name, RunRow.stack_key, RunRow.config_key)
+        select_any(RunRow.id, RunRow.name, RunRow.project_id, RunRow.stack_key, RunRow.config_key)
         .where(col(RunRow.status) == "ready", col(RunRow.quarantine) == "", col(RunRow.step_time_ms).is_not(None))
         .order_by(col(RunRow.id).desc())
         .limit(_LOOKED_AT)
     ).all()
-    pairs: list[tuple[int, int]] = []
-    newer: dict[str, tuple[int, str]] = {}
+    chosen: dict[int, list[tuple[int, int]]] = {}
+    newer: dict[tuple[int, str], tuple[int, str]] = {}
     for row in rows:
-        if row.stack_key in newer and newer[row.stack_key][1] != row.config_key:
-            pairs.append((row.id, newer[row.stack_key][0]))
-        newer[row.stack_key] = (row.id, row.config_key)
-    pairs = pairs[:MOST_PAIRS]
-    records = full_records(session, sorted({number for pair in pairs for number in pair}))
-    names = {row.id: row.name for row in rows}
-    return tuple(pair for a, b in pairs if (pair := _pair(a, b, records, names)) is not None)
+        stack = (row.project_id, row.stack_key)
+        if stack in newer and newer[stack][1] != row.config_key:
+            chosen.setdefault(row.project_id, []).append((row.id, newer[stack][0]))
+        newer[stack] = (row.id, row.config_key)
+    in_turn = [pair for turn in zip_longest(*chosen.values()) for pair in turn if pair is not None][:_MOST_CANDIDATES]
+    records = full_records(session, sorted({number for pair in in_turn for number in pair}))
+    names = {row.id: shortened(row.name, _LONGEST_NAME) for row in rows}
+    pairs = [pair for a, b in in_turn if (pair := _pair(a, b, records, names)) is not None]
+    pairs = sorted(pairs, key=lambda pair: not pair.matched)[:_MOST_MEASURED]
+    measured = [(pair, pair.effect(session)) for pair in pairs]
+    measured.sort(key=lambda item: (not item[0].matched, not item[1], item[1].endswith(_UNDECIDED)))
+    return tuple(measured[:MOST_PAIRS])
 
 
 MOST_FAIR = 2
@@ -470,7 +491,7 @@ class Picker:
         return suggested_runs(self._session, self.selection, side)
 
     @property
-    def pairs(self) -> tuple[RunPair, ...]:
+    def pairs(self) -> tuple[tuple[RunPair, str], ...]:
         return recent_pairs(self._session) if self._offer_pairs and not self.selection.runs else ()
 
     @property

@@ -232,6 +232,20 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     assert f"Choose #{a} for A" in client.get(f"/compare?a={b}").text
 
 
+def test_the_pair_with_the_clearest_result_comes_first(client: TestClient, make: Make) -> None:
+    long = "mcore_tp2_pp2_ep2_etp2_te_4experts2parallel_overlap_grad_reduce dgx_gb200"
+    make({"delay_wgrad": False}, name="off", step_time_ms=24_950.0)
+    a = make({"ep_overlap": True, "delay_wgrad": False}, name=long, step_time_ms=24_900.0)
+    b = make({"ep_overlap": True, "delay_wgrad": True}, name="fused", step_time_ms=21_000.0)
+    make({"ep_overlap": True, "delay_wgrad": False}, name="again", step_time_ms=21_030.0)
+    page = client.get("/compare").text
+    pairs = page[page.index("pairs-list") : page.index("Newest runs")]
+    assert pairs.index(f"a={a}&amp;b={b}") == pairs.index("a="), "the decided one is first"
+    assert re.search(r"B 15\.\d % faster matched A/B", words(pairs))
+    assert "inconclusive" in words(pairs)
+    assert "mcore_tp2_pp2_ep2_etp2_te_4e…erlap_grad_reduce dgx_gb200" in words(pairs)
+
+
 def test_a_name_in_the_box_of_a_side_is_searched_for(client: TestClient, make: Make) -> None:
     a, b = make(name="fused"), make({"ep_overlap": True}, name="on")
     page = client.get(f"/compare?a=fused&b={b}").text
