@@ -586,9 +586,9 @@ MOST_COUNTED = 10_000
 """Lists count up to this number; an exact count would read every run."""
 
 
-def count_up_to(session: Session, *conditions: ColumnElement[bool]) -> int:
-    """Return how many runs meet all `conditions`, at most MOST_COUNTED + 1."""
-    counted = select_any(RunRow.id).where(*conditions).limit(MOST_COUNTED + 1).subquery()
+def count_up_to(session: Session, *conditions: ColumnElement[bool], most: int = MOST_COUNTED) -> int:
+    """Return how many runs meet all `conditions`, at most `most` + 1."""
+    counted = select_any(RunRow.id).where(*conditions).limit(most + 1).subquery()
     return int(session.execute(select(func.count()).select_from(counted)).scalar_one())
 
 

@@ -53,10 +53,11 @@ _INDEX = table("run_search", column("rowid"), column("text"))
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """`conditions` of RunRow that the runs meet. `is_frequent`: more runs do than lists count."""
+    """`conditions` of RunRow that the runs meet. `is_frequent`: more runs do than lists count, which is `most`."""
 
     conditions: tuple[ColumnElement[bool], ...] = ()
     is_frequent: bool = False
+    most: int = MOST_COUNTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +96,19 @@ class _Word:
         return selects
 
 
+_MOST_READ = 1000
+"""Matches that are counted if counting a frequent word reads the runs."""
+
+
 def mentioned(session: Session, text: str) -> Mentions:
     """Return the runs that every word of `text` names: by part of a text, by number (`1842`, `#1842`) or by stack."""
     words = [_read(session, word) for word in text.split()]
     conditions = tuple(word.condition for word in words)
     indexed = [word for word in words if len(word.text) >= FEWEST_LETTERS]
-    if not indexed or session.get_bind().dialect.name != "sqlite" or not has_search_index(session.connection()):
+    if not indexed:
         return Mentions(conditions)
+    if session.get_bind().dialect.name != "sqlite" or not has_search_index(session.connection()):
+        return Mentions(conditions, most=_MOST_READ)
     if plain := [word.text for word in indexed if word.is_plain]:
         numbers: Any = _matching(*plain)
     else:
