@@ -1,6 +1,6 @@
 """The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
 from typing import Annotated, Literal
@@ -97,6 +97,8 @@ _ROWS = 3
 """Rows of text at an edge."""
 _PHONE, _WIDE = (22.0, 3.0), (6.0, 0.8)
 """Width of a text and of a dot in percent of the picture."""
+_PHONE_TEXTS = 2
+"""Only the largest changes off the scale have a text on a phone, so that each is next to its dot."""
 _STRIP_RUNS = 3
 
 
@@ -155,23 +157,25 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
             )
         )  # fmt: skip
     edges = [[dot for dot in dots if dot.text and is_above == (dot.y < _MIDDLE)] for is_above in (True, False)]
+    off = sorted((dot.run_id for dot in dots if dot.text), key=lambda run: -abs(changes[run] or 0.0))
     rows, wide = (
-        {run: row for edge in edges for run, row in text_rows(edge, widths).items()} for widths in (_PHONE, _WIDE)
+        {run: row for edge in edges for run, row in text_rows(edge, widths, named).items()}
+        for widths, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
     )
     return RunStrip(
         tuple(replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots), limit
     )
 
 
-def text_rows(dots: Sequence[Dot], widths: tuple[float, float] = _PHONE) -> dict[int, int]:
-    """Return the row of the text of each dot at one edge. The dots themselves are in the first row.
+def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collection[int]) -> dict[int, int]:
+    """Return the row of the text of each dot at one edge, -1 for those not `named`. The dots are in the first row.
 
     `widths`: of a text and of a dot in percent of the picture.
     """
     text_pct, dot_pct = widths
     taken = [[(dot.x - dot_pct, dot.x + dot_pct) for dot in dots], *([] for _ in range(_ROWS - 1))]
-    rows: dict[int, int] = {}
-    for dot in dots:
+    rows = {dot.run_id: -1 for dot in dots}
+    for dot in (dot for dot in dots if dot.run_id in named):
         low = dot.x - text_pct if dot.ends_at_dot else dot.x + dot_pct / 2
         high = dot.x - dot_pct / 2 if dot.ends_at_dot else dot.x + text_pct
         own = (dot.x - dot_pct, dot.x + dot_pct)

@@ -115,9 +115,21 @@ def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: l
 
 def test_texts_of_neighbouring_dots_stand_in_rows_of_their_own() -> None:
     dots = [Dot(number, x, 78.0, "improvement", "", "−29.8 %") for number, x in enumerate((22, 46, 55, 60, 83))]
-    assert text_rows(dots[:1]) == {0: 0}
-    assert text_rows(dots) == {0: 1, 1: 1, 2: 2, 3: -1, 4: -1}
-    assert set(text_rows(dots, (6.0, 0.8)).values()) <= {0, 1}, "a wide picture has room"
+    phone = (22.0, 3.0)
+    assert text_rows(dots[:1], phone, range(5)) == {0: 0}
+    assert text_rows(dots, phone, range(5)) == {0: 1, 1: 1, 2: 2, 3: -1, 4: -1}
+    assert set(text_rows(dots, (6.0, 0.8), range(5)).values()) <= {0, 1}, "a wide picture has room"
+    assert text_rows(dots, phone, [0, 4]) == {0: 1, 1: -1, 2: -1, 3: -1, 4: 1}
+
+
+def test_a_phone_names_the_two_largest_changes_off_the_scale(engine: Engine) -> None:
+    with transaction(engine) as session:
+        for change in (17.0, -29.0, 63.0, 34.0, -15.0, 3.0):
+            make_run(session, purpose="ci", verdict="inconclusive", verdict_delta_pct=change)
+        strip = run_strip(find_runs(session, RunQuery()).items)
+    assert strip
+    assert [dot.text[:3] for dot in strip.dots if dot.text and dot.row >= 0] == ["+63", "+34"]
+    assert [dot.text[:3] for dot in strip.dots if dot.text and dot.wide_row >= 0] == ["+17", "−29", "+63", "+34", "−15"]
 
 
 def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, engine: Engine) -> None:
