@@ -180,8 +180,9 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     filters, mentions = _conditions(query, fields), mentioned(session, words)
     conditions = [*filters, *mentions.conditions]
     is_many = mentions.is_frequent and not filters  # counting them again would read the runs
-    total = MOST_COUNTED + 1 if is_many else count_up_to(session, *conditions, most=mentions.most)
-    is_exact = total <= mentions.most
+    most = mentions.most or MOST_COUNTED
+    total = most + 1 if is_many else count_up_to(session, *conditions, most=most)
+    is_exact = total <= most
     skipped = 0 if query.after or query.before else (query.page - 1) * query.page_size
     if skipped >= MOST_SKIPPED and not is_exact:
         most = MOST_SKIPPED // query.page_size
@@ -196,7 +197,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     is_first = not skipped and not query.after and not (query.before and has_more)
     return ListPage(
         runs_by_id(session, [row.id for row in shown]),
-        min(total, mentions.most),
+        min(total, most),
         query.page,
         query.page_size,
         is_exact=is_exact,

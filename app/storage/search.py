@@ -53,11 +53,14 @@ _INDEX = table("run_search", column("rowid"), column("text"))
 
 @dataclass(frozen=True, slots=True)
 class Mentions:
-    """`conditions` of RunRow that the runs meet. `is_frequent`: more runs do than lists count, which is `most`."""
+    """`conditions` of RunRow that the runs meet. `is_frequent`: more runs do than lists count.
+
+    `most`: how many to count if that is fewer than usual.
+    """
 
     conditions: tuple[ColumnElement[bool], ...] = ()
     is_frequent: bool = False
-    most: int = MOST_COUNTED
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

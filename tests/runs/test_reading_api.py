@@ -23,7 +23,6 @@ from app.runs.queries import SORTS, RunQuery, find_runs
 from app.runs.run_page import memory_bar
 from app.settings import Settings
 from app.storage import readings
-from app.storage import runs as stored_runs
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.search import describe_configurations
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, SeriesRow, utc_now
@@ -253,7 +252,6 @@ def test_runs_without_the_figure_come_last_in_both_directions(filled: Engine) ->
 
 def test_pages_too_deep_for_a_number_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MOST_COUNTED", 100)
-    monkeypatch.setattr(stored_runs, "MOST_COUNTED", 100)
     monkeypatch.setattr(queries, "MOST_SKIPPED", 100)
     with read_session(filled) as session:
         page = find_runs(session, RunQuery(page=2))
