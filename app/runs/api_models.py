@@ -186,8 +186,8 @@ class RunListOut(ApiValue):
     page_size: int
     pages: int
     is_exact: bool = Field(
-        description="False for more than 10,000 runs (1,000 with a searched word on PostgreSQL): `total` and `pages` are "
-        "lower bounds."
+        description="False for more than 10,000 runs (1,000 with a searched word on PostgreSQL): `total` and `pages` "
+        "are lower bounds."
     )
     after: str = Field(description="Cursor of the next page, for the parameter `after`; empty on the last page.")
     before: str = Field(description="Cursor of the previous page, for the parameter `before`; empty on the first page.")

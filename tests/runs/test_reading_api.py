@@ -22,7 +22,7 @@ from app.runs import queries
 from app.runs.queries import SORTS, RunQuery, find_runs
 from app.runs.run_page import memory_bar
 from app.settings import Settings
-from app.storage import readings
+from app.storage import readings, search
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.search import describe_configurations
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, SeriesRow, utc_now
@@ -248,6 +248,17 @@ def test_runs_without_the_figure_come_last_in_both_directions(filled: Engine) ->
             ]
             times = {row.id: row.step_time_ms for row in session.execute(text("SELECT id, step_time_ms FROM run"))}
         assert [times[run.id] is None for run in runs] == [False] * (RUNS - without) + [True] * without
+
+
+def test_a_searched_word_is_counted_further_with_an_index(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "_MOST_READ", 100)
+    with read_session(filled) as session:
+        page = find_runs(session, RunQuery(q="run", page_size=60))
+        last = find_runs(session, RunQuery(q="run", page_size=60, page=(RUNS - 1) // 60 + 1))
+    reads_runs = filled.dialect.name == "postgresql"
+    assert (page.total, page.is_exact) == (100 if reads_runs else RUNS, not reads_runs)
+    assert len(page.items) == 60
+    assert last.items, "pages beyond the counted ones are reached"
 
 
 def test_pages_too_deep_for_a_number_are_refused(filled: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
