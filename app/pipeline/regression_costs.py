@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import exists, or_, select
 from sqlmodel import Session, col
 
-from app.domain.performance.cost import Cost, total_cost
+from app.domain.performance.cost import Cost, stored_cost, total_cost
 from app.domain.verdict.triage import ACTIVE, NOT_CLOSED, Proposal
 from app.storage import audit
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
@@ -14,10 +14,13 @@ from app.storage.verdicts import IS_CLAIM, Costs
 
 
 def costs_of(session: Session, regression_id: int, now: datetime) -> dict[int, Cost]:
-    """Return the cost of each member, by its run."""
+    """Return the stored cost of each member with its factors, by its run."""
     regression = session.get_one(RegressionRow, regression_id)
     costs = Costs(session, now)
-    return {member.run_id: costs.of_member(regression, member) for member in _members(session, regression_id)}
+    return {
+        member.run_id: stored_cost(costs.of_member(regression, member), member.gpu_hours_per_day)
+        for member in _members(session, regression_id)
+    }
 
 
 def refresh_costs(session: Session, now: datetime) -> int:

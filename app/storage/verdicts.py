@@ -549,8 +549,11 @@ _IS_ON_BRANCH = col(RunRow.branch) == bindparam("branch")
 _TIMES_ON_BRANCH, _EARLIER_ON_BRANCH = _TIMES.where(_IS_ON_BRANCH), _EARLIER_TIME.where(_IS_ON_BRANCH)
 _IN_PROJECT = col(RunRow.project_id) == bindparam("project")
 _NEWEST: Select[Any] = select_any(
-    select(func.max(col(RunRow.ordered_at)))
-    .where(_IN_PROJECT, col(RunRow.ordered_at) <= bindparam("now"))
+    # A run without a step time may have no date of its own; its position is then the time of its upload.
+    select(col(RunRow.ordered_at))
+    .where(_IN_PROJECT, col(RunRow.ordered_at) <= bindparam("now"), col(RunRow.step_time_ms).is_not(None))
+    .order_by(col(RunRow.ordered_at).desc())
+    .limit(1)
     .scalar_subquery(),
     select(func.max(col(RunRow.created_at))).where(_IN_PROJECT).scalar_subquery(),
 )

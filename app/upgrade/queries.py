@@ -135,17 +135,24 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
     report = compare_sides(field, old.value, new.value, before, after)
-    report = _with_levels(report, _levels_of_regression(session, project, report.cause_key))
+    members = _members_of_regression(session, project, report.cause_key)
+    report, shown = _with_levels(report, members)
     costs_now = Costs(session, utc_now())
-    costs = {pair.new.run: _cost(costs_now, pair) for pair in report.pairs if _is_slower(pair)}
+    costs = {
+        pair.new.run: shown[pair.new.run] if pair.new.run in shown else _cost(costs_now, pair)
+        for pair in report.pairs
+        if _is_slower(pair)
+    }
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
 
 
-def _levels_of_regression(session: Session, project: ProjectRow, cause_key: str) -> dict[str, tuple[float, float]]:
-    """Return the usual and the slow level (ln) of each stack that the upgrade made slower, by stack key."""
+def _members_of_regression(
+    session: Session, project: ProjectRow, cause_key: str
+) -> dict[str, tuple[float, float, float | None]]:
+    """Return usual level, slow level (ln) and cost of each stack that the upgrade made slower, by stack key."""
     member = RegressionMemberRow
     rows = session.execute(
-        select(col(member.stack_key), col(member.usual_level), col(member.slow_level))
+        select(col(member.stack_key), col(member.usual_level), col(member.slow_level), col(member.gpu_hours_per_day))
         .join(RegressionRow, col(RegressionRow.id) == col(member.regression_id))
         .where(
             col(RegressionRow.project_id) == project.id,
@@ -154,27 +161,31 @@ def _levels_of_regression(session: Session, project: ProjectRow, cause_key: str)
             col(RegressionRow.metric) == "step_time_ms",
         )
     )
-    return {stack: (usual, slow) for stack, usual, slow in rows if usual is not None and slow is not None}
+    return {stack: (usual, slow, cost) for stack, usual, slow, cost in rows if usual is not None and slow is not None}
 
 
-def _with_levels(report: UpgradeReport, levels: Mapping[str, tuple[float, float]]) -> UpgradeReport:
+def _with_levels(
+    report: UpgradeReport, members: Mapping[str, tuple[float, float, float | None]]
+) -> tuple[UpgradeReport, dict[str, float | None]]:
     """Replace figures by those of the regression that the upgrade opened, so that all pages show the same ones.
 
-    Not where they are outside of the interval: the speed has changed since.
+    Not where they are outside of the interval: the speed has changed since. Also return the costs of those replaced.
     """
-    pairs = []
+    pairs: list[Pair] = []
+    costs: dict[str, float | None] = {}
     for pair in report.pairs:
-        usual, slow = levels.get(pair.new.stack_key, (0.0, 0.0))
+        usual, slow, cost = members.get(pair.new.stack_key, (0.0, 0.0, None))
         time, delta_pct = pair.measured.step_time, 100 * math.expm1(slow - usual)
         if time is not None and _is_slower(pair) and time.ci_low_pct <= delta_pct <= time.ci_high_pct:
             same = replace(
                 time, shift=slow - usual, delta_pct=delta_pct, baseline_ms=math.exp(usual), candidate_ms=math.exp(slow)
             )
             pairs.append(replace(pair, measured=replace(pair.measured, step_time=same)))
+            costs[pair.new.run] = cost
         else:
             pairs.append(pair)
     pairs.sort(key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
-    return replace(report, pairs=tuple(pairs))
+    return replace(report, pairs=tuple(pairs)), costs
 
 
 def _usable(project: ProjectRow) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ from app.storage.tables import (
 )
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import regressions_of, seen_once, verdicts_of
-from tests.builders import make_stack
+from tests.builders import make_run, make_stack
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
@@ -632,6 +632,7 @@ def test_two_clusters_that_were_in_use_together_are_no_upgrade(engine: Engine, s
 
 NIGHTLY = 50 * 0.1 * 16 / 3600
 """GPU-hours a day: one run a day of 50 steps on 16 GPUs, a tenth of a second more a step."""
+FACTORS = ("runs_per_day", "extra_ms_per_step", "steps_per_run", "gpus")
 OLD_IMAGE, NEW_IMAGE = "nvcr.io/nvidia/nemo:26.06", "nvcr.io/nvidia/nemo:26.08"
 
 
@@ -749,6 +750,36 @@ def test_an_upgrade_costs_the_same_in_its_report_and_its_regression(
     assert report["gpu_hours_per_day"] == pytest.approx(costs(engine)[0], rel=0.02)
     detail = client.get("/api/v1/regressions/1").json()
     assert detail["costs"][0]["gpu_hours_per_day"] == pytest.approx(costs(engine)[0])
+
+
+def test_an_unread_upload_and_later_runs_leave_all_pages_with_one_cost(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    fields: dict[str, Value] = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
+    bring(engine, settings, steady(1000, 14), fields={**fields, "container": OLD_IMAGE})
+    bring(engine, settings, steady(1100, 3), 14, fields={**fields, "container": NEW_IMAGE})
+    query = {"project": "moe-lab", "field": "container", "from": OLD_IMAGE, "to": NEW_IMAGE}
+
+    def shown() -> list[float]:
+        detail = client.get("/api/v1/regressions/1").json()
+        (of_member,), (factors,) = detail["members"], detail["costs"]
+        rate, extra, steps, gpus = (factors[name] for name in FACTORS)
+        product = rate * extra * steps * gpus / 3_600_000
+        upgrade = client.get("/api/v1/upgrade", params=query).json()["gpu_hours_per_day"]
+        return [
+            detail["gpu_hours_per_day"], of_member["gpu_hours_per_day"], factors["gpu_hours_per_day"], product, upgrade
+        ]  # fmt: skip
+
+    first = costs(engine)[0]
+    bring(engine, settings, [500.0], 24, fields={"gpus": 32})  # the stack of the regression is not judged again
+    assert shown() == [pytest.approx(first)] * 5
+    renew(engine)
+    later = costs(engine)[0]
+    assert 0 < (later or 0) < (first or 0)
+    with transaction(engine) as session:
+        make_run(session, project="moe-lab", status="failed", ordered_at=utc_now())
+    renew(engine)
+    assert shown() == [pytest.approx(later)] * 5
 
 
 FIRST = 1090.0

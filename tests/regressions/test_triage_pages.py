@@ -114,7 +114,7 @@ def test_the_page_answers_what_how_much_since_when_and_at_what_cost(
     text = client.get(f"/regressions/{number}").text
     assert all(part in text for part in ("5.0\u202f% slower", "2 stacks", f"#{stack.since}", "41 GPU-h/day"))
     assert "train:1 → train:2" in text
-    assert "× 16 GPUs = 0.2\u202fGPU-h/day" in text
+    assert "× 16 GPUs = 12\u202fGPU-h/day" in text
     assert re.search(r'href="https://git.example/\w{40}\.\.\.\w{40}"', text)
     assert text.count("the last 13 runs") == 2
     assert re.findall(r'class="panel suspect" data-level="\d" data-stacks="(\d)"', text) == ["2"]

@@ -78,7 +78,9 @@ def make_slow_stack(
     return slow_stack
 
 
-def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], **columns: Any) -> int:
+def make_regression(
+    session: Session, stacks: SlowStack | Sequence[SlowStack], *, each_costs: float | None = 12.5, **columns: Any
+) -> int:
     """A regression with these stacks as members; `columns` overrides any of its row."""
     members = [stacks] if isinstance(stacks, SlowStack) else list(stacks)
     commit = session.get_one(RunRow, members[0].since).commit
@@ -107,7 +109,7 @@ def make_regression(session: Session, stacks: SlowStack | Sequence[SlowStack], *
                 usual_level=member.usual_level,
                 slow_level=member.slow_level,
                 delta_pct=100 * math.expm1(member.slow_level - member.usual_level),
-                gpu_hours_per_day=12.5,
+                gpu_hours_per_day=each_costs,
                 proposal=(fields | columns).get("proposal", ""),
                 joined_at=fields["opened_at"],
             )

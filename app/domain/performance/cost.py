@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -56,7 +56,7 @@ def regression_cost(
 
 
 def clock(newest_place: datetime | None, newest_upload: datetime | None, now: datetime, *, is_replay: bool) -> datetime:
-    """Return the time at which costs of a project are computed: the position of its newest run, at most `now`.
+    """Return the time at which costs of a project are computed: the position of its newest step time, at most `now`.
 
     So an imported history keeps the cost at its end. For a project without uploads in 14 days it is `now`.
     `is_replay`: the history is a replay, so the time never moves on to `now`.
@@ -91,6 +91,21 @@ def steps_of_run(slices: Sequence[Mapping[str, Any]], health: Mapping[str, Any])
     """
     spans = (part["last_iteration"] - part["first_iteration"] + 1 for part in slices)
     return max(sum(span for span in spans if span > 0), health.get("iterations") or 0) or None
+
+
+def stored_cost(cost: Cost, hours: float | None) -> Cost:
+    """Return a computed cost with the stored figure, which lists and sums show, and the run rate of that time."""
+    if hours == cost.gpu_hours_per_day or cost.extra_ms_per_step is None:
+        return cost
+    if hours is None:
+        because = _unknown(None, cost.extra_ms_per_step, cost.steps_per_run, cost.gpus)
+        return replace(cost, gpu_hours_per_day=None, runs_per_day=None, unknown_because=because, nothing_because="")
+    if not hours:
+        return replace(cost, gpu_hours_per_day=0.0, runs_per_day=0.0, nothing_because=_nothing(0.0, is_over=False))
+    if not cost.steps_per_run or not cost.gpus:
+        return cost
+    rate = hours * _MS_PER_HOUR / (cost.extra_ms_per_step * cost.steps_per_run * cost.gpus)
+    return replace(cost, gpu_hours_per_day=hours, runs_per_day=rate, unknown_because="", nothing_because="")
 
 
 def total_cost(costs: Sequence[float | None]) -> float | None:

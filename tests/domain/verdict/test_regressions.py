@@ -5,7 +5,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.domain.performance.cost import clock, extra_ms, regression_cost, runs_per_day, steps_of_run, total_cost
+from app.domain.performance.cost import (
+    clock,
+    extra_ms,
+    regression_cost,
+    runs_per_day,
+    steps_of_run,
+    stored_cost,
+    total_cost,
+)
 from app.domain.verdict.alarms import Alarm, AlarmCause, alarms_of
 from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
@@ -251,6 +259,16 @@ def test_extra_time_comes_from_two_levels() -> None:
 def test_steps_of_a_run(spans: list[tuple[int, int]], read: int | None, expected: int | None) -> None:
     slices = [{"first_iteration": first, "last_iteration": last} for first, last in spans]
     assert steps_of_run(slices, {"iterations": read}) == expected
+
+
+def test_a_stored_cost_has_the_factors_that_make_it() -> None:
+    computed = regression_cost(before(0, 1, 2), 12.5, 50, 16, now=LAST)
+    assert computed.gpu_hours_per_day is not None
+    stored = stored_cost(computed, 2 * computed.gpu_hours_per_day)
+    assert (stored.gpu_hours_per_day, stored.runs_per_day) == (2 * computed.gpu_hours_per_day, pytest.approx(2.0))
+    assert stored_cost(computed, 0.0).nothing_because == "no run in the last 14 days"
+    assert "fewer than 2 runs" in stored_cost(computed, None).unknown_because
+    assert stored_cost(stored_cost(computed, 0.0), computed.gpu_hours_per_day) == computed
 
 
 @pytest.mark.parametrize(("costs", "expected"), [([], None), ([None], None), ([1.5, None], 1.5), ([1.5, 2.5], 4.0)])
