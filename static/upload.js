@@ -69,6 +69,7 @@ function uploads(form) {
     const mine = ++asked;
     ask.classList.remove("no-js");
     ask.hidden = !fields.some(isFilled);
+    button.classList.add("primary");
     recognised.textContent = files.length ? "Reading the file" : "";
     if (!files.length) return;
     const first = files.slice(0, MOST_PREVIEWS);
@@ -80,9 +81,14 @@ function uploads(form) {
     const traces = previews.filter((each) => each.is_profile).length;
     recognised.textContent = (logs[0] ?? previews.find((each) => !each.is_profile))?.sentence ?? "";
     if (traces) recognised.textContent += ` ${traces} ${traces === 1 ? "file" : "files"} with a profile.`;
+    // The service would store the files without a figure, so sending them is no longer what the page proposes.
+    const isUnread = previews.length > 0 && previews.every((each) => !each.is_log && !each.is_profile && !each.is_document);
+    button.classList.toggle("primary", !isUnread);
+    if (isUnread) button.textContent = "Upload without figures";
     for (const field of fields) {
       const name = $("input", field).name;
-      field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
+      if (isUnread) field.hidden = !isFilled(field);
+      else field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
     }
     ask.hidden = fields.every((field) => field.hidden);
     if (!ask.hidden && logs.length) recognised.textContent += " Not in the log:";

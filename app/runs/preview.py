@@ -50,6 +50,11 @@ class Preview:
     whole_job: tuple[float, ...] = ()
 
 
+_UNREAD = (
+    "The beginning of this file looks like no known log. You can upload it and then describe a line with a step time."
+)
+
+
 def preview(file_name: str, data: bytes) -> Preview:
     """Read the beginning of a file."""
     if is_profile(file_name, BytesIO(data)):
@@ -67,7 +72,7 @@ def preview(file_name: str, data: bytes) -> Preview:
     log = parse_text(text)
     summary = summarise(merge_logs([LogPart(file_name, log)]), Metadata())
     if summary.status == "unread":
-        return Preview("No reader recognises the beginning of this file. It is stored as it is.", False, {}, ())
+        return Preview(_UNREAD, False, {}, ())
     values = {
         name: entry.value
         for name, entry in summary.contract.items()

@@ -125,6 +125,17 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
     expect(page.get_by_label("Project")).to_have_value("by-hand")
 
 
+def test_a_file_that_is_no_log_is_not_proposed_for_upload(open_page: OpenPage) -> None:
+    page = open_page("/upload")
+    page.locator("h1").evaluate(DROP, [["list.txt", "milk\neggs\n" * 9]])
+    expect(page.locator("[data-recognised]")).to_contain_text("no known log")
+    send = page.get_by_role("button", name="Upload without figures")
+    expect(send).not_to_have_class(re.compile("primary"))
+    expect(page.get_by_label("Cluster")).to_be_hidden()
+    page.locator("h1").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])
+    expect(page.get_by_role("button", name="Upload 2 files")).to_have_class(re.compile("primary"))
+
+
 def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
     # Leased to a nonexistent worker, so that none takes it before the page was checked.
     lease_until = utc_now() + timedelta(hours=1)
