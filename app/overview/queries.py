@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_
 from sqlmodel import Session, col
 
 from app.domain.text import short_cause
-from app.domain.verdict.triage import SumOfCosts, members_by_job
+from app.domain.verdict.triage import SumOfCosts, is_up_to, members_by_job
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
@@ -52,6 +52,7 @@ class OverviewRegression:
     """`since_run`: its first slow run, with that run's stack; `stacks`: number of stacks affected.
 
     `spark`: the newest step times of the first stack. `is_back`: they recovered. `is_once`: a single run was slow.
+    `is_up_to`: its jobs changed by different amounts.
     """
 
     id: int
@@ -75,6 +76,7 @@ class OverviewRegression:
     spark: Sparkline | None = None
     is_back: bool = False
     is_once: bool = False
+    is_up_to: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,8 @@ def _item(
         first = min((job[0] for job in slow), key=lambda member: (member.ordered_at, member.id))
         since = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
         since["since_run"] = first.id
+        changes = (max((member.delta_pct for member in job if member.delta_pct), default=None) for job in slow)
+        since["is_up_to"] = is_up_to(row.worst_delta_pct, changes)
         since["is_once"] = len(slow) == 1 and all((row.id, member.id) in once for member in slow[0])
     return OverviewRegression(
         id=row.id or 0,

@@ -33,6 +33,7 @@ from app.domain.notifications.events import (
 from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
+from app.domain.verdict.triage import is_up_to
 from app.pipeline.work import delivery_queue
 from app.storage.json_text import frozen
 from app.storage.leader_changes import LeaderChange, leader_changes, named_changes
@@ -146,10 +147,12 @@ class Notifier:
         runs_by_stack = dict(members)
         if receivers := self.wanted(event, runs_by_stack):
             stacks = self._names(runs_by_stack)
+            slow = col(RegressionMemberRow.regression_id) == row.id, col(RegressionMemberRow.proposal) != "fixed"
+            changes = self._session.execute(select_any(RegressionMemberRow.delta_pct).where(*slow)).scalars()
             notification = regression_notification(
                 event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
-                delta_pct=row.worst_delta_pct, hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()),
-                note=note, at=utc_now(),
+                delta_pct=row.worst_delta_pct, is_up_to=is_up_to(row.worst_delta_pct, changes),
+                hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()), note=note, at=utc_now(),
             )  # fmt: skip
             subject = f"regression:{row.id}"
             self._put(receivers, notification, f"{subject}:{event}{':' if cause else ''}{cause}", subject)

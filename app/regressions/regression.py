@@ -11,7 +11,7 @@ from sqlmodel import col
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.differences import AXES, Axis, axis_of
-from app.domain.verdict.triage import FIX_CLAIMED, members_by_job
+from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, members_by_job
 from app.storage.tables import RegressionRow
 
 
@@ -131,6 +131,12 @@ class Regression:
     def is_back(self) -> bool:
         """Return whether all of its stacks recovered, and no user says otherwise."""
         return self.proposal == "fixed" or self.shown_state == "fixed"
+
+    @property
+    def is_up_to(self) -> bool:
+        """Return whether its change is the largest of several: of the jobs that are still slow, or of all."""
+        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
+        return is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in jobs))
 
     @property
     def is_once(self) -> bool:

@@ -23,22 +23,25 @@ from app.storage.audit import AuditEvent
 
 
 def what(regression: Regression) -> str:
-    """Format a change for the list and the title: `9.8 % slower`; `Was 9.8 % slower` once it is over."""
+    """Format a change for the list and the title: `Up to 9.8 % slower`; `Was 9.8 % slower` once it is over."""
     text = _change(regression) + (" in one run" if regression.is_once else "")
     return f"Was {text[0].lower()}{text[1:]}" if regression.is_back else text
 
 
 def _change(regression: Regression) -> str:
-    delta = regression.worst_delta_pct
+    delta, up_to = regression.worst_delta_pct, "up to " if regression.is_up_to else ""
     if regression.metric == "peak_memory_gib":
-        return (
+        text = (
             "More peak memory"
             if delta is None
-            else f"{change_text(delta, metric=regression.metric).size} more peak memory"
+            else f"{up_to}{change_text(delta, metric=regression.metric).size} more peak memory"
         )
-    if regression.metric == "lm_loss":
-        return "Higher loss" if delta is None else f"Loss {change_text(delta, metric=regression.metric).size} higher"
-    return "Slower" if delta is None else f"{change_text(delta).size} {change_text(delta).word}"
+    elif regression.metric == "lm_loss":
+        size = "" if delta is None else change_text(delta, metric=regression.metric).size
+        text = f"Loss {up_to}{size} higher" if size else "Higher loss"
+    else:
+        text = "Slower" if delta is None else f"{up_to}{change_text(delta).size} {change_text(delta).word}"
+    return f"{text[0].upper()}{text[1:]}"
 
 
 def first_seen(metric: str, job: SlowJob) -> str:
@@ -74,9 +77,9 @@ def answer(regression: Regression) -> str:
         on_stacks = f" on {plural(stacks, 'stack')}" if stacks > 1 else ""
         return f"{text}{on_stacks}{recovery_text(since.ordered_at, regression.back) if since else ''}."
     if stacks > 1 and stacks_slow:
-        worst = "Up to " if stacks_slow > 1 and regression.worst_delta_pct is not None else ""
-        on_stacks = "" if regression.is_once else f" on {plural(stacks_slow, 'stack')}"
-        text = f"{worst}{text[0].lower() if worst else text[0]}{text[1:]}{on_stacks}"
+        text += "" if regression.is_once else f" on {plural(stacks_slow, 'stack')}"
+    elif len(slow) > 1:
+        text += f" on {plural(len(slow), 'job')}"
     if since:
         text += f", #{since.run_id}" if regression.is_once else f" since run #{since.run_id}"
     others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""

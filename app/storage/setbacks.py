@@ -123,7 +123,7 @@ def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in
         pct = max(change_pct(document) or 0.0, _LEAST_PCT)
         return _Slowdown(pct, f"The step takes {pct:.1f} % longer than its baseline.", run.id, document)
     for regression in ongoing:
-        member = slow_member(session, regression.id, run.stack_key, run.config_key)
+        member = slow_member(session, regression.id, run.id)
         first = None if member is None else current_verdict(session, member.run_id)
         if member is not None and first is not None and (member.delta_pct or 0.0) > 0 and member.proposal != "fixed":
             pct = member.delta_pct or 0.0

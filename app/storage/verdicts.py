@@ -371,10 +371,9 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
         or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
     )
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
-    run = session.get(RunRow, run_id) if rows else None
     regressions = []
     for row, shown_state in rows:
-        member = slow_member(session, row.id or 0, run.stack_key, run.config_key) if run else None
+        member = slow_member(session, row.id or 0, run_id)
         regressions.append(
             RunRegression(
                 id=row.id or 0,
@@ -403,12 +402,24 @@ def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
     return recovery_text(aware(since), (back.id or 0, aware(back.ordered_at)) if back else None) if since else ""
 
 
-def slow_member(session: Session, regression_id: int, stack_key: str, config_key: str) -> RegressionMemberRow | None:
-    """Return the member of a regression that slowed a stack: of its configuration if there is one, else of any."""
-    of_it = select(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == regression_id)
-    own = [member for member in session.execute(of_it).scalars() if member.stack_key == stack_key]
-    exact = [member for member in own if member.config_key == config_key]
-    return next(iter(exact or own), None)
+def slow_member(session: Session, regression_id: int, run_id: int) -> RegressionMemberRow | None:
+    """Return the member of a regression that slowed a run: its own, else of its configuration and job, else of its
+    stack."""
+    run = session.get_one(RunRow, run_id)
+    wanted: Select[Any] = select_any(RegressionMemberRow, RunRow.job)
+    rows = session.execute(
+        wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id).where(
+            col(RegressionMemberRow.regression_id) == regression_id,
+            col(RegressionMemberRow.stack_key) == run.stack_key,
+        )
+    ).all()
+
+    def likeness(row: Row[Any]) -> tuple[bool, bool, bool]:
+        member: RegressionMemberRow = row.RegressionMemberRow
+        return member.run_id == run.id, member.config_key == run.config_key, row.job == run.job
+
+    best = max(rows, key=likeness, default=None)
+    return None if best is None else best.RegressionMemberRow
 
 
 def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:

@@ -45,16 +45,19 @@ LINK = "https://walls.example/regressions/7"
 HOSTILE = "<!channel> <https://evil.example|click> & [x](https://evil.example) **b** {{DATE(2020-01-01T00:00:00Z)}}"
 
 
-def make_notification(cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe") -> Notification:
+def make_notification(
+    cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe", *, is_up_to: bool = False
+) -> Notification:
     return regression_notification(
         "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause, delta_pct=3.4,
-        hours_per_day=41.0, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
+        is_up_to=is_up_to, hours_per_day=41.0, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
     )  # fmt: skip
 
 
 def test_a_message_states_the_event_and_its_basis() -> None:
     notification = make_notification()
     assert [part in notification.title for part in ("step time", "3.4 % slower", "moe")] == [True] * 3
+    assert "step time up to 3.4 % slower" in make_notification(is_up_to=True).title
     cause, where, cost = notification.lines
     assert "0f3c2a9d -> 77aa01bc" in cause
     assert "Qwen3-30B-A3B · 16 × H100" in where

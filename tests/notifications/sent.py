@@ -88,7 +88,7 @@ def put_news(session: Session, receiver_id: int, event: str, number: int = 7) ->
     """Of a regression."""
     notification = regression_notification(
         f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,
-        hours_per_day=None, stacks=[], note="", at=utc_now(),
+        is_up_to=False, hours_per_day=None, stacks=[], note="", at=utc_now(),
     )  # fmt: skip
     subject = f"regression:{number}"
     return put_delivery(session, receiver_id, notification, f"{subject}:{event}", subject=subject) or 0

@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
-from app.storage.verdicts import keep_alarms
+from app.storage.verdicts import keep_alarms, regressions_of
 from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, continue_in_stack, make_regression, make_slow_stack
 
@@ -136,6 +136,34 @@ def test_two_jobs_of_one_stack_count_as_one_stack_everywhere(client: TestClient,
     assert "· 2 stacks" in client.get("/", headers=HTML).text
     (row,) = csv.DictReader(client.get("/regressions.csv").text.splitlines())
     assert row["stacks"] == "2"
+
+
+@pytest.fixture
+def two_jobs(engine: Engine) -> tuple[SlowStack, SlowStack]:
+    """Two jobs of one configuration: the first became 3 % slower, the second 9 %."""
+    with transaction(engine) as session:
+        less, more = (
+            make_slow_stack(session, stack="two", slow_pct=slow_pct, job=job)
+            for job, slow_pct in (("less", 3.0), ("more", 9.0))
+        )
+    return less, more
+
+
+def test_the_largest_of_several_changes_is_not_stated_of_the_first_run(
+    client: TestClient, engine: Engine, make: Make, two_jobs: tuple[SlowStack, SlowStack]
+) -> None:
+    less, more = two_jobs
+    number = make([less, more], worst_delta_pct=9.0)
+    page = client.get(f"/regressions/{number}").text
+    assert f"Up to 9.0\u202f% slower on 2 jobs since run #{less.since}" in page
+    assert "Up to 9.0\u202f% slower" in client.get("/regressions", headers=HTML).text
+    assert "up to 9.0\u202f% slower" in client.get("/", headers=HTML).text
+    with transaction(engine) as session:
+        keep_alarms(session, {job.runs[-1]: {"step_time_ms": number} for job in two_jobs})
+        for job, pct in zip(two_jobs, (3.0, 9.0), strict=True):
+            for run in (job.since, job.runs[-1]):
+                (own,) = regressions_of(session, run)
+                assert own.delta_pct == pytest.approx(pct, abs=0.01), run
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

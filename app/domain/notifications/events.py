@@ -129,14 +129,19 @@ def regression_notification(
     metric: str,
     cause: str,
     delta_pct: float | None,
+    is_up_to: bool,
     hours_per_day: float | None,
     stacks: Sequence[tuple[str, str]],
     note: str,
     at: datetime,
 ) -> Notification:
-    """Return the notification about a regression. `stacks`: keys and names of the affected stacks."""
+    """Return the notification about a regression. `stacks`: keys and names of the affected stacks.
+
+    `is_up_to`: `delta_pct` is the largest of several changes.
+    """
     figure = _METRICS.get(metric, metric.replace("_", " "))
-    size = "" if delta_pct is None else f": {figure} {change_text(delta_pct, None, None, metric).figure}"
+    up_to = "up to " if is_up_to else ""
+    size = "" if delta_pct is None else f": {figure} {up_to}{change_text(delta_pct, None, None, metric).figure}"
     names = [name for _, name in stacks]
     more = f" and {plural(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
     where = f"Where: {', '.join(names[:_MOST_STACKS])}{more}." if names else ""
