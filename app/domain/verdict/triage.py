@@ -82,7 +82,7 @@ def members_by_job(
 def is_up_to(worst: float | None, changes: Iterable[float | None]) -> bool:
     """Return whether `worst` is the largest of several changes in percent, so that texts say `up to` before it.
 
-    Else the first slow run, which pages name beside it, would seem to have changed that much.
+    Else the first slow run, which pages also name, would seem to have changed that much.
     """
     return worst is not None and any(change is not None and round(change, 1) < round(worst, 1) for change in changes)
 
