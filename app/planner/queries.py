@@ -258,10 +258,10 @@ def _behind(offer: Offer, best: Offer) -> str:
     if len(times) < 2 or times[0] / times[1] - 1 >= _SAME:
         return ""
     if offer.layout.etp > best.layout.etp:
-        return " Splits experts by ETP."
+        return " Ranked lower: splits experts by ETP."
     if offer.layout.expert_group > best.layout.expert_group and times[0] < times[1]:
-        return " Larger expert group."
-    return " Larger TP." if offer.layout.tp > best.layout.tp else ""
+        return " Ranked lower: larger expert group."
+    return " Ranked lower: larger TP." if offer.layout.tp > best.layout.tp else ""
 
 
 def measured_time(offer: Offer, request: PlanRequest) -> str:

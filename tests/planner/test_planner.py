@@ -149,7 +149,7 @@ def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(cl
     assert ("optimizer states in host memory" in best) is (first["optimizer_offload"] > 0)
     for offer, article in zip(offers[1:], best.split("<article")[2:], strict=True):
         is_tie = offer["prediction"]["step_time_s"] == pytest.approx(first["step_time_s"], rel=0.01)
-        assert ("Larger TP" in article) is (is_tie and offer["tp"] > offers[0]["tp"])
+        assert ("Ranked lower: larger TP" in article) is (is_tie and offer["tp"] > offers[0]["tp"])
     assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
     assert "GEMMs take" in text[text.index('id="offers"') :]
     assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
