@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from sqlalchemy import ColumnElement, tuple_
+from sqlalchemy import ColumnElement, and_, tuple_
 from sqlmodel import Session, col
 
 from app.domain.naming import without_common
@@ -103,36 +103,38 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
     def read(stack_key: str, newest: int, *conditions: ColumnElement[bool]) -> list[StackRun]:
         return stack_runs(session, project_id, stack_key, *conditions, with_metrics=False, newest=newest)
 
-    def of(config_key: str) -> ColumnElement[bool]:
-        # Of the same launches only: other configurations of the stack may have another speed.
-        return not_looked_up(col(RunRow.config_key)) == config_key
+    def of(config_key: str, job: str) -> ColumnElement[bool]:
+        # Of the same launches only: other configurations and jobs of the stack may have another speed.
+        of_config = not_looked_up(col(RunRow.config_key)) == config_key
+        return and_(of_config, not_looked_up(col(RunRow.job)).in_((job, ""))) if job else of_config
 
     position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
     earlier = position < (first.ordered_at, first.run_id)
-    before = read(first.stack_key, MOST_BEFORE, of(first.config_key), earlier)
+    before = read(first.stack_key, MOST_BEFORE, of(first.config_key, first.job), earlier)
     drawn = [(run, 0) for run in before]
     for index, member in enumerate(job.stacks):
         later = position >= (member.ordered_at, member.run_id)
-        after = read(member.stack_key, MOST_AFTER, of(member.config_key), later)
+        after = read(member.stack_key, MOST_AFTER, of(member.config_key, member.job), later)
         if all(run.id != member.run_id for run in after):
             after = [*read(member.stack_key, 1, col(RunRow.id) == member.run_id), *after]
         drawn += [(run, index) for run in after]
     if is_upgrade or sum(run.makes_levels for run in before) < FEWEST_BEFORE:
-        for stack_key, config_key in _compared_with(session, first):
+        for stack_key, config_key, of_job in _compared_with(session, first):
             if (stack_key, config_key) != (first.stack_key, first.config_key):
-                drawn += [(run, _BEFORE_IT) for run in read(stack_key, MOST_BEFORE, of(config_key), earlier)]
-    return sorted(drawn, key=lambda pair: (pair[0].ordered_at, pair[0].id))
+                drawn += [(run, _BEFORE_IT) for run in read(stack_key, MOST_BEFORE, of(config_key, of_job), earlier)]
+    once = {run.id: (run, stack) for run, stack in drawn}.values()
+    return sorted(once, key=lambda pair: (pair[0].ordered_at, pair[0].id))
 
 
-def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str, str]]:
-    """Return stack key and config key of the runs that the first slow run was compared with."""
+def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str, str, str]]:
+    """Return stack key, config key and job of the runs that the first slow run was compared with."""
     verdict = current_verdict(session, member.run_id)
     if verdict is None:
         return []
     document = verdict.document
     ids = [int(run) for run in (*document.baseline, *(document.upgrade.runs if document.upgrade else ()))]
-    chosen = select_any(RunRow.stack_key, RunRow.config_key).where(col(RunRow.id).in_(ids)).distinct()
-    return [(row.stack_key, row.config_key) for row in session.execute(chosen)]
+    chosen = select_any(RunRow.stack_key, RunRow.config_key, RunRow.job).where(col(RunRow.id).in_(ids)).distinct()
+    return [(row.stack_key, row.config_key, row.job) for row in session.execute(chosen)]
 
 
 def _points(

@@ -322,7 +322,7 @@ def _regression(
 def _member(row: Row[Any], title: str, follows: str, *, is_once: bool) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
     return RegressionMember(
-        run_id=member.run_id, run_name=row.name, branch=row.branch, commit=row.commit,
+        run_id=member.run_id, run_name=row.name, job=row.job, branch=row.branch, commit=row.commit,
         ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,

@@ -26,6 +26,7 @@ class RegressionMember:
 
     run_id: int
     run_name: str
+    job: str
     branch: str
     commit: str
     ordered_at: datetime

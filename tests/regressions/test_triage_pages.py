@@ -166,6 +166,13 @@ def test_the_largest_of_several_changes_is_not_stated_of_the_first_run(
                 assert own.delta_pct == pytest.approx(pct, abs=0.01), run
 
 
+def test_each_row_of_the_chart_has_the_runs_of_its_own_job(
+    client: TestClient, make: Make, two_jobs: tuple[SlowStack, SlowStack]
+) -> None:
+    points = spec_of(client, f"/regressions/{make(two_jobs, worst_delta_pct=9.0)}/chart")["points"]
+    assert sorted(point["id"] for point in points) == sorted(run for job in two_jobs for run in job.runs)
+
+
 @pytest.mark.parametrize("is_moved", [False, True])
 def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
     client: TestClient, engine: Engine, make: Make, is_moved: bool
