@@ -46,7 +46,7 @@ def shortened(text: str, most: int) -> str:
 
 def name_end(name: str, least: int = 28, most: int = 44) -> int:
     """Return the length of the end of a long name that stays in sight: at least `least`, from the start of a word."""
-    start = max(name.rfind(separator, 0, len(name) - least) for separator in (" ", "_", "-", "/"))
+    start = 1 + max(name.rfind(separator, 0, len(name) - least) for separator in (" ", "_", "-", "/"))
     return len(name) - start if len(name) - start <= most else least
 
 

@@ -14,7 +14,7 @@ from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
 from app.domain.naming import TitledStack, short_names, stack_names, stack_title
 from app.domain.numbers import THIN, Figure, change_text, days_text, gain_change, gpu_hours, signed, with_sign
 from app.domain.run import Metric, Stated, Value
-from app.domain.text import COMMIT, RANGE, commit_address, range_address, read_template, shortened
+from app.domain.text import COMMIT, RANGE, commit_address, name_end, range_address, read_template, shortened
 from app.web import templating
 from app.web.templating import environment
 
@@ -396,3 +396,9 @@ def test_a_period_names_months_and_years_where_they_differ(
     first: tuple[int, int, int], last: tuple[int, int, int], text: str
 ) -> None:
     assert days_text(datetime(*first, tzinfo=UTC), datetime(*last, tzinfo=UTC)) == text
+
+
+def test_the_end_of_a_long_name_starts_with_a_word() -> None:
+    name = "mcore_te_tp2_pp1_te_8experts2parallel_overlap_grad_reduce_param_gather_groupedGEMM dgx_gb200 2026-08-15"
+    assert name[-name_end(name) :] == "groupedGEMM dgx_gb200 2026-08-15"
+    assert name_end("x" * 90) == 28
