@@ -84,7 +84,11 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
         change = change_text(past.median_pct, past.low_pct, past.high_pct)
         yield f"{plural(past.n, 'A/B')} here: {change.figure}" + (f" ({change.interval})" if past.n > 1 else "")
     if (elsewhere := ranked.elsewhere) and elsewhere.n:
-        yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well"
+        if elsewhere.undecided == elsewhere.n:
+            yield f"{plural(elsewhere.n, 'other stack')} undecided"
+        else:
+            tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
+            yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
     if not ranked.past and not ranked.elsewhere:
         yield "no evidence yet"
 

@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.domain.verdict.evidence import RankedSuspect
+from app.regressions.suspects import NamedSuspect, suspect_cards
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow
 from app.storage.verdicts import current_verdict
@@ -136,6 +137,24 @@ def test_a_commit_beside_an_upgrade_in_the_same_stacks_is_only_possible(session:
     assert commit is not None
     assert len(commit.moved) == 1
     assert (result["container"].support, result["commit"].support) == ("supported", "open")
+
+
+@pytest.mark.parametrize(
+    ("other_ms", "support", "text"),
+    [(400.0, "unlikely", "0 of 1 other stack moved as well"), (404.0, "open", "1 other stack undecided")],
+)
+def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_does_not(
+    session: Session, other_ms: float, support: str, text: str
+) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    slow = one_more(session, 440.0, seq_len=2048)
+    one_more(session, other_ms, seq_len=4096)
+    commit = suspects(session, slow)["commit"]
+    assert commit.support == support
+    (card,) = suspect_cards([NamedSuspect(commit, "stack", slow, "f" * 40, None)], "", may_plan=False)
+    assert card.evidence == (text,)
+    assert card.label == {"unlikely": "unlikely", "open": "possible"}[support]
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:

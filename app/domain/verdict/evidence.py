@@ -22,8 +22,6 @@ EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
 AGREE = 0.75
 """Share of the A/Bs that must have changed in the direction of the change; else their median is of no use."""
-FEWEST_STILL = 2
-"""A single unchanged stack may not use the suspected code; two or more are a hint."""
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 
@@ -190,10 +188,9 @@ def _vote_of_past(change: float | None, past: PastResults | None) -> int:
 def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
     if elsewhere is None:
         return 0
-    moved, still = len(elsewhere.moved), len(elsewhere.still)
-    if 2 * moved > elsewhere.n:
+    if 2 * len(elsewhere.moved) > elsewhere.n:
         return 1
-    return -1 if moved == 0 and still >= FEWEST_STILL else 0
+    return -1 if elsewhere.still and not elsewhere.moved else 0
 
 
 def _sentences(past: PastResults | None, elsewhere: OtherStacks | None) -> tuple[str, ...]:
