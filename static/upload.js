@@ -87,8 +87,7 @@ function uploads(form) {
     if (isUnread) button.textContent = "Upload without figures";
     for (const field of fields) {
       const name = $("input", field).name;
-      if (isUnread) field.hidden = !isFilled(field);
-      else field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
+      field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
     }
     ask.hidden = fields.every((field) => field.hidden);
     if (!ask.hidden && logs.length) recognised.textContent += " Not in the log:";

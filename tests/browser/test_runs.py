@@ -131,7 +131,6 @@ def test_a_file_that_is_no_log_is_not_proposed_for_upload(open_page: OpenPage) -
     expect(page.locator("[data-recognised]")).to_contain_text("no known log")
     send = page.get_by_role("button", name="Upload without figures")
     expect(send).not_to_have_class(re.compile("primary"))
-    expect(page.get_by_label("Cluster")).to_be_hidden()
     page.locator("h1").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])
     expect(page.get_by_role("button", name="Upload 2 files")).to_have_class(re.compile("primary"))
 
@@ -163,12 +162,12 @@ def test_an_error_is_shown_at_its_field_and_the_file_stays_chosen(open_page: Ope
         {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}
     )
     page.get_by_label("GPUs", exact=True).fill("-8")
-    page.get_by_role("button", name="Upload 1 file").click()
+    page.get_by_role("button", name="Upload without figures").click()
     expect(page.get_by_label("GPUs", exact=True)).to_have_attribute("aria-invalid", "true")
     expect(page.get_by_label("GPUs", exact=True)).to_be_focused()
     expect(page.get_by_label("Chosen files")).to_contain_text("kept.log")
     page.get_by_label("GPUs", exact=True).fill("8")
-    page.get_by_role("button", name="Upload 1 file").click()
+    page.get_by_role("button", name="Upload without figures").click()
     page.wait_for_url(re.compile(r"/runs/\d+$"))
     expect(page.locator(".badge", has_text="unread").first).to_be_visible(timeout=90_000)
 
