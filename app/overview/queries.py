@@ -4,7 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -14,6 +14,7 @@ from sqlmodel import Session, col
 
 from app.domain.text import short_cause
 from app.domain.verdict.triage import SumOfCosts, is_up_to, members_by_job
+from app.domain.verdict.words import side_text
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
@@ -27,6 +28,7 @@ from app.storage.runs import (
     filter_values,
     runs_by_id,
 )
+from app.storage.suspect_evidence import first_suspect
 from app.storage.tables import (
     GoldenProposalRow,
     ProjectRow,
@@ -178,7 +180,22 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         )
         for number, own in members.items()
     }
-    return tuple(_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
+    items = (_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
+    return tuple(
+        replace(item, cause=_suspect(session, row, jobs.get(row.id, [])))
+        for item, (row, _) in zip(items, rows, strict=True)
+    )
+
+
+def _suspect(session: Session, row: RegressionRow, jobs: Sequence[Sequence[Row[Any]]]) -> str:
+    """Return the first suspect of the regression's page if it is likely and another one than the cause; else that."""
+    ranked = first_suspect(session, row.kind, row.metric, [job[0].id for job in jobs])
+    difference = ranked.suspect.difference if ranked and ranked.support == "supported" else None
+    name, _, rest = row.cause_key.partition(":")
+    if difference is None or difference.axis == name or difference.field == rest.partition(":")[0]:
+        return short_cause(row.cause)
+    before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
+    return short_cause(f"{difference.axis.capitalize()}: {before} -> {after}.")
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -50,7 +50,7 @@ from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.suspect_evidence import document_of_member, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
@@ -234,8 +234,8 @@ class RegressionView:
         verdict = current_verdict(self._session, run_id)
         document = verdict.document if verdict else None
         upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None
-        if document and upgrade and document.comparability:  # the run also has a baseline, which does not show it
-            document = replace(document, comparability=None, contrast=upgrade, suspects=())
+        if document:
+            document = document_of_member(document, self.regression.kind)
         return JobView(
             job=job,
             cost=cost,

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from app.domain.verdict.evidence import (
     PastResults,
     RankedSuspect,
     StackMove,
+    better_supported,
     change_pct,
     other_stacks,
     past_results,
@@ -41,6 +42,7 @@ from app.storage.tables import (
     VerdictRow,
     select_any,
 )
+from app.storage.verdicts import current_verdict
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
@@ -74,6 +76,29 @@ def suspects_with_evidence(
     return rank_suspects(
         change_pct(document), [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
     )
+
+
+def first_suspect(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> RankedSuspect | None:
+    """Return the suspect that the page of a regression shows first. `run_ids`: the first slow run of each job."""
+    best: dict[tuple[str, str, str], RankedSuspect] = {}
+    for run_id in run_ids:
+        if verdict := current_verdict(session, run_id):
+            for item in suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric):
+                difference = item.suspect.difference
+                sides = (value_text(difference.a), value_text(difference.b)) if difference else ("", "")
+                change = (item.suspect.field, *sides)
+                best[change] = better_supported(best.get(change, item), item)
+    first, *others = best.values() or (None,)
+    for other in others:
+        first = better_supported(first, other) if first and other else first
+    return first
+
+
+def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:
+    """Return the verdict as a regression shows it: after an upgrade a baseline does not show the change."""
+    if kind != "upgrade" or document.upgrade is None or document.comparability is None:
+        return document
+    return replace(document, comparability=None, contrast=document.upgrade, suspects=())
 
 
 def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:

@@ -9,9 +9,10 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.domain.verdict.evidence import RankedSuspect
+from app.overview.queries import needs_attention
 from app.regressions.suspects import NamedSuspect, suspect_cards
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack
 
@@ -137,6 +138,31 @@ def test_a_commit_beside_an_upgrade_in_the_same_stacks_is_only_possible(session:
     assert commit is not None
     assert len(commit.moved) == 1
     assert (result["container"].support, result["commit"].support) == ("supported", "open")
+
+
+def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    one_more(session, 440.0, day=1, commit="e" * 40, seq_len=4096)
+    slow = one_more(session, 440.0, day=2, commit="f" * 40, seq_len=2048)
+    run = session.get_one(RunRow, slow)
+    regression = RegressionRow(
+        project_id=run.project_id, kind="run", cause_key="upgrade:container:x", metric="step_time_ms",
+        cause="Upgrade of the container: a -> b.", opened_at=LATER, changed_at=LATER,
+    )  # fmt: skip
+    session.add(regression)
+    session.flush()
+    session.add(
+        RegressionMemberRow(
+            regression_id=regression.id, run_id=slow, stack_key=run.stack_key, config_key=run.config_key,
+            joined_at=LATER,
+        )
+    )  # fmt: skip
+    session.flush()
+    assert suspects(session, slow)["commit"].support == "supported"
+    causes = [item.cause for item in needs_attention(session, "").items]
+    assert causes
+    assert all(cause.startswith("Code: ") for cause in causes), causes
 
 
 @pytest.mark.parametrize(

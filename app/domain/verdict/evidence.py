@@ -149,6 +149,10 @@ def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> boo
     return {move.stack_key for move in code.elsewhere.moved} <= explained
 
 
+def better_supported(first: RankedSuspect, second: RankedSuspect) -> RankedSuspect:
+    return min(first, second, key=lambda item: _ORDER.index(item.support))
+
+
 def value_text(stated: Stated | None) -> str:
     """Return a side of a difference as it is stored with a verdict, for later lookups."""
     return "" if stated is None else shown(stated.value)[:MOST_VALUE]
