@@ -87,7 +87,7 @@ class LeaderboardIndex:
             return f"No ranking yet in {boards}."
         ties = sum(cell.outcome == "tie" for cell in self._cells)
         leaders = some_of([f"{name} on {count:,}" for name, count in decided])
-        tied = f", {ties:,} without a clear winner" if ties else ""
+        tied = f", {ties:,} undecided" if ties else ""
         return f"Fastest: {leaders}{tied}. {boards}."
 
     def columns(self, rows: Iterable[FamilyRow]) -> list[int]:

@@ -72,7 +72,7 @@ def off_scale_note(values: Sequence[float]) -> str:
     ordered = sorted(values, reverse=True)
     texts = [significant(value) for value in ordered]
     shown = "; ".join(texts) if len(texts) <= _MOST_NAMED else f"{texts[-1]} to {texts[0]}"
-    return f"{plural(len(texts), 'iteration')} off scale, on top: {shown}."
+    return f"{len(texts):,} off scale: {shown}."
 
 
 def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) -> None:

@@ -116,9 +116,9 @@ def test_every_mark_is_at_its_value_or_shows_it_as_text(values: list[float], log
 
 
 def test_the_note_names_the_values_off_the_scale_and_of_many_the_ends() -> None:
-    note = "3 iterations off scale, on top: 29,934; 4,166; 3,900."
+    note = "3 off scale: 29,934; 4,166; 3,900."
     assert off_scale_note([4_166.0, 29_934.0, 3_900.0]) == note
-    assert off_scale_note([float(100 + k) for k in range(30)]) == "30 iterations off scale, on top: 100.0 to 129.0."
+    assert off_scale_note([float(100 + k) for k in range(30)]) == "30 off scale: 100.0 to 129.0."
 
 
 def test_colours_are_tokens_of_the_stylesheet() -> None:

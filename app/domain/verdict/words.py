@@ -66,7 +66,7 @@ def no_regression_because(document: VerdictDocument) -> str:
     if document.raises_regression:
         return "The reference job is slower as well, so this opens no regression."
     if document.comparability.kind != "verdict":
-        return "The baseline has another configuration, so this is an A/B: it names suspects and opens no regression."
+        return "The configuration changed, so this is an A/B and opens no regression."
     return "The baseline is of another job, so this opens no regression."
 
 
