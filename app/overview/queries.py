@@ -20,6 +20,7 @@ from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
+from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import (
     ENDED_BADLY,
     RunListItem,
@@ -182,14 +183,27 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     }
     items = (_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
     return tuple(
-        replace(item, cause=_suspect(session, row, jobs.get(row.id, [])))
+        replace(item, cause=_cause_of(session, row, jobs.get(row.id, [])))
         for item, (row, _) in zip(items, rows, strict=True)
     )
 
 
-def _suspect(session: Session, row: RegressionRow, jobs: Sequence[Sequence[Row[Any]]]) -> str:
-    """Return the first suspect of the regression's page if it is likely and another one than the cause; else that."""
-    ranked = first_suspect(session, row.kind, row.metric, [job[0].id for job in jobs])
+_MOST_JOBS = 8
+"""Jobs of a regression whose suspects are read."""
+_causes: UntilRankedAgain[str] = UntilRankedAgain(1000)
+
+
+def _cause_of(session: Session, row: RegressionRow, jobs: Sequence[Sequence[Row[Any]]]) -> str:
+    """Return the first suspect of the regression's page if it is likely and another one than the cause; else that.
+
+    Remembered until a stack is ranked again, because the evidence of other stacks takes long to read.
+    """
+    runs = tuple(job[0].id for job in jobs[:_MOST_JOBS])
+    return _causes.get(session, (row.id, row.cause, runs), lambda: _read_cause(session, row, runs))
+
+
+def _read_cause(session: Session, row: RegressionRow, run_ids: Sequence[int]) -> str:
+    ranked = first_suspect(session, row.kind, row.metric, run_ids)
     difference = ranked.suspect.difference if ranked and ranked.support == "supported" else None
     name, _, rest = row.cause_key.partition(":")
     if difference is None or difference.axis == name or difference.field == rest.partition(":")[0]:
