@@ -117,14 +117,19 @@ def lead_sentence(board: Board) -> str:
     time = f"{step_time(first.step_time_ms.value)} per step"
     if board.reading == "tie":
         among = [pair for pair in board.comparisons if {pair.first, pair.second} <= set(board.leaders)]
-        state = "equal" if all(pair.outcome == "equal" for pair in among) else "not decided"
-        return f"{listed(board.leaders)} are {state}{_gains_of_leaders(board)}: {time}"
+        return f"{_tied(board.leaders, among)}{_gains_of_leaders(board)}: {time}"
     comparison = first.gain.comparison if first.gain else None
     if comparison is None:
         return f"{first.dispatcher} is fastest: {time}"
     if comparison.tie:
-        return f"{first.dispatcher} and {comparison.second} are {tie_text(comparison)}: {time}"
+        return f"{_tied((first.dispatcher, comparison.second), (comparison,))}: {time}"
     return f"{first.dispatcher} is {gain_change(comparison.gain_pct).than} {comparison.second}: {time}"
+
+
+def _tied(names: Sequence[str], pairs: Iterable[PairwiseComparison]) -> str:
+    """Return `deepep and hybridep are equal` if all pairs were shown to be within 2 %."""
+    is_equal = all(pair.outcome == "equal" for pair in pairs)
+    return f"{listed(names)} are equal" if is_equal else f"Undecided between {listed(names)}"
 
 
 def _gains_of_leaders(board: Board) -> str:
@@ -160,7 +165,7 @@ def published_range(points: Sequence[Reference]) -> str:
 
 
 def _basis(board: Board) -> str:
-    """Return `14 runs, 31 Aug to 12 Sep`; empty without dates."""
+    """Return `14 runs, 2026-08-31 to 2026-09-12`; empty without dates."""
     stretch = board.stretch
     if stretch is None:
         return ""
@@ -190,12 +195,9 @@ def _gain(entry: Entry) -> str:
         return ""
     comparison = entry.gain.comparison
     change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
-    return change.text + (f", {tie_text(comparison)}" if comparison.tie else "")
-
-
-def tie_text(comparison: PairwiseComparison) -> str:
-    """Return whether a pair without a winner was shown to be within 2 %."""
-    return "equal" if comparison.outcome == "equal" else "not decided"
+    if not comparison.tie:
+        return change.text
+    return f"{change.text}, {'equal' if comparison.outcome == 'equal' else 'undecided'}"
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:
