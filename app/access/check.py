@@ -55,9 +55,8 @@ from app.web.identity import (
 )
 from app.web.templating import asked_by_part, render_error
 
-# --- Answers to callers without permission: 401 or the log-in page, 403 that names what is missing, 404.
-
-# --- The sentence for a user: their role, the role that is needed, and who can grant it.
+# --- Answers to callers without permission: 401 or the log-in page, 403 that names what is missing, 404. The
+# sentence for a user has their role, the role that is needed, and who can grant it.
 
 _DOES = {
     Action.READ: "read {}",

@@ -14,7 +14,6 @@ import structlog
 from sqlalchemy import Engine, make_url
 from sqlmodel import Session
 
-from app.domain.access import passwords
 from app.domain.access.passwords import problem_with
 from app.domain.access.principal import Role, Scope
 from app.domain.text import one_line
@@ -340,6 +339,6 @@ def _password(name: str) -> str:
                 raise InvalidChange("The passwords do not match. Nothing was changed.")
         else:
             password = sys.stdin.readline().rstrip("\r\n")
-    if problem := passwords.problem_with(password, name):
+    if problem := problem_with(password, name):
         raise InvalidChange(f"The password {problem}. Nothing was changed.")
     return password

@@ -260,7 +260,6 @@ def chosen_runs(session: Session, numbers: Sequence[str]) -> SideSelection:
 MOST_PAIRS = 4
 _LOOKED_AT, _MOST_CANDIDATES, _MOST_MEASURED = 400, 24, 8
 _LONGEST_NAME = 56
-_UNDECIDED = ", inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,16 +274,18 @@ class RunPair:
     matched: bool
     address: str
 
-    def effect(self, session: Session) -> str:
-        """Return the change of step time as the comparison of both runs has it; empty if it cannot be measured."""
+    def effect(self, session: Session) -> tuple[str, bool]:
+        """Return the change of step time as the comparison of both runs has it, and whether it is decided.
+
+        The change is empty if it cannot be measured.
+        """
         measured = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides.measured
         if measured is None or measured.step_time is None:
-            return ""
-        figure = f"B {change_text(measured.step_time.delta_pct).figure}"
-        return figure + _UNDECIDED if shows_no_difference(measured.step_time) else figure
+            return "", False
+        return f"B {change_text(measured.step_time.delta_pct).figure}", not shows_no_difference(measured.step_time)
 
 
-def recent_pairs(session: Session) -> tuple[tuple[RunPair, str], ...]:
+def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
     """Return pairs of runs that follow each other on a stack with different knobs, each with its effect.
 
     Matched A/Bs with a result come first; projects take turns, so that the newest does not fill the list.
@@ -307,8 +308,8 @@ def recent_pairs(session: Session) -> tuple[tuple[RunPair, str], ...]:
     names = {row.id: shortened(row.name, _LONGEST_NAME) for row in rows}
     pairs = [pair for a, b in in_turn if (pair := _pair(a, b, records, names)) is not None]
     pairs = sorted(pairs, key=lambda pair: not pair.matched)[:_MOST_MEASURED]
-    measured = [(pair, pair.effect(session)) for pair in pairs]
-    measured.sort(key=lambda item: (not item[0].matched, not item[1], item[1].endswith(_UNDECIDED)))
+    measured = [(pair, *pair.effect(session)) for pair in pairs]
+    measured.sort(key=lambda item: (not item[0].matched, not item[1], not item[2]))
     return tuple(measured[:MOST_PAIRS])
 
 
@@ -491,7 +492,7 @@ class Picker:
         return suggested_runs(self._session, self.selection, side)
 
     @property
-    def pairs(self) -> tuple[tuple[RunPair, str], ...]:
+    def pairs(self) -> tuple[tuple[RunPair, str, bool], ...]:
         return recent_pairs(self._session) if self._offer_pairs and not self.selection.runs else ()
 
     @property

@@ -167,6 +167,13 @@ def days_text(first: datetime, last: datetime) -> str:
     return f"{start} to {end.day} {end:%b}"
 
 
+def round_step(span: float, most: int) -> float:
+    """Return the smallest step of 1, 2 or 5 times a power of ten that `span` has at most `most` of."""
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+
+
 def short_commit(commit: str) -> str:
     return commit[:8]
 

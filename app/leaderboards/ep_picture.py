@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from app.domain.numbers import THIN, TimeUnit, step_time, time_unit_of
+from app.domain.numbers import THIN, TimeUnit, round_step, step_time, time_unit_of
 from app.domain.ranking.matrix import EpMatrix
 from app.domain.ranking.standings import Interval
 
@@ -98,9 +98,7 @@ def _ends(result: Interval) -> tuple[float, float]:
 
 def round_ticks(low: float, high: float) -> list[float]:
     """Return the round step times in the range."""
-    rough = (high - low) / _TICKS
-    size = 10.0 ** math.floor(math.log10(rough))
-    step = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough)
+    step = round_step(high - low, _TICKS)
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

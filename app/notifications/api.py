@@ -174,8 +174,8 @@ def create_receiver(
     number, secret = add_receiver(engine, settings, slug, spec)
     response.headers["Location"] = f"/api/v1/projects/{slug}/receivers/{number}"
     response.headers["Cache-Control"] = "no-store"
-    made = _read(engine, slug, number)
-    return NewReceiverOut.from_values(made, made.subscription, secret=secret)
+    added = _read(engine, slug, number)
+    return NewReceiverOut.from_values(added, added.subscription, secret=secret)
 
 
 @router.get("/receivers/{receiver_id}", responses=documented(404, 422))

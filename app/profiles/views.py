@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from app.domain.numbers import plural
+from app.domain.numbers import plural, round_step
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
@@ -131,8 +131,7 @@ def time_axis(window_ms: float) -> TimeAxis:
     if window_ms <= 0:
         return TimeAxis("ms", ())
     unit, total = ("s", window_ms / 1000) if window_ms >= _SECONDS_FROM_MS else ("ms", window_ms)
-    power = 10.0 ** math.floor(math.log10(total / _MOST_TICKS))
-    step = next(power * factor for factor in (1, 2, 5, 10) if total / (power * factor) <= _MOST_TICKS)
+    step = round_step(total, _MOST_TICKS)
     count = int(total / step) + 1
     every = math.ceil(count / _MOST_NARROW_TICKS)
     return TimeAxis(unit, tuple((100 * k * step / total, f"{k * step:,.6g}", k % every == 0) for k in range(count)))

@@ -1,7 +1,7 @@
 """A regression as pages and the API show it, with the stack and first slow run of each member."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -134,15 +134,19 @@ class Regression:
         return self.proposal == "fixed" or self.shown_state == "fixed"
 
     @property
+    def slow_jobs(self) -> Sequence[SlowJob]:
+        """Return the jobs that are still slow; all of them if none is."""
+        return [job for job in self.jobs if not job.is_back] or self.jobs
+
+    @property
     def is_up_to(self) -> bool:
-        """Return whether its change is the largest of several: of the jobs that are still slow, or of all."""
-        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
-        return is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in jobs))
+        """Return whether its change is the largest of several of its slow jobs."""
+        return is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in self.slow_jobs))
 
     @property
     def is_once(self) -> bool:
-        """Return whether it rests on a single run: of the jobs that are still slow, or of all if none is."""
-        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
+        """Return whether it rests on a single run of its slow jobs."""
+        jobs = self.slow_jobs
         return len(jobs) == 1 and jobs[0].is_once
 
     @property
@@ -152,9 +156,10 @@ class Regression:
 
     @property
     def since(self) -> RegressionMember | None:
-        """Return the earliest first slow run of the jobs that are still slow; of all jobs if none is."""
-        jobs = [job for job in self.jobs if not job.is_back] or self.jobs
-        return min((job.first for job in jobs), key=lambda first: (first.ordered_at, first.run_id), default=None)
+        """Return the earliest first slow run of its slow jobs."""
+        return min(
+            (job.first for job in self.slow_jobs), key=lambda first: (first.ordered_at, first.run_id), default=None
+        )
 
     @property
     def shown_state(self) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 from statistics import median
 from typing import Any, Literal
 
@@ -88,10 +89,7 @@ def first_suspect(session: Session, kind: str, metric: str, run_ids: Sequence[in
                 sides = (value_text(difference.a), value_text(difference.b)) if difference else ("", "")
                 change = (item.suspect.field, *sides)
                 best[change] = better_supported(best.get(change, item), item)
-    first, *others = best.values() or (None,)
-    for other in others:
-        first = better_supported(first, other) if first and other else first
-    return first
+    return reduce(better_supported, best.values()) if best else None
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:
