@@ -513,7 +513,7 @@ def list_runs(
     chosen = table_format(request)
     if chosen != "json":
         return table_answer(chosen, RUN_COLUMNS, run_rows(engine, query), "runs")
-    return RunListOut.of(find_runs(session, query))
+    return RunListOut.model_validate(find_runs(session, query))
 
 
 class Completions(BaseModel):

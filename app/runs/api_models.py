@@ -1,17 +1,16 @@
 """Types of the API's runs; `docs/api.md` describes them. Fields may be added but not changed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from fastapi import Path
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
-from app.domain.run import LineExample, Metric, Slice, Source, Timer, Value
-from app.storage.database import ListPage
-from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile, RunListItem
+from app.domain.run import LineExample, Slice, Source, Timer, Value
+from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile
 from app.web.dependencies import ApiValue
 
 # --- Details of a run: failures, active settings, timers, fields to supply.
@@ -134,6 +133,14 @@ class MetricOut(ApiValue):
     note: str = ""
 
 
+def _with_every_metric(metrics: Any) -> dict[str, Any]:
+    return {name: metrics.get(name) for name in METRICS}
+
+
+MetricsOut = Annotated[dict[str, MetricOut | None], BeforeValidator(_with_every_metric)]
+"""All headline figures in canonical order, with None for those that the run does not have."""
+
+
 class FileOut(ApiValue):
     position: int
     kind: Literal["log", "config", "events"] = Field(description="By content: log, TensorBoard events, other document.")
@@ -172,12 +179,7 @@ class RunItemOut(ApiValue):
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     quarantine: str = Field(description="Reason of its quarantine; empty without one.")
     notes: str = Field(description="The first 200 characters of its notes.")
-    metrics: dict[str, MetricOut | None]
-
-    @classmethod
-    def of(cls, item: RunListItem) -> Self:
-        return cls.from_values(item, metrics=metrics_out(item.metrics))
-
+    metrics: MetricsOut
 
 class RunListOut(ApiValue):
     items: list[RunItemOut]
@@ -191,11 +193,6 @@ class RunListOut(ApiValue):
     )
     after: str = Field(description="Cursor of the next page, for the parameter `after`; empty on the last page.")
     before: str = Field(description="Cursor of the previous page, for the parameter `before`; empty on the first page.")
-
-    @classmethod
-    def of(cls, page: ListPage[RunListItem]) -> Self:
-        return cls.from_values(page, items=[RunItemOut.of(item) for item in page.items])
-
 
 class RunOut(ApiValue):
     id: int
@@ -225,7 +222,7 @@ class RunOut(ApiValue):
     config_key: str
     provisional: bool = Field(description="True when a field of the stack key is unknown.")
     steady_state: SteadyStateOut | None
-    metrics: dict[str, MetricOut | None] = Field(description="null with a reason in `warnings`.")
+    metrics: MetricsOut = Field(description="null with a reason in `warnings`.")
     health: dict[str, Any]
     evidence_level: str
     semantic_class: str
@@ -260,7 +257,6 @@ class RunOut(ApiValue):
             run,
             url=url,
             unknown_fields=unknown_fields(run.unknown),
-            metrics=metrics_out(run.metrics),
             files=[FileOut.of(file, run.id) for file in run.files],
         )
 
@@ -280,12 +276,3 @@ class LogLineOut(BaseModel):
 class LogOut(BaseModel):
     line_count: int
     lines: list[LogLineOut]
-
-
-def metrics_out(metrics: Mapping[str, Metric | None]) -> dict[str, MetricOut | None]:
-    """Return all headline figures in canonical order, with None for those that the run does not have."""
-    values = {name: metrics.get(name) for name in _METRIC_NAMES}
-    return {name: MetricOut.model_validate(metric) if metric else None for name, metric in values.items()}
-
-
-_METRIC_NAMES = tuple(METRICS)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, select, update
 from sqlalchemy.orm import aliased, joinedload
 from sqlmodel import Session, col
 
@@ -570,16 +570,21 @@ _LIST_COLUMNS = (
     RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
     _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
+    VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, RunAlarmRow.regression_id,
 )  # fmt: skip
 """Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
 
 
-def list_runs() -> Select[Any]:
-    """Return the select of list rows, to be restricted and ordered on RunRow and ProjectRow."""
-    of_projects = (
-        select_any(*_LIST_COLUMNS).select_from(RunRow).join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-    )
-    return of_projects.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+# Built once, because building it takes as much time as running it.
+_LIST_ROWS: Select[Any] = (
+    select_any(*_LIST_COLUMNS)
+    .select_from(RunRow)
+    .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
+    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+    .outerjoin(VerdictRow, and_(col(VerdictRow.run_id) == RunRow.id, col(VerdictRow.current)))
+    .outerjoin(RunAlarmRow, and_(col(RunAlarmRow.run_id) == RunRow.id, col(RunAlarmRow.metric) == "step_time_ms"))
+    .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
+)
 
 
 MOST_COUNTED = 10_000
@@ -610,30 +615,8 @@ def filter_values(session: Session, *names: str, project_id: int | None = None) 
 
 def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return these runs in the given order."""
-    rows = session.execute(list_runs().where(col(RunRow.id).in_(run_ids)))
-    compared = runs_of_abs(session, run_ids)
-    upgraded = _regressed_by_upgrade(session, run_ids)
-    by_id = {
-        row.id: list_item(row, ab=row.id in compared or row.purpose == "experiment", upgrade_pct=upgraded.get(row.id))
-        for row in rows
-    }
+    by_id = {row.id: _list_item(row) for row in session.execute(_LIST_ROWS, {"run_ids": list(run_ids)})}
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
-
-
-def _regressed_by_upgrade(session: Session, run_ids: Sequence[int]) -> dict[int, float]:
-    """Return the changes of the runs without a baseline that raised an alarm: an upgrade made them slower."""
-    chosen = (
-        select_any(RunAlarmRow.run_id, VerdictRow.delta_pct)
-        .join(VerdictRow, col(VerdictRow.run_id) == RunAlarmRow.run_id)
-        .where(
-            col(RunAlarmRow.run_id).in_(run_ids),
-            col(RunAlarmRow.metric) == "step_time_ms",
-            col(VerdictRow.current),
-            col(VerdictRow.decision) == "no_baseline",
-            col(VerdictRow.delta_pct) > 0,
-        )
-    )
-    return {row.run_id: row.delta_pct for row in session.execute(chosen)}
 
 
 def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
@@ -652,7 +635,9 @@ def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(session.execute(chosen).scalars())
 
 
-def list_item(row: Row[Any], *, ab: bool, upgrade_pct: float | None) -> RunListItem:
+def _list_item(row: Row[Any]) -> RunListItem:
+    # An upgrade made a run slower that has no baseline, but raised an alarm.
+    upgraded = row.regression_id is not None and row.decision == "no_baseline" and (row.delta_pct or 0) > 0
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
@@ -661,7 +646,9 @@ def list_item(row: Row[Any], *, ab: bool, upgrade_pct: float | None) -> RunListI
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
-        experiment_id=row.experiment_id, side=row.side or "", ab=ab, upgrade_pct=upgrade_pct,
+        experiment_id=row.experiment_id, side=row.side or "",
+        ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
+        upgrade_pct=row.delta_pct if upgraded else None,
     )  # fmt: skip
 
 
