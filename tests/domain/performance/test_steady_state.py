@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.domain.performance.steady_state import iteration_roles, readable_range, steady_state
+from app.domain.performance.steady_state import (
+    iteration_roles,
+    readable_range,
+    slope_is_within,
+    steady_state,
+    theil_sen_slope,
+)
 from app.domain.run import FloatArray, SteadyState, Window
 from tests.shared_papers import shared_folder
 
@@ -118,6 +124,15 @@ def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: 
 @pytest.mark.parametrize(("n", "short"), [(15, True), (16, False), (60, False)])
 def test_under_fifteen_iterations_a_window_is_short(n: int, short: bool) -> None:
     assert steady([9000.0] + [100.0] * (n - 1)).short == short
+
+
+@given(st.integers(15, 700), st.floats(-0.1, 0.1), st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_a_slope_is_within_a_limit_when_the_median_of_all_slopes_is(length: int, rise: float, seed: int) -> None:
+    values = np.random.default_rng(seed).normal(0, 0.01, length) + np.linspace(0, rise, length)
+    slope = abs(theil_sen_slope(values))
+    assert slope_is_within(values, slope + 0.01 / length)
+    assert not slope_is_within(values, slope * 0.999)
 
 
 @pytest.mark.parametrize("end", [103.0, 105.0, 97.0, 93.3])
