@@ -13,7 +13,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, ConfigRuns, Pair, UpgradeReport, compare_sides
-from app.storage.remembered import ContractValues
+from app.storage.remembered import ContractValues, Remembered
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.tables import (
@@ -94,6 +94,26 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
     if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
         counts = _counts_by_value(session, project, field)
     else:
+        counts = _counts_by_configuration(session, project)
+    sides: dict[str, list[RunRecord]] = {}
+    for record in full_records(session, list(counts)).values():
+        stated = record.contract.get(field)
+        if stated is not None and stated.value is not None:
+            sides.setdefault(shown(stated.value), []).append(record)
+    listed = [_side(value_text, configs, counts) for value_text, configs in sides.items()]
+    return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
+
+
+_counts = Remembered[Mapping[int, tuple[int, datetime]]](most=100)
+
+
+def _counts_by_configuration(session: Session, project: ProjectRow) -> Mapping[int, tuple[int, datetime]]:
+    """Return number and first position of runs by the newest of each configuration, the newest first."""
+    of_stacks = select_any(func.count(), func.sum(StackRow.revision), func.sum(StackRow.runs))
+    state = tuple(session.execute(of_stacks.where(col(StackRow.project_id) == project.id)).one())
+    question = (str(session.get_bind().engine.url), project.id)
+    counts = _counts.find(question, state)
+    if counts is None:
         newest = func.max(col(RunRow.id))
         grouped = (
             select_any(newest, func.count(), func.min(col(RunRow.ordered_at)))
@@ -102,13 +122,8 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
         )
         rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
         counts = {run: (n, aware(first)) for run, n, first in rows}
-    sides: dict[str, list[RunRecord]] = {}
-    for record in full_records(session, list(counts)).values():
-        stated = record.contract.get(field)
-        if stated is not None and stated.value is not None:
-            sides.setdefault(shown(stated.value), []).append(record)
-    listed = [_side(value_text, configs, counts) for value_text, configs in sides.items()]
-    return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
+        _counts.keep(question, state, counts)
+    return counts
 
 
 _info_values = ContractValues([name for name in UPGRADE_FIELDS if FIELDS[name].role == "info"], most=20_000)
