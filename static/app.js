@@ -39,10 +39,12 @@ async function showLine({ run, file, line }) {
 
 document.addEventListener("showline", (event) => showLine(event.detail));
 
-// Scroll the log to its highlighted line without moving the page.
+// Scroll the log to its highlighted line, the failure or the first iteration, without moving the page.
 function showInside(log) {
-  const line = $("li.chosen", log) ?? $('li.event a[href^="#failure"]', log);
-  if (line) log.scrollTop += line.getBoundingClientRect().top - log.getBoundingClientRect().top - log.clientHeight / 2;
+  const line = $("li.chosen", log) ?? $('li:has(a[href^="#failure"])', log);
+  const shown = line ?? $("li.read", log);
+  const above = line ? log.clientHeight / 2 : 60;
+  if (shown) log.scrollTop += shown.getBoundingClientRect().top - log.getBoundingClientRect().top - above;
 }
 
 function goTo(id) {

@@ -41,8 +41,13 @@ _ALIKE = 3.0
 """Rows share one scale while the widest range is at most this times the narrowest; else small changes look flat."""
 _TICKS = 6
 _BAND_ROOM = "max(1, scale('x', datum.to) - scale('x', datum.from) - 8)"
-_LETTERS = 32
-"""Letters of a name that a phone has room for."""
+_LETTERS, _WIDE_LETTERS = 32, 64
+"""Letters of a name that a phone has room for, and a wide page next to the change."""
+_NAME_ROOM = "width < 420 ? width : width - 7 * length(datum.figures) - 12"
+_NEEDED = "(6 * length(datum.text) + 12)"
+"""Pixels of the value of a mark off the scale."""
+_ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
+_ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
@@ -227,6 +232,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
                 _mark(point, places[_moment(point.run)], metric)
                 | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
+        _make_room([mark for mark in data["lane"] if mark["shown"] == lane], begin, end)
         data["levels"] += [line | {"shown": at(line["delta"])} for line in levels[k]]
         edges = {"line": second_line, "top": lane, "bottom": at(low)}
         data["bands"] += [band | edges for band in _clipped(_bands(row, places), begin, end)]
@@ -240,6 +246,13 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
         f"one row for each of {len(rows)} jobs. The table has the same values."
     )
     return spec
+
+
+def _make_room(marks: Sequence[dict[str, Any]], begin: float, end: float) -> None:
+    """Add to the marks off the scale of a row how far the next one on either side is, or the end of the axis."""
+    places = [begin, *(mark["at"] for mark in marks), end]
+    for mark, before, after in zip(marks, places, places[2:], strict=False):
+        mark |= {"before": before, "after": after}
 
 
 def _ranges(rows: Sequence[DrawnJob], reached: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
@@ -325,7 +338,7 @@ def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
-        "name": name,
+        "name": shortened(name, _WIDE_LETTERS),
         "short": shortened(name, _LETTERS),
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
@@ -392,6 +405,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     x = alt.X("at:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("shown:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     above = alt.expr(f"width < 420 || datum.is_moved ? -{_LINE} : 0")
+    of_name = {"align": "left", "color": charts.TEXT, "fontWeight": 600, "dy": above, "limit": alt.expr(_NAME_ROOM)}
     layers = {
         "frame": [alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None).encode(x, y)],
         "bands": [
@@ -412,7 +426,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
         "values": [_text(alt, "values", "label", align="right", dx=-6).encode(x=alt.value(0), y=y)],
         "names": [
-            _text(alt, "names", "name", align="left", color=charts.TEXT, fontWeight=600, dy=above).encode(
+            _text(alt, "names", "name", **of_name).encode(
                 x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
             ),
             # A phone has no room for the change next to the name, and none for the cost, which the table below has.
@@ -451,10 +465,14 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "points": [_marks(alt, "points").encode(x, y).add_params(alt.selection_interval(name="zoom", encodings=["x"]))],
         "lane": [
             _marks(alt, "lane").encode(x, y),
-            _text(alt, "lane", "text", align="left", dx=6, fontSize=10).encode(x=x, y=y),
+            # Right of the mark if there is room, else left of it; the tooltip and the table have the others.
+            *(
+                _text(alt, "lane", "text", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
+                for align, dx, room in (("left", 6, _ROOM_AFTER), ("right", -6, f"!({_ROOM_AFTER}) && {_ROOM_BEFORE}"))
+            ),
         ],
     }
-    chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
+    chart = alt.layer(*(layer for name, of_layer in layers.items() if name in drawn for layer in of_layer))
     chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 8, "right": 8})
     # Each layer has its own colours and shapes; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("color", "shape"), "independent")

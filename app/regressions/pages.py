@@ -156,7 +156,12 @@ class RegressionView:
     @cached_property
     def jobs(self) -> tuple[JobView, ...]:
         costs = costs_of(self._session, self.regression.id, utc_now())
-        return tuple(self._job(job, costs[job.last.run_id]) for job in self.regression.jobs)
+        return tuple(self._job(job, costs[job.last.run_id]) for job in self.listed_jobs)
+
+    @cached_property
+    def listed_jobs(self) -> tuple[SlowJob, ...]:
+        """Return its jobs, those that recovered last."""
+        return tuple(sorted(self.regression.jobs, key=lambda job: job.is_back))
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
@@ -198,12 +203,12 @@ class RegressionView:
     @property
     def common(self) -> tuple[str, ...]:
         """Return what the titles of all jobs share; the title of a single one."""
-        titles = [job.title for job in self.regression.jobs]
+        titles = [job.title for job in self.listed_jobs]
         return common_parts(titles) or tuple(titles if len(titles) == 1 else ())
 
     @property
     def short_titles(self) -> list[str]:
-        return without_common([job.title for job in self.regression.jobs])
+        return without_common([job.title for job in self.listed_jobs])
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
         named = (
@@ -387,7 +392,7 @@ def show_chart(
     `first` and `last`: the runs at the ends of the zoom.
     """
     view = RegressionView(session, regression_id)
-    jobs = [job for job in view.regression.jobs if run is None or run in [member.run_id for member in job.stacks]]
+    jobs = [job for job in view.listed_jobs if run is None or run in [member.run_id for member in job.stacks]]
     if run is not None and not jobs:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
     rows, ends = zoomed(view.rows(jobs), first, last)
@@ -405,7 +410,7 @@ def draw_regression(
 ) -> Response:
     """Return the regression as a slide: the runs of each member before and after the change."""
     view = RegressionView(session, regression_id)
-    names = dict(zip(view.regression.jobs, view.short_titles, strict=True))
+    names = dict(zip(view.listed_jobs, view.short_titles, strict=True))
     metric = view.regression.metric
     strips = [
         Strip(
@@ -414,7 +419,7 @@ def draw_regression(
             before=[point.delta_pct for point in row.points if point.role in BEFORE],
             after=[point.delta_pct for point in row.points if point.role in AFTER],
         )
-        for row in view.rows(view.regression.jobs)
+        for row in view.rows(view.listed_jobs)
     ]
     picture = Picture(
         f"{view.title}: {', '.join(view.common) or view.regression.project}", f"{view.answer} {view.cause}",

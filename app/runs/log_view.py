@@ -96,13 +96,19 @@ def log_page(
 ) -> LogPage:
     """Return the lines around `line` (from 1) of `files[file]`. Raises Unavailable.
 
-    With `line` 0: the first lines; with `seek_ending` those that show how the job ended, else the last ones.
+    With `line` 0: those around the first iteration; with `seek_ending` those that show how the job ended, else the
+    last ones.
     """
     keys = files[file].readable_keys
     total = log_files.line_count(keys)
     chosen = min(line, total)
-    sought = chosen or (min(marked.ending or total, total) if seek_ending else 1)
-    first = max(1, sought - (LEAD if chosen else LINES - LEAD))
+    first_iteration = int(marked.lines[0]) if len(marked.lines) else None
+    if chosen:
+        first = max(1, chosen - LEAD)
+    elif seek_ending:
+        first = max(1, min(marked.ending or total, total) - LINES + LEAD)
+    else:
+        first = max(1, (first_iteration or 1) - LINES // 2)
     texts = log_files.lines(keys, first, min(first + LINES - 1, total))
     return LogPage(
         files=tuple(files),
@@ -113,7 +119,7 @@ def log_page(
         total=total,
         chosen=chosen,
         read=len(marked.lines),
-        first_iteration=int(marked.lines[0]) if len(marked.lines) else None,
+        first_iteration=first_iteration,
     )
 
 

@@ -186,6 +186,7 @@ def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
             continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
     page = client.get(f"/regressions/{number}").text
     assert f"since run #{slow.since}; 1 stack recovered" in page
+    assert page.index(f'id="member-{slow.since}"') < page.index(f'id="member-{back.since}"')
     for address in ("/regressions", "/"):
         text = client.get(address, headers=HTML).text
         assert f'href="/runs/{slow.since}"' in text, address
