@@ -99,6 +99,19 @@ def test_a_table_is_there_without_script(open_page: OpenPage, run: int) -> None:
     expect(page.get_by_role("region", name="Iterations as a table")).to_contain_text("warm-up")
 
 
+def test_a_log_opens_at_its_first_iteration(open_page: OpenPage, house: House) -> None:
+    settings = "".join(f"  setting_{k} ......... {k}\n" for k in range(300))
+    files = {"log": ("train.log", f"{settings}{megatron_log(step_times(412.0, 40))}".encode())}
+    answer = httpx2.post(f"{house.address}/api/v1/runs", params={"wait": "30"}, files=files, timeout=300)
+    page = open_page(f"/runs/{answer.json()['id']}?tab=log")
+    line = page.locator("#run-log li.read").first
+    expect(line).to_contain_text("iteration")
+    log, at = page.locator("#run-log .log").bounding_box(), line.bounding_box()
+    assert log is not None
+    assert at is not None
+    assert log["y"] < at["y"] < log["y"] + log["height"] / 3
+
+
 def test_a_failure_leads_to_the_line_that_shows_it(open_page: OpenPage, house: House) -> None:
     folder = shared_folder("corpus") / "logs" / "real-full"
     log = (folder / "dsv4-p22-turbo-crash.log").read_bytes()
