@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from importlib.metadata import version
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.routing import BaseRoute
@@ -112,6 +113,10 @@ from app.web.help_pages import router as help_pages
 from app.web.request import Metrics, RequestFrameMiddleware
 from app.web.shared_answers import SharedAnswersMiddleware
 
+COMPUTED_AT_ONCE = {"sqlite": 2, "postgresql": 4}
+"""GET requests that one process answers at a time. SQLite runs in the process itself, so with 4 threads 64 readers got
+313 answers per second, with 2 threads 445 and with one 395 (`bench/readers.py`). A thread that waits for PostgreSQL
+leaves the interpreter to others."""
 COMPRESSED_BYTES = 1000
 """Smaller answers fit into one packet."""
 COMPRESSION = 4
@@ -151,11 +156,12 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     errors.register(app)
     table = route_table(app)
     describe_access(app, table)
+    turns = CapacityLimiter(COMPUTED_AT_ONCE[app.state.engine.dialect.name])
     # The last one added is the outermost.
     app.add_middleware(GZipMiddleware, minimum_size=COMPRESSED_BYTES, compresslevel=COMPRESSION)
     app.add_middleware(BodyLimitMiddleware, table=table, most=settings.max_upload_bytes)
     app.add_middleware(SlowBodyMiddleware, seconds=settings.request_seconds)
-    app.add_middleware(SharedAnswersMiddleware)
+    app.add_middleware(SharedAnswersMiddleware, turns=turns)
     app.add_middleware(
         AccessMiddleware,
         engine=app.state.engine,
@@ -167,7 +173,7 @@ def create_app(settings: Settings | None = None, *, open_to: Collection[str] | N
     app.add_middleware(CrossSiteMiddleware, public_url=settings.public_url)
     app.add_middleware(HostMiddleware, allowed=listed(settings.allowed_hosts))
     app.add_middleware(HeadMiddleware)
-    app.add_middleware(OverloadMiddleware)
+    app.add_middleware(OverloadMiddleware, turns=turns)
     app.add_middleware(RequestFrameMiddleware, metrics=app.state.metrics, public_url=settings.public_url)
     return app
 

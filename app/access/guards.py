@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from anyio import to_thread
+from anyio import CapacityLimiter, to_thread
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.access.routes import RouteTable, RuledRoute
 from app.domain.access.principal import Anonymous
 from app.errors import FieldError, Overloaded
-from app.web.dependencies import COMPUTING, READING
+from app.web.dependencies import READING
 from app.web.errors import answer, answer_error, problem
 from app.web.identity import access_of, is_loopback
 
@@ -262,23 +262,23 @@ _ALWAYS_ANSWERED = "/healthz"
 
 
 class OverloadMiddleware:
-    """Refuse requests while `most` others wait, which is a few seconds of work."""
+    """Refuse requests while `most` others wait, which is a few seconds of work. `turns`: where GET requests wait."""
 
-    def __init__(self, app: ASGIApp, most: int = 200) -> None:
+    def __init__(self, app: ASGIApp, turns: CapacityLimiter, most: int = 200) -> None:
         self._app = app
+        self._turns = turns
         self._most = most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] == _ALWAYS_ANSWERED or _waiting() < self._most:
+        if scope["type"] != "http" or scope["path"] == _ALWAYS_ANSWERED or self._waiting() < self._most:
             await self._app(scope, receive, send)
             return
         refused = Overloaded("The service is overloaded. Nothing was saved. Try again in a moment.")
         await answer_error(Request(scope), refused)(scope, receive, send)
 
-
-def _waiting() -> int:
-    limiters = (to_thread.current_default_thread_limiter(), READING, COMPUTING)
-    return sum(limiter.statistics().tasks_waiting for limiter in limiters)
+    def _waiting(self) -> int:
+        limiters = (to_thread.current_default_thread_limiter(), READING, self._turns)
+        return sum(limiter.statistics().tasks_waiting for limiter in limiters)
 
 
 # --- HEAD is GET without the body (RFC 9110, 9.3.2); load balancers and link checkers use it.

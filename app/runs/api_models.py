@@ -181,6 +181,7 @@ class RunItemOut(ApiValue):
     notes: str = Field(description="The first 200 characters of its notes.")
     metrics: MetricsOut
 
+
 class RunListOut(ApiValue):
     items: list[RunItemOut]
     total: int
@@ -193,6 +194,7 @@ class RunListOut(ApiValue):
     )
     after: str = Field(description="Cursor of the next page, for the parameter `after`; empty on the last page.")
     before: str = Field(description="Cursor of the previous page, for the parameter `before`; empty on the first page.")
+
 
 class RunOut(ApiValue):
     id: int

@@ -91,10 +91,9 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
 
     They are those of the configurations with the newest runs.
     """
-    if FIELDS[field].role == "info":  # not part of a key, so runs of one configuration may differ in it
-        counts = _counts_by_value(session, project, field)
-    else:
-        counts = _counts_by_configuration(session, project)
+    # A field of role info is not part of a key, so runs of one configuration may differ in it.
+    is_in_key = FIELDS[field].role != "info"
+    counts = _counts_by_configuration(session, project) if is_in_key else _counts_by_value(session, project, field)
     sides: dict[str, list[RunRecord]] = {}
     for record in full_records(session, list(counts)).values():
         stated = record.contract.get(field)

@@ -55,10 +55,6 @@ THREADS = 40
 READING = CapacityLimiter(CONNECTIONS - THREADS)
 """Limits requests that hold a session while they wait for a thread. Others wait without a connection."""
 
-COMPUTING = CapacityLimiter(4)
-"""Limits the answers that are computed at the same time. More of them would share the interpreter and all end late,
-while requests that wait are free: identical ones share an answer (`shared_answers.py`)."""
-
 
 @contextmanager
 def reading(request: Request) -> Iterator[Session]:

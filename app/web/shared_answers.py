@@ -4,11 +4,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from anyio import WouldBlock
+from anyio import CapacityLimiter, WouldBlock
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.storage.visible import visible_projects
-from app.web.dependencies import COMPUTING
 
 PATIENCE_SECONDS = 5.0
 """How long a request waits for an identical one, and for its turn, before it is handled anyway.
@@ -33,22 +32,23 @@ class _Answer:
 
 @dataclass(eq=False, slots=True)
 class _Computation:
-    """The computation of an answer for all identical requests that wait. `is_limited`: it counts for `COMPUTING`."""
+    """The computation of an answer for all identical requests that wait. `has_turn`: one of the `turns` is taken."""
 
     answer: "asyncio.Future[_Answer | None]"
-    is_limited: bool = False
+    turns: CapacityLimiter
+    has_turn: bool = False
 
     async def begin(self) -> None:
         try:
-            COMPUTING.acquire_on_behalf_of_nowait(self)  # does not yield to other tasks
+            self.turns.acquire_on_behalf_of_nowait(self)  # does not yield to other tasks
         except WouldBlock:
-            await COMPUTING.acquire_on_behalf_of(self)
-        self.is_limited = True
+            await self.turns.acquire_on_behalf_of(self)
+        self.has_turn = True
 
     def end(self, answer: _Answer | None) -> None:
-        if self.is_limited:
-            self.is_limited = False
-            COMPUTING.release_on_behalf_of(self)
+        if self.has_turn:
+            self.has_turn = False
+            self.turns.release_on_behalf_of(self)
         if not self.answer.done():
             self.answer.set_result(answer)
 
@@ -58,10 +58,12 @@ class SharedAnswersMiddleware:
 
     A request never gets an answer that another request began to compute before it arrived, so everything that was
     saved before it arrived is in its answer. Answers that are streamed, set cookies or report an error are not shared.
+    `turns`: how many are computed at a time. More would share the interpreter and all end late.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, turns: CapacityLimiter) -> None:
         self._app = app
+        self._turns = turns
         self._running: dict[object, asyncio.Event] = {}
         self._next: dict[object, asyncio.Future[_Answer | None]] = {}
 
@@ -80,7 +82,7 @@ class SharedAnswersMiddleware:
             await send({**answer.start, "headers": list(answer.start["headers"])})
             await send(answer.body)
             return
-        turn = _Computation(asyncio.get_running_loop().create_future())
+        turn = _Computation(asyncio.get_running_loop().create_future(), self._turns)
         self._next[key] = turn.answer
         try:
             async with asyncio.timeout(PATIENCE_SECONDS):

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 from sqlalchemy import Engine, update
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -28,7 +29,6 @@ from app.storage.database import transaction
 from app.storage.tables import HeartbeatRow, RunRow, utc_now
 from app.storage.visible import seeing
 from app.web.assets import asset_url
-from app.web.dependencies import COMPUTING
 from app.web.request import CONTENT_SECURITY_POLICY
 from app.web.shared_answers import SharedAnswersMiddleware
 from tests.access.conftest import teams
@@ -305,7 +305,8 @@ class Service:
         self.saved = 0
         self.gate = asyncio.Event()
         self.answer = answer
-        self.app = SharedAnswersMiddleware(self.handle)
+        self.turns = CapacityLimiter(2)
+        self.app = SharedAnswersMiddleware(self.handle, self.turns)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.handled[scope["path"]] += 1
@@ -451,10 +452,10 @@ def test_a_request_waits_for_an_identical_one_only_so_long(monkeypatch: pytest.M
 def test_requests_that_wait_for_their_turn_share_an_answer() -> None:
     async def busy() -> None:
         service = Service()
-        others = [service.get(f"/{number}") for number in range(int(COMPUTING.total_tokens))]
+        others = [service.get(f"/{number}") for number in range(2)]
         assert await together(service, [*others, *(service.get() for _ in range(50))]) == ["0"] * (len(others) + 50)
         assert service.handled["/"] == 1
-        assert COMPUTING.borrowed_tokens == 0
+        assert service.turns.borrowed_tokens == 0
 
     asyncio.run(busy())
 
@@ -462,10 +463,10 @@ def test_requests_that_wait_for_their_turn_share_an_answer() -> None:
 def test_a_busy_service_answers_static_files_and_checks_at_once() -> None:
     async def busy() -> None:
         service = Service()
-        others = [service.get(f"/{number}") for number in range(2 * int(COMPUTING.total_tokens))]
+        others = [service.get(f"/{number}") for number in range(4)]
         tasks = [asyncio.ensure_future(request) for request in [*others, service.get("/healthz")]]
         await settled()
-        assert (service.handled["/healthz"], service.handled.total()) == (1, COMPUTING.total_tokens + 1)
+        assert (service.handled["/healthz"], service.handled.total()) == (1, 3)
         service.gate.set()
         await asyncio.gather(*tasks)
 
