@@ -35,10 +35,9 @@ from app.domain.access.principal import (
 )
 from app.domain.text import some_of
 from app.settings import Settings
-from app.storage.access_changes import project_slugs
 from app.storage.database import read_session
 from app.storage.users import administrators, maintainers
-from app.storage.visible import EVERY_PROJECT, seeing
+from app.storage.visible import EVERY_PROJECT, project_slugs, seeing
 from app.web.access_rule import Open, Owner
 from app.web.errors import answer, is_machine
 from app.web.identity import (

@@ -19,17 +19,16 @@ from app.domain.access.principal import Everyone, Principal, ProjectIds, SharedP
 from app.domain.access.secrets import digest, is_token
 from app.settings import Settings
 from app.storage import tokens, users
-from app.storage.access_changes import generation
 from app.storage.database import read_session, transaction
 from app.storage.share_links import ShareLink, find_share_link
 from app.storage.tables import ProjectRow, select_any, utc_now
-from app.storage.visible import EVERY_PROJECT, seeing
+from app.storage.visible import EVERY_PROJECT, generation, seeing
 from app.web.identity import Access
 from app.web.templating import is_https
 
 # --- Owners of tokens and cookies, cached for a few seconds so that most requests do not query the database.
 #
-# A change of access in this process applies immediately (`storage/access_changes.py`), a change by another process
+# A change of access in this process applies immediately (`storage/visible.py`), a change by another process
 # after CACHE_SECONDS at the latest.
 
 log = structlog.get_logger(__name__)

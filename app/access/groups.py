@@ -12,10 +12,10 @@ from app.access.members_api import LARGEST_ID, Author, Slug, UserId
 from app.access.members_pages import MAX_FIELDS, MemberForm
 from app.domain.access.principal import Action, Role
 from app.errors import Conflict, InvalidChange, NotFound, ThreewallsError
-from app.storage import groups
+from app.storage import users
 from app.storage.database import read_session, transaction
-from app.storage.groups import MAX_NAME, GroupRole
 from app.storage.projects import find_project
+from app.storage.users import MAX_GROUP_NAME, GroupRole
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import documented
@@ -24,7 +24,7 @@ from app.web.identity import signed
 from app.web.templating import render
 
 GroupId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the group.")]
-GroupName = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+GroupName = Annotated[str, Field(min_length=1, max_length=MAX_GROUP_NAME)]
 
 
 class GroupMemberOut(ApiValue):
@@ -84,7 +84,7 @@ api = api_router("access")
 @requires(Action.ADMINISTER)
 def read_groups(session: ReadSession) -> GroupList:
     """List all groups with their members and roles."""
-    return GroupList(items=[GroupOut.model_validate(group) for group in groups.list_groups(session)])
+    return GroupList(items=[GroupOut.model_validate(group) for group in users.list_groups(session)])
 
 
 @api.post("/groups", status_code=201, responses=documented(409, 422))
@@ -92,7 +92,7 @@ def read_groups(session: ReadSession) -> GroupList:
 def create_group(engine: AppEngine, body: NewGroup) -> GroupOut:
     """Create a group. Users join it by hand, or at a log-in by an identity provider that states this name."""
     with transaction(engine) as session:
-        return GroupOut.model_validate(groups.create_group(session, body.name, by=signed(body.author)))
+        return GroupOut.model_validate(users.create_group(session, body.name, by=signed(body.author)))
 
 
 @api.delete("/groups/{group_id}", status_code=204, responses=documented(404, 422))
@@ -100,7 +100,7 @@ def create_group(engine: AppEngine, body: NewGroup) -> GroupOut:
 def delete_group(engine: AppEngine, group_id: GroupId) -> None:
     """Delete a group with its roles. Roles that users have themselves stay."""
     with transaction(engine) as session:
-        groups.delete_group(session, group_id, by=signed())
+        users.delete_group(session, group_id, by=signed())
 
 
 @api.post("/groups/{group_id}/members", responses=documented(404, 422))
@@ -108,9 +108,9 @@ def delete_group(engine: AppEngine, group_id: GroupId) -> None:
 def add_to_group(engine: AppEngine, group_id: GroupId, body: NewGroupMember) -> GroupOut:
     """Add a user to a group. A log-in by the identity provider does not end it."""
     with transaction(engine) as session:
-        groups.add_to_group(session, group_id, body.name, by=signed(body.author))
+        users.add_to_group(session, group_id, body.name, by=signed(body.author))
         session.flush()
-        return GroupOut.model_validate(next(group for group in groups.list_groups(session) if group.id == group_id))
+        return GroupOut.model_validate(next(group for group in users.list_groups(session) if group.id == group_id))
 
 
 @api.delete("/groups/{group_id}/members/{user_id}", status_code=204, responses=documented(404, 422))
@@ -118,14 +118,14 @@ def add_to_group(engine: AppEngine, group_id: GroupId, body: NewGroupMember) -> 
 def remove_from_group(engine: AppEngine, group_id: GroupId, user_id: UserId) -> None:
     """Remove a user from a group."""
     with transaction(engine) as session:
-        groups.remove_from_group(session, group_id, user_id, by=signed())
+        users.remove_from_group(session, group_id, user_id, by=signed())
 
 
 @api.get("/projects/{slug}/groups", responses=documented(404, 422))
 @requires(Action.MANAGE, of="project")
 def read_group_roles(session: ReadSession, slug: Slug) -> GroupRoles:
     """List the groups with a role in the project."""
-    return GroupRoles.of(groups.groups_of_project(session, find_project(session, slug).id or 0))
+    return GroupRoles.of(users.groups_of_project(session, find_project(session, slug).id or 0))
 
 
 @api.post("/projects/{slug}/groups", responses=documented(404, 422))
@@ -134,7 +134,7 @@ def set_group_role(engine: AppEngine, slug: Slug, body: NewGroupRole) -> GroupRo
     """Give a group a role in the project, or change it."""
     give_role(engine, slug, body.name, body.role, by=signed(body.author))
     with read_session(engine) as session:
-        return GroupRoles.of(groups.groups_of_project(session, find_project(session, slug).id or 0))
+        return GroupRoles.of(users.groups_of_project(session, find_project(session, slug).id or 0))
 
 
 @api.delete("/projects/{slug}/groups/{group_id}", status_code=204, responses=documented(404, 422))
@@ -148,18 +148,18 @@ def give_role(engine: AppEngine, slug: str, name: str, role: str, *, by: str) ->
     """Give the group with this name a role in a project. Raises InvalidChange, NotFound."""
     new_role = read_role(role)
     with transaction(engine) as session:
-        project, group = find_project(session, slug), groups.find_group(session, name)
+        project, group = find_project(session, slug), users.find_group(session, name)
         if group is None:
             raise InvalidChange.of_field("name", "does not match a group; an administrator creates groups")
-        groups.set_group_role(session, project_id=project.id or 0, group_id=group.id or 0, role=new_role, by=by)
+        users.set_group_role(session, project_id=project.id or 0, group_id=group.id or 0, role=new_role, by=by)
 
 
 def end_role(engine: AppEngine, slug: str, group_id: int, *, by: str) -> None:
     with transaction(engine) as session:
         project = find_project(session, slug)
-        if group_id not in {role.group_id for role in groups.groups_of_project(session, project.id or 0)}:
+        if group_id not in {role.group_id for role in users.groups_of_project(session, project.id or 0)}:
             raise NotFound(f"This group has no role in {slug}. Nothing was changed.")
-        groups.set_group_role(session, project_id=project.id or 0, group_id=group_id, role=None, by=by)
+        users.set_group_role(session, project_id=project.id or 0, group_id=group_id, role=None, by=by)
 
 
 # --- Pages.
@@ -178,7 +178,7 @@ def show_groups(request: Request, session: ReadSession, settings: AppSettings) -
 async def add_group(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     def add(form: MemberForm) -> str:
         with transaction(engine) as session:
-            group = groups.create_group(session, form.value("name"), by=form.by)
+            group = users.create_group(session, form.value("name"), by=form.by)
         return f"/settings/groups#group-{group.id}"
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
@@ -196,13 +196,13 @@ async def change_group(request: Request, engine: AppEngine, settings: AppSetting
     def change(form: MemberForm) -> str:
         with transaction(engine) as session:
             if form.value("delete") == "yes":
-                groups.delete_group(session, group_id, by=form.by)
+                users.delete_group(session, group_id, by=form.by)
             elif form.value("remove"):
                 removed = form.value("remove")
                 user_id = int(removed) if removed.isascii() and removed.isdigit() and len(removed) < 19 else 0
-                groups.remove_from_group(session, group_id, user_id, by=form.by)
+                users.remove_from_group(session, group_id, user_id, by=form.by)
             else:
-                groups.add_to_group(session, group_id, form.value("name"), by=form.by)
+                users.add_to_group(session, group_id, form.value("name"), by=form.by)
         return f"/settings/groups#group-{group_id}"
 
     def again(session: Session, _: MemberForm, error: ThreewallsError) -> Response:
@@ -233,7 +233,7 @@ def _page(
         request,
         "access/groups.html",
         status=status,
-        groups=groups.list_groups(session),
+        groups=users.list_groups(session),
         form=form,
         claim=settings.oidc_groups_claim if settings.oidc_issuer else "",
     )

@@ -21,12 +21,11 @@ from app.errors import FieldError, InvalidChange, NotFound
 from app.settings import Settings
 from app.storage import projects, tokens, users
 from app.storage.database import make_engine, migrate, read_session, transaction
-from app.storage.groups import GroupRole, groups_of_project
 from app.storage.projects import find_project
 from app.storage.runs import aware
 from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
 from app.storage.tokens import CreatedToken, revoke_tokens_of, tokens_by_creator
-from app.storage.users import ProjectMember, User, members_of
+from app.storage.users import GroupRole, ProjectMember, User, groups_of_project, members_of
 
 log = structlog.get_logger(__name__)
 

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from app.access import login
 from app.access.pages import came_from, local_path, logged_in, login_page
 from app.errors import NotFound, Unavailable
-from app.storage import groups
+from app.storage import users
 from app.storage.database import transaction
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings
@@ -75,7 +75,7 @@ def come_back(request: Request, engine: AppEngine, settings: AppSettings) -> Res
     with transaction(engine) as session:
         row = login.user_of_identity(session, identity)
         if identity.groups is not None:
-            groups.follow_provider(session, row, identity.groups)
+            users.follow_provider(session, row, identity.groups)
         secret = "" if row.disabled_at else login.begin(session, row, settings.session_idle, came_from(request))
     if not secret:
         return _refused(request, attempt.wanted, _DISABLED, "the user is disabled")

@@ -25,11 +25,10 @@ from app.domain.access.principal import GRANTED, Everyone, LoggedInUser, Scope, 
 from app.errors import FieldError, InvalidChange, NotFound, TooMany
 from app.settings import Settings
 from app.storage import audit, users
-from app.storage.access_changes import project_slugs
 from app.storage.database import read_session, transaction
 from app.storage.runs import aware
 from app.storage.tables import TokenRow, select_any, utc_now
-from app.storage.visible import seeing
+from app.storage.visible import project_slugs, seeing
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppSettings, api_router
 from app.web.errors import documented

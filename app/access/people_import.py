@@ -24,7 +24,7 @@ from app.domain.access.principal import Action, Role
 from app.domain.text import one_line
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.settings import Settings
-from app.storage import groups, users
+from app.storage import users
 from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
 from app.web.access_rule import requires
@@ -146,7 +146,7 @@ def _missing(session: Session, lines: Sequence[ImportLine]) -> list[ImportLine]:
             new[line.name] = line
         if user is not None and user.disabled_at is not None:
             problems.append(f"line {line.number}: {line.name} is disabled")
-        if line.group and groups.find_group(session, line.group) is None:
+        if line.group and users.find_group(session, line.group) is None:
             problems.append(f"line {line.number}: no group {line.group[:60]}")
         if line.project:
             try:
@@ -173,10 +173,10 @@ def _give(session: Session, line: ImportLine, by: str) -> bool:
 
 
 def _join(session: Session, line: ImportLine, by: str) -> bool:
-    group = groups.find_group(session, line.group) if line.group else None
+    group = users.find_group(session, line.group) if line.group else None
     if group is None:
         return False
-    groups.add_to_group(session, group.id or 0, line.name, by=by)
+    users.add_to_group(session, group.id or 0, line.name, by=by)
     session.flush()
     return True
 

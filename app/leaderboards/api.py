@@ -23,13 +23,14 @@ from app.leaderboards.api_models import (
     page_values,
 )
 from app.leaderboards.queries import LeaderboardQuery
-from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.standings import (
     HardwareFamily,
+    LeaderChange,
     StandingsPage,
     StoredStandings,
     check_project,
     hardware_and_families,
+    leader_changes,
     leaderboards_named,
     stacks_named,
     standings_of,

@@ -13,9 +13,9 @@ from app.domain.ranking.runs import DISPATCHERS, Refusal
 from app.domain.ranking.standings import Board, MissingDispatcher
 from app.leaderboards.queries import LeaderboardQuery
 from app.storage.json_text import to_json
-from app.storage.leader_changes import LeaderChange
 from app.storage.standings import (
     HardwareFamily,
+    LeaderChange,
     StandingsPage,
     StoredStandings,
 )

@@ -11,8 +11,7 @@ from app.domain.numbers import DASH, gain_change, percent, time_saved
 from app.domain.ranking.rank import Head, head_text
 from app.domain.ranking.standings import Board, Entry, Gain
 from app.leaderboards.words import routing_words, tie_sentence
-from app.storage.leader_changes import LeaderChange
-from app.storage.standings import StoredStandings
+from app.storage.standings import LeaderChange, StoredStandings
 from app.web import charts
 
 # --- The gain over alltoall of each result on a page, for the chart and its export.

@@ -56,13 +56,14 @@ from app.leaderboards.views import (
     stack_card,
 )
 from app.leaderboards.words import meanings_of
-from app.storage.leader_changes import LeaderChange, leader_changes
 from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
 from app.storage.standings import (
+    LeaderChange,
     StandingsPage,
     StoredStandings,
+    leader_changes,
     leaderboard_title,
     stacks_named,
     standings_of,

@@ -17,10 +17,9 @@ from app.domain.access.principal import Action
 from app.domain.naming import stack_title
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange
-from app.storage import dashboards
-from app.storage.dashboards import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart
+from app.storage import projects
 from app.storage.database import transaction
-from app.storage.projects import find_project
+from app.storage.projects import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart, find_project
 from app.storage.runs import newest_contract
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
@@ -62,7 +61,7 @@ def add(engine: Engine, slug: str, *, page: str, title: str, by: str) -> Dashboa
         project = find_project(session, slug)
         address, own_title = page_to_chart(session, engine, project.id or 0, project.slug, page)
         name = (one_line(title) or own_title)[:MAX_TITLE]
-        return dashboards.add_chart(session, project.id or 0, page=address, title=name, by=by)
+        return projects.add_chart(session, project.id or 0, page=address, title=name, by=by)
 
 
 # --- The API.
@@ -102,7 +101,7 @@ api = api_router("projects", "/api/v1/projects/{slug}/dashboard")
 @requires(Action.READ, of="project")
 def read_dashboard(session: ReadSession, slug: Slug) -> Dashboard:
     """List the charts on the overview of the project, in order."""
-    charts = dashboards.list_charts(session, find_project(session, slug).id or 0)
+    charts = projects.list_charts(session, find_project(session, slug).id or 0)
     return Dashboard(items=[ChartOut.model_validate(chart) for chart in charts])
 
 
@@ -120,9 +119,9 @@ def move_chart(engine: AppEngine, slug: Slug, chart_id: ChartId, change: ChartCh
     """Move a chart."""
     with transaction(engine) as session:
         project_id = find_project(session, slug).id or 0
-        dashboards.move_chart(session, project_id, chart_id, change.position, by=signed(change.author))
+        projects.move_chart(session, project_id, chart_id, change.position, by=signed(change.author))
         session.flush()
-        charts = dashboards.list_charts(session, project_id)
+        charts = projects.list_charts(session, project_id)
     return Dashboard(items=[ChartOut.model_validate(chart) for chart in charts])
 
 
@@ -131,7 +130,7 @@ def move_chart(engine: AppEngine, slug: Slug, chart_id: ChartId, change: ChartCh
 def remove_chart(engine: AppEngine, slug: Slug, chart_id: ChartId) -> None:
     """Remove a chart from the overview."""
     with transaction(engine) as session:
-        dashboards.remove_chart(session, find_project(session, slug).id or 0, chart_id, by=signed())
+        projects.remove_chart(session, find_project(session, slug).id or 0, chart_id, by=signed())
 
 
 # --- The forms. Each leads to the overview of the project.
@@ -166,9 +165,9 @@ async def change_by_form(request: Request, engine: AppEngine, slug: Slug, chart_
         with transaction(engine) as session:
             project_id = find_project(session, slug).id or 0
             if form.value("do") == "remove":
-                dashboards.remove_chart(session, project_id, chart_id, by=by)
+                projects.remove_chart(session, project_id, chart_id, by=by)
             elif position.isascii() and position.isdigit() and len(position) < 4:
-                dashboards.move_chart(session, project_id, chart_id, int(position), by=by)
+                projects.move_chart(session, project_id, chart_id, int(position), by=by)
         return _overview(slug)
 
     return await answer_form(request, ChartForm, act, max_fields=_MAX_FIELDS)

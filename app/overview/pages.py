@@ -19,11 +19,10 @@ from app.overview.queries import (
     overview,
     read_overview_trend,
 )
-from app.storage.access_changes import project_slugs
-from app.storage.dashboards import list_charts
-from app.storage.projects import project_named
+from app.storage.projects import list_charts, project_named
 from app.storage.runs import counted
 from app.storage.users import administrators
+from app.storage.visible import project_slugs
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import AppSettings, ReadSession

@@ -36,8 +36,8 @@ from app.domain.verdict.policy import Policy, silent_for
 from app.domain.verdict.triage import is_up_to
 from app.pipeline.work import delivery_queue
 from app.storage.json_text import frozen
-from app.storage.leader_changes import LeaderChange, leader_changes, named_changes
 from app.storage.runs import WITH_RESULT, aware, stored_contract
+from app.storage.standings import LeaderChange, leader_changes, named_changes
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,

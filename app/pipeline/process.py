@@ -33,10 +33,9 @@ from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
 from app.settings import Settings
 from app.storage import readings, runs
 from app.storage.database import fault_of, read_session, transaction
-from app.storage.definition_progress import has_old_figures, is_outdated
 from app.storage.json_text import frozen, storable, to_json
 from app.storage.log_files import LogFiles
-from app.storage.readings import StoredReading
+from app.storage.readings import StoredReading, has_old_figures, is_outdated
 from app.storage.rules import RunInMemory, rules_in_force
 from app.storage.runs import RunFile, aware, files_of, settle_places
 from app.storage.tables import (

@@ -57,10 +57,10 @@ from app.settings import Settings
 from app.storage import json_text
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import from_json, to_json
-from app.storage.leader_changes import add_leader_changes, last_heads
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, stored_contract
 from app.storage.stacks import COMPARED, MOST_RUNS, StackRun, facts_of, prior_of_levels
+from app.storage.standings import add_leader_changes, last_heads
 from app.storage.tables import (
     AvailabilityRow,
     RankingPriorRow,

@@ -48,7 +48,7 @@ from app.domain.notifications.messages import ATTEMPTS, LONGEST_WAIT
 from app.queue import DELIVER, enqueue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.definition_progress import outdated_projects
+from app.storage.readings import outdated_projects
 from app.storage.runs import aware
 from app.storage.tables import DeliveryRow, ProfileRow, ReceiverRow, RunRow, StackWorkRow, select_any, table_of, utc_now
 

@@ -15,7 +15,7 @@ from app.domain.access.principal import Action
 from app.domain.definitions import DECIDES, DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES, VERDICT_VERSION, changes
 from app.queue import RECOMPUTE, enqueue
 from app.storage.database import read_session, transaction
-from app.storage.definition_progress import Progress, could_not_be_computed, progress
+from app.storage.readings import Progress, could_not_be_computed, progress
 from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router

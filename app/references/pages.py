@@ -40,10 +40,10 @@ from app.references.queries import (
 )
 from app.references.views import stacks_beside
 from app.storage import audit
-from app.storage.access_changes import project_slugs
 from app.storage.database import ListPage
 from app.storage.projects import project_named
 from app.storage.references import Reference, find_reference
+from app.storage.visible import project_slugs
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession
 from app.web.forms import (

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import structlog
 import zstandard
-from sqlalchemy import JSON, Column, ForeignKey, Select, bindparam, select
+from sqlalchemy import JSON, Column, ColumnElement, ForeignKey, Select, and_, bindparam, case, func, select
 from sqlmodel import Field, Session, SQLModel, col
 
-from app.domain.definitions import DEFINITIONS
+from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
 from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, MemoryReport, ParsedLog, Slice
 from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
@@ -26,7 +26,7 @@ from app.errors import NotFound
 from app.storage import audit
 from app.storage.json_text import frozen, to_json
 from app.storage.runs import RunFile, aware, entries_of, stored_contract
-from app.storage.tables import ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
+from app.storage.tables import PROCESSED, ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
 #
@@ -258,3 +258,68 @@ def losses_of_runs(session: Session, names: Sequence[str]) -> dict[str, Losses]:
         for row, values in zip(rows, unpack_all(row.blob for row in rows), strict=True):
             columns[str(row.run_id)][row.metric] = values
     return {name: losses_of(column) for name, column in columns.items()}
+
+
+# --- Progress of recomputing figures after a change of the definitions. It is derived from the rows themselves, so
+# that killed processes lose nothing.
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Runs by the state of their figures.
+
+    `failed` keep older figures for good. `since`: when the first run was computed by the current definitions.
+    """
+
+    current: int
+    waiting: int
+    failed: int
+    since: datetime | None
+
+    @property
+    def total(self) -> int:
+        return self.current + self.waiting + self.failed
+
+
+def is_current() -> ColumnElement[bool]:
+    # Runs of a later version were computed by a newer Threewalls, so this version leaves them as they are.
+    return col(RunRow.definition_version) >= DEFINITION_VERSION
+
+
+def has_old_figures() -> ColumnElement[bool]:
+    return and_(col(RunRow.definition_version) > 0, col(RunRow.definition_version) < DEFINITION_VERSION)
+
+
+def is_outdated() -> ColumnElement[bool]:
+    """Return the condition for runs that still have to be recomputed by these definitions."""
+    return and_(
+        col(RunRow.definition_version) < DEFINITION_VERSION,
+        col(RunRow.recompute_failed) < DEFINITION_VERSION,
+        col(RunRow.status).in_(PROCESSED),
+    )
+
+
+def could_not_be_computed() -> ColumnElement[bool]:
+    """Return the condition for runs whose recomputation failed: they keep older figures and cannot be baselines."""
+    return and_(has_old_figures(), col(RunRow.recompute_failed) >= DEFINITION_VERSION)
+
+
+def outdated_projects() -> Select[Any]:
+    """Return the projects with runs that still have to be recomputed. None of their stacks is judged until then.
+
+    The whole project waits, because verdicts also use other stacks of the project (launch-to-launch variation,
+    single-field contrasts), and recomputed keys may move a run to another stack.
+    """
+    chosen: Select[Any] = select_any(RunRow.project_id).where(is_outdated())
+    return chosen
+
+
+def progress(session: Session) -> Progress:
+    counted = select(
+        func.count(case((is_current(), 1))),
+        func.count(case((is_outdated(), 1))),
+        func.count(case((could_not_be_computed(), 1))),
+        func.min(case((is_current(), RunRow.processed_at))),
+    )
+    current, waiting, failed, since = session.execute(counted).one()
+    return Progress(current, waiting, failed, aware(since) if since else None)

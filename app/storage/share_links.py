@@ -11,9 +11,9 @@ from sqlmodel import Session, col
 from app.domain.access.secrets import digest, new_share_secret
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
 from app.storage.tables import ShareLinkRow, utc_now
+from app.storage.visible import OF_NO_ACCOUNT
 
 MAX_PAGE = 300
 MAX_DAYS = 365

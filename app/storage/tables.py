@@ -176,7 +176,7 @@ class RunRow(SQLModel, table=True):
     first run of its commit. `quarantine` is a user's reason to exclude the run from baselines and rankings.
 
     `recompute_failed` is the version of the definitions in which the figures could not be computed, and
-    `recompute_error` why; the run keeps its figures, which are of `definition_version` (`definition_progress.py`).
+    `recompute_error` why; the run keeps its figures, which are of `definition_version` (`readings.py`).
 
     `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`rules.py`).
 

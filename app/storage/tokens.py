@@ -13,9 +13,9 @@ from app.domain.access.secrets import digest, new_token, shown
 from app.domain.text import one_line
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.access_changes import OF_NO_ACCOUNT
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, TokenRow, select_any, utc_now
+from app.storage.visible import OF_NO_ACCOUNT
 
 MAX_NAME = 100
 

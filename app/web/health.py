@@ -29,8 +29,8 @@ from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.backup import last_backup
 from app.storage.database import fault_of, read_session
-from app.storage.definition_progress import progress
 from app.storage.log_files import free_bytes, require_room
+from app.storage.readings import progress
 from app.storage.runs import aware
 from app.storage.tables import (
     DeliveryRow,

@@ -33,10 +33,10 @@ from app.domain.documents.metadata import DEFAULT_PROJECT
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidMetadata, NotAllowed
 from app.settings import Settings
-from app.storage.access_changes import project_slugs
 from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.storage.users import MAX_NAME
+from app.storage.visible import project_slugs
 from app.storage.watches import NO_USER
 
 _KEY = "access"

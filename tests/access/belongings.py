@@ -9,15 +9,15 @@ from app.domain.access.principal import Role
 from app.domain.notifications.events import Notification
 from app.domain.references.published import published
 from app.pipeline.decisions import pin, propose, quarantine
-from app.storage.dashboards import add_chart
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of
-from app.storage.groups import create_group, find_group
 from app.storage.invitations import create_invitation
 from app.storage.json_text import to_json
 from app.storage.profiles import pack
+from app.storage.projects import add_chart
 from app.storage.share_links import make_share_link
 from app.storage.tables import DeliveryRow, ExperimentRow, ProfileRow, ReceiverRow, ReferencePointRow, RunRow, utc_now
+from app.storage.users import create_group, find_group
 from tests.builders import add_availability, make_leaderboard, make_project, make_stack
 from tests.domain.profiles.traces import document, event, read, trace_bytes
 from tests.regressions.triaged import make_regression, make_slow_stack

@@ -5,7 +5,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from app.storage import audit, groups, users
+from app.storage import audit, users
 from app.storage.database import read_session, transaction
 from tests.access.people import OURS, PUBLIC, SAME_ORIGIN, THEIRS, Teams
 
@@ -287,16 +287,16 @@ def test_a_group_gives_its_users_the_highest_role_until_they_leave(teams: Teams)
 
 def test_the_provider_fills_groups_and_leaves_those_that_were_filled_by_hand(teams: Teams) -> None:
     with transaction(teams.engine) as session:
-        first, second = (groups.create_group(session, name, by="test").id for name in ("perf", "kernel"))
-        groups.add_to_group(session, second, "viewer", by="test")
-        groups.set_group_role(session, project_id=teams.theirs, group_id=first, role=users.Role.CONTRIBUTOR, by="test")
+        first, second = (users.create_group(session, name, by="test").id for name in ("perf", "kernel"))
+        users.add_to_group(session, second, "viewer", by="test")
+        users.set_group_role(session, project_id=teams.theirs, group_id=first, role=users.Role.CONTRIBUTOR, by="test")
     theirs = f"/api/v1/projects/{THEIRS}/rules"
     for stated, status in ((["perf", "other"], 200), ([], 404)):
         with transaction(teams.engine) as session:
-            groups.follow_provider(session, users.get_user(session, teams.users["viewer"]), stated)
+            users.follow_provider(session, users.get_user(session, teams.users["viewer"]), stated)
         assert teams.client("viewer").get(theirs).status_code == status
     with read_session(teams.engine) as session:
-        members = {group.name: [member.name for member in group.members] for group in groups.list_groups(session)}
+        members = {group.name: [member.name for member in group.members] for group in users.list_groups(session)}
     assert members == {"kernel": ["viewer"], "perf": []}
 
 

@@ -26,8 +26,8 @@ from app.experiments.commands import SweepWish, plan_experiment, plan_sweep
 from app.main import create_app
 from app.pipeline.propose import Wish
 from app.settings import Settings
-from app.storage.dashboards import add_chart
 from app.storage.database import read_session, transaction
+from app.storage.projects import add_chart
 from app.storage.tables import ReceiverRow, RegressionRow, RunRow
 from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings, measure_sweep

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 from app.domain.access.principal import Role
 from app.main import create_app
 from app.settings import Settings
-from app.storage import audit, groups, users
+from app.storage import audit, users
 from app.storage.database import read_session, transaction
 from app.storage.users import list_users
 from tests.access.people import SAME_ORIGIN, THEIRS, Teams, make_teams
@@ -229,8 +229,8 @@ def test_the_provider_s_groups_give_roles_and_its_domains_let_in(
     provider: str, teams: Teams, browser: TestClient
 ) -> None:
     with transaction(teams.engine) as session:
-        group = groups.create_group(session, "perf-team", by="test").id
-        groups.set_group_role(session, project_id=teams.theirs, group_id=group, role=Role.VIEWER, by="test")
+        group = users.create_group(session, "perf-team", by="test").id
+        users.set_group_role(session, project_id=teams.theirs, group_id=group, role=Role.VIEWER, by="test")
     theirs = f"/api/v1/projects/{THEIRS}/rules"
     say(provider, ADA | {"groups": ["perf-team", "everyone", 7]})
     browser.get(leave(browser))

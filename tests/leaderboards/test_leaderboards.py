@@ -22,8 +22,7 @@ from app.leaderboards.picture import lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
-from app.storage.leader_changes import leader_changes
-from app.storage.standings import stack_standings
+from app.storage.standings import leader_changes, stack_standings
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
 from tests.domain.ranking.runs import make_runs
 from tests.prepared import prepared

@@ -16,8 +16,7 @@ from app.domain.ranking.standings import Board
 from app.pipeline.rank import difference, rank
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
-from app.storage.leader_changes import leader_changes
-from app.storage.standings import StandingsFilters, hardware_and_families, stack_standings, standings_of
+from app.storage.standings import StandingsFilters, hardware_and_families, leader_changes, stack_standings, standings_of
 from app.storage.tables import RunRow
 from tests.builders import (
     add_availability,

@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
-from app.storage.dashboards import MAX_CHARTS
 from app.storage.database import transaction
+from app.storage.projects import MAX_CHARTS
 from app.storage.tables import DashboardChartRow
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams

@@ -13,8 +13,8 @@ from app.pipeline import process
 from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.definition_progress import outdated_projects, progress
 from app.storage.log_files import LogFiles
+from app.storage.readings import outdated_projects, progress
 from app.storage.tables import ReadingRow, RunResultRow, RunRow, VerdictRow
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
