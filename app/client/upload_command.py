@@ -19,9 +19,8 @@ from typing import Any
 
 from app.client import spool
 from app.client.ci import CiJob, surrounding_job
-from app.client.delivery import DeliveredRun, ProgressLine, attach_profile, deliver
+from app.client.delivery import DeliveredRun, Follower, ProgressLine, StopCondition, attach_profile, deliver
 from app.client.errors import FINE, NO_VERDICT, SERVICE, NotThreewalls, Refused, Unreachable, apply_allow, failure
-from app.client.follow import Follower, StopCondition
 from app.client.options import SPOOL
 from app.client.report import WORST_FIRST, exit_code_of, outcome_of, report_of, verdict_text
 from app.client.service import ClientSettings, Service

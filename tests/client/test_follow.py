@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from app.client.delivery import Follower, StopCondition, Tail
 from app.client.errors import Refused, Unreachable
-from app.client.follow import Follower, StopCondition, Tail
 from app.client.service import ClientSettings, Service
 from app.client.upload import Upload
 from tests.client.answering import Answer, answering
