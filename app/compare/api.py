@@ -12,9 +12,8 @@ from app.domain.contract.fields import Role
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import Kind as RuleKind
 from app.domain.run import Source, Value
-from app.domain.verdict.comparability import Kind
+from app.domain.verdict.comparability import Axis, Kind
 from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
-from app.domain.verdict.differences import Axis
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, Rules, api_router

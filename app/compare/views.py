@@ -12,8 +12,8 @@ from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, short_commit, significant, step_time
 from app.domain.performance.steady_state import readable_range
 from app.domain.run import FloatArray, IntArray, Metric, Stated
+from app.domain.verdict.comparability import AXES, Axis, Difference, axis_of
 from app.domain.verdict.comparison import MetricOutcome, SameField, step_times
-from app.domain.verdict.differences import AXES, Axis, Difference, axis_of
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
 

@@ -15,7 +15,7 @@ from app.domain.contract.values import read_value, shown
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import WALLS, RuleBook
-from app.domain.verdict.differences import axis_of
+from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import MeasuredKnob, RunSuggestions, measured_knobs, suggest

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from app.domain.access.principal import Action
 from app.domain.numbers import UNITS
 from app.domain.run import Metric
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Difference
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.history.page import HistoryPage, ProposalRow
 from app.history.queries import HistoryView, get_stack, matching_keys

@@ -14,8 +14,7 @@ from sqlmodel import Session, col
 from app.domain.naming import stack_title
 from app.domain.numbers import UNITS, contract_value
 from app.domain.run import Metric, Stated
-from app.domain.verdict.comparability import compare_contracts
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Difference, compare_contracts
 from app.domain.verdict.history_view import (
     WATCHED,
     ConfigurationHistory,

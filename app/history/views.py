@@ -7,8 +7,7 @@ from sqlmodel import Session
 
 from app.domain.badges import badge_key
 from app.domain.text import range_address
-from app.domain.verdict.comparability import compare_contracts
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Difference, compare_contracts
 from app.domain.verdict.history_view import ConfigurationHistory, PlacedAlarm, SegmentChange, alarm_of, called_at
 from app.history.queries import HistoryAlarm, HistoryOfStack, HistoryStack
 from app.storage.stacks import StackRun, full_records

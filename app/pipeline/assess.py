@@ -33,8 +33,7 @@ from app.domain.verdict.baseline import (
     unfit_because,
     with_reruns,
 )
-from app.domain.verdict.comparability import Comparability, compare_contracts
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Comparability, Difference, compare_contracts
 from app.domain.verdict.document import (
     MeasuredContrast,
     OtherBranch,

@@ -19,7 +19,7 @@ from app.domain.numbers import change_text, metric_text, plural, short_commit, s
 from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
-from app.domain.verdict.differences import AXES
+from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.triage import MEANING, STATES, State, next_states

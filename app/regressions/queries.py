@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.naming import SEPARATOR, field_words, short_job, stack_title
 from app.domain.run import Stated
-from app.domain.verdict.differences import AXES
+from app.domain.verdict.comparability import AXES
 from app.domain.verdict.triage import ACTIVE, STATES, SumOfCosts
 from app.errors import NotFound
 from app.regressions.regression import (

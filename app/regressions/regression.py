@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.verdict.assess import UPGRADES
-from app.domain.verdict.differences import AXES, Axis, axis_of
+from app.domain.verdict.comparability import AXES, Axis, axis_of
 from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, members_by_job
 from app.storage.tables import RegressionRow
 

@@ -13,8 +13,8 @@ from sqlmodel import Session, col
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
+from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.differences import COMMIT, Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.lead import lead

@@ -23,7 +23,7 @@ from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.run import Stated, Value
-from app.domain.verdict.differences import (
+from app.domain.verdict.comparability import (
     Difference,
     differing,
     differing_beside,

@@ -21,7 +21,7 @@ from app.domain.rules.evidence import Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
-from app.domain.verdict.differences import Difference, axis_of, differing, differing_beside, differing_commit
+from app.domain.verdict.comparability import Difference, axis_of, differing, differing_beside, differing_commit
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct
 from app.domain.verdict.words import last_parts

@@ -14,8 +14,7 @@ from sqlmodel import Session, col
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob
 from app.domain.run import LogEvidence
-from app.domain.verdict.comparability import Suspect
-from app.domain.verdict.differences import COMMIT
+from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import (
     OtherStacks,

@@ -34,7 +34,7 @@ from sqlmodel import Session, col
 from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
 from app.domain.verdict.triage import FIX_CLAIMED, recovery_text

@@ -12,7 +12,7 @@ from app.domain.documents.bridge_config import stated_by_overrides
 from app.domain.documents.document import Document, is_secret, read_yaml
 from app.domain.documents.environment import stated_by_image, stated_by_variables
 from app.domain.documents.harness_flags import CHOOSES_RECIPE, OWN_FLAGS, SCRIPTS, SHORT, fields_of_recipe, meaning_of
-from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.logs.arguments import stated_by_launch_args
 from app.domain.run import Source, Stated
 from app.domain.text import one_line
 

@@ -16,7 +16,7 @@ from app.domain.contract.values import is_stated, read_value, refuse_placeholder
 from app.domain.documents.environment import is_whole_environment
 from app.domain.documents.harness_flags import SCRIPTS
 from app.domain.documents.launch_command import read_launch_command
-from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.logs.arguments import stated_by_launch_args
 from app.domain.logs.line_template import read_template
 from app.domain.rules.facts import FACTS, typed
 from app.domain.run import Metadata, Stated, Value, Window

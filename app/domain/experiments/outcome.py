@@ -18,9 +18,8 @@ from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, Kno
 from app.domain.numbers import contract_value, gain_change, plural, signed
 from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
-from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
 from app.domain.verdict.decide import judge, metric_changes
-from app.domain.verdict.differences import Difference, differing
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.special import t_quantile

@@ -26,8 +26,7 @@ from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch import read_command
 from app.domain.run import Stated, Value
 from app.domain.text import coded_names
-from app.domain.verdict.comparability import compare_contracts
-from app.domain.verdict.differences import axis_of
+from app.domain.verdict.comparability import axis_of, compare_contracts
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import (
     DEFAULT_PRIOR,

@@ -10,7 +10,7 @@ from app.domain.contract.resolve import Contract, resolve
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
 from app.domain.documents.slurm import ending_of
-from app.domain.logs.launch_args import launch_arguments
+from app.domain.logs.arguments import launch_arguments
 from app.domain.logs.read import KNOWN_FORMATS
 from app.domain.logs.series import log_interval
 from app.domain.numbers import plural

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from app.domain.profiles.budget import Budget, Device
-from app.domain.profiles.dependencies import Blocking
+from app.domain.profiles.budget import Blocking, Budget, Device
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import (
     CLASSES,

@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.profiles.breakdown import Crediting
-from app.domain.profiles.budget import REASONS, Budget, Device, Gap
-from app.domain.profiles.dependencies import Blocking, blocking_of
+from app.domain.profiles.budget import REASONS, Blocking, Budget, Crediting, Device, Gap, blocking_of
 from app.domain.profiles.facts import Analysis, facts_of
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import CLASSES, OTHER, group_of

@@ -15,7 +15,7 @@ from app.domain.ranking.pools import merged, number_of
 from app.domain.ranking.runs import DISPATCHERS
 from app.domain.ranking.scaling import ScalingPool, ScalingRuns
 from app.domain.ranking.standings import REFERENCE, Interval
-from app.domain.verdict.differences import FOLLOWS
+from app.domain.verdict.comparability import FOLLOWS
 
 DISPATCHER_AXIS = frozenset({"dispatcher", "dispatcher_type", "flex_backend"}) | {
     follower for follower, switch in FOLLOWS.items() if switch == "dispatcher"

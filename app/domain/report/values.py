@@ -11,8 +11,7 @@ from app.domain.contract.fields import FIELDS, SOFTWARE
 from app.domain.report.what_changed import WhatChanged
 from app.domain.run import Stated
 from app.domain.text import one_line
-from app.domain.verdict.comparability import Comparability
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict

@@ -9,8 +9,7 @@ from app.domain.documents.document import is_secret
 from app.domain.numbers import short_commit
 from app.domain.run import Stated
 from app.domain.text import commit_address, range_address
-from app.domain.verdict.comparability import Comparability
-from app.domain.verdict.differences import COMMIT, Axis, Difference
+from app.domain.verdict.comparability import COMMIT, Axis, Comparability, Difference
 from app.domain.verdict.words import side_text
 
 AXIS_TITLES: Mapping[Axis, str] = {

@@ -1,6 +1,6 @@
 """Write contract values as flags of Megatron-LM and overrides of Megatron-Bridge.
 
-This is the inverse of the readers (`domain/logs/launch_args.py`); a test writes and reads every value. Names come from
+This is the inverse of the readers (`domain/logs/arguments.py`); a test writes and reads every value. Names come from
 the table `domain/flags.toml`. Fields that several flags set together have functions here.
 """
 

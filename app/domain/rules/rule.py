@@ -7,7 +7,7 @@ from typing import Literal, Self, get_args
 from app.domain.contract.values import read_value, shown
 from app.domain.rules.expression import Expression, RuleError
 from app.domain.run import Stated
-from app.domain.verdict.differences import FOLLOWS
+from app.domain.verdict.comparability import FOLLOWS
 from app.domain.verdict.evidence import value_text
 
 Phase = Literal["contract", "fit", "scale", "profile", "retune", "validate"]

@@ -12,8 +12,7 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.verdict.assess import UPGRADES, changed_field
-from app.domain.verdict.comparability import Comparability, is_other_task
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Comparability, Difference, is_other_task
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.history import SAME_LEVEL
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange, Verdict

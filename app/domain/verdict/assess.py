@@ -16,9 +16,15 @@ from app.domain.verdict.baseline import (
     nearest_misses,
     unfit_because,
 )
-from app.domain.verdict.comparability import Comparability, Suspect, compare_contracts, is_other_task, suspects
+from app.domain.verdict.comparability import (
+    Comparability,
+    Difference,
+    Suspect,
+    compare_contracts,
+    is_other_task,
+    suspects,
+)
 from app.domain.verdict.decide import judge, left_out_note, look_number, reruns_wanted
-from app.domain.verdict.differences import Difference
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, PLANNED_LOOKS, DroppedRun, Prior, Verdict

@@ -14,9 +14,8 @@ from app.domain.contract.values import same_value, shown
 from app.domain.performance.steady_state import mad, usable
 from app.domain.run import FloatArray, Metric, Stated, SteadyState
 from app.domain.text import coded_names
-from app.domain.verdict.comparability import Comparability, Kind, compare_contracts
+from app.domain.verdict.comparability import Comparability, Difference, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
-from app.domain.verdict.differences import Difference
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, Verdict
 

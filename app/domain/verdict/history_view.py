@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import change_text, plural, step_time
 from app.domain.run import Stated
-from app.domain.verdict.differences import Difference, differing_beside
+from app.domain.verdict.comparability import Difference, differing_beside
 from app.domain.verdict.history import FEWEST_RUNS, History, find_changes
 from app.domain.verdict.record import FAILED
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
 from app.domain.text import coded_names
 from app.domain.verdict.assess import changed_field
-from app.domain.verdict.differences import Difference
+from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import StepTimeChange, shows_no_difference
 from app.domain.verdict.words import numbered, sides_text

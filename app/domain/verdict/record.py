@@ -11,7 +11,6 @@ import numpy as np
 from app.domain.contract.values import shown
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import FloatArray, Metadata, RunSummary, Stated
-from app.domain.verdict.differences import SHAPE
 from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, find_changes
 from app.domain.verdict.step_time import (
     MOST_BASELINE_RUNS,
@@ -24,6 +23,8 @@ from app.domain.verdict.step_time import (
     unusable_as_baseline,
 )
 
+SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
+"""Sizes by which models are recognised. Other sizes have several notations or follow a knob."""
 UNREAD = "unread"
 """Outcome of a run whose files contain no figure."""
 _ENDINGS = {

@@ -10,9 +10,8 @@ from typing import Literal
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.numbers import THIN, daily_cost, grouped, plural
-from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.comparability import Comparability, Difference, compare_contracts
 from app.domain.verdict.decide import judge
-from app.domain.verdict.differences import Difference
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
 from app.domain.verdict.special import t_two_sided_p
 from app.domain.verdict.step_time import (

@@ -9,9 +9,8 @@ from app.domain.text import capitalized
 from app.domain.verdict import decide
 from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
-from app.domain.verdict.comparability import Comparability, Suspect
+from app.domain.verdict.comparability import Comparability, Difference, Suspect
 from app.domain.verdict.decide import left_out_note
-from app.domain.verdict.differences import Difference
 from app.domain.verdict.document import MeasuredContrast, OtherBranch, RerunRequest, VerdictDocument
 from app.domain.verdict.policy import ReferenceMove
 from app.domain.verdict.step_time import (

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.domain.logs import parse_text
-from app.domain.logs.arguments import contract_fields
-from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.logs.arguments import contract_fields, stated_by_launch_args
 from app.domain.logs.settings import Setting, read_literal
 from app.domain.run import Stated, Value
 

@@ -21,7 +21,7 @@ from app.domain.rules.facts import FACTS
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair
 from app.domain.run import Stated
-from app.domain.verdict.differences import differing
+from app.domain.verdict.comparability import differing
 from tests.shared_papers import SHARED, shared_folder
 
 RENAMED = {"sku": "gpu", "data": "data_mode", "rank": "profile_rank"}

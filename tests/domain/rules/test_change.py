@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from app.domain.contract.values import read_value, same_value
 from app.domain.documents.launch_command import read_launch_command
-from app.domain.logs.launch_args import stated_by_launch_args
+from app.domain.logs.arguments import stated_by_launch_args
 from app.domain.rules.change import ChangeDiff, DiffLine, change_of
 from app.domain.rules.engine import evaluate
 from app.domain.rules.flags import written

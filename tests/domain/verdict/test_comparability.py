@@ -10,8 +10,7 @@ from app.domain.contract.derive import switch_off_unused
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.run import Value
 from app.domain.verdict.assess import assess
-from app.domain.verdict.comparability import compare_contracts
-from app.domain.verdict.differences import FOLLOWS
+from app.domain.verdict.comparability import FOLLOWS, compare_contracts
 from app.domain.verdict.record import RunRecord
 from tests.domain.verdict.matching_runs import CONTRACT, SAMPLES, make_record, stated
 
