@@ -41,7 +41,7 @@ from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.ep_picture import EpPicture, ep_picture
+from app.leaderboards.picture import EpPicture, ep_picture
 from app.leaderboards.words import label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
