@@ -379,7 +379,7 @@ def _admin(options: argparse.Namespace, settings: "Settings") -> None:
 
 
 def _check_rules(options: argparse.Namespace, settings: "Settings") -> int:
-    from app.playbook.check_rules import check_rules
+    from app.analysis.check import check_rules
 
     return check_rules(options.folder, settings)
 

@@ -1,17 +1,21 @@
-"""`threewalls check`: what the rules object to in a launch script, a command or a configuration, without a server."""
+"""`threewalls check` and `check-rules`: check a launch against the rules, and rule files, without a server."""
 
 import argparse
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from app.analysis.documents import as_json
-from app.analysis.options import FINE
+from app.analysis.options import FINE, USAGE
 from app.analysis.reading import read_statements
+from app.domain.numbers import plural
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch_check import LaunchCheck, check_document, check_launch
+from app.domain.rules.load import SOURCES, TeamRules, built_in_rules, with_team
 from app.domain.text import some_of
-from app.errors import Unavailable, UsageError
+from app.errors import InvalidMetadata, Unavailable, UsageError
 from app.settings import Settings
-from app.storage.rules import rules_in_force
+from app.storage.rules import read_folder, rules_in_force
 
 BLOCKED = 1
 SHOWN = 8
@@ -58,3 +62,42 @@ def _rows(kind: str, suggestions: Iterable[Suggestion]) -> list[str]:
         for item in suggestions
         for line in (f"{kind}: {item.title} ({item.rule.id})", f"  {item.why}", f"  {item.change_text}")
     ]
+
+
+# --- `threewalls check-rules`: a team's rule files, checked in CI before a service reads them.
+
+WRONG = USAGE
+"""1 always means a regression, in every command."""
+
+
+def check_rules(folder: Path | None, settings: Settings) -> int:
+    """Print every mistake with file, line and what to do. Return 2 when there is one, else 0.
+
+    Raises InvalidMetadata without a folder, Unavailable when it holds no rule file or cannot be read.
+    """
+    if folder is None and not settings.rules_dir:
+        raise InvalidMetadata("Name the folder of the rule files, or set THREEWALLS_RULES_DIR.")
+    folder = Path(settings.rules_dir) if folder is None else folder
+    if not folder.is_dir():
+        raise InvalidMetadata(f"{folder} is not a folder.")
+    try:
+        texts = read_folder(folder)
+    except OSError as error:
+        raise Unavailable(f"{error.filename} cannot be read: {error.strerror}.") from error
+    if not texts.keys() - {SOURCES}:
+        raise Unavailable(f"{folder} contains no rule file: names end in .yaml (docs/rules.md).")
+    book = with_team(built_in_rules(), texts)
+    for mistake in book.mistakes:
+        print(f"{folder / mistake.file}:{str(mistake).removeprefix(mistake.file + ':')}")
+    if book.mistakes:
+        files = plural(len(book.files_left_out), "file")
+        print(f"{plural(len(book.mistakes), 'mistake')} in {files}, which the service would ignore.", file=sys.stderr)
+        return WRONG
+    print(_summary(book, len(texts.keys() - {SOURCES})))
+    return FINE
+
+
+def _summary(rules: TeamRules, files: int) -> str:
+    team = sum(rule.origin == "team" for rule in rules.book.rules.values())
+    replaced = f", {len(rules.replaced)} replacing built-in rules" if rules.replaced else ""
+    return f"{plural(team, 'rule')} in {plural(files, 'file')}, no mistakes{replaced}."
