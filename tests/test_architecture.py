@@ -22,10 +22,7 @@ LAYERS = {"domain": 0, "client": 0, "storage": 1, "pipeline": 2, "workers": 3, "
 """Workers lie beside `web`: one that loaded the pages would take 10 MB more and start more slowly."""
 FEATURE = 5
 SMALL_LINES = 40
-SMALL = {
-    "app.domain.access.secrets",
-    "workers.temporary",
-}
+SMALL = {"app.domain.access.secrets"}
 THIRD_PARTY_OF_DOMAIN = {"numpy", "hyperscan", "msgspec", "yaml", "cel", "argon2", "pyotp"}
 """Arithmetic, hashing and reading of texts; they touch no file, network, clock or environment here."""
 THIRD_PARTY_OF_CLIENT = {"zstandard", "threewalls"}

@@ -11,7 +11,7 @@ from app.service_log import configure_logging
 from app.settings import get_settings
 from app.storage.visible import see_every_project
 from workers import tasks
-from workers.temporary import use_own_folder
+from workers.process import use_own_folder
 
 log = structlog.get_logger(__name__)
 

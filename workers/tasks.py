@@ -9,9 +9,9 @@ from celery import Celery
 from sqlalchemy import Engine
 
 from app import queue, wakes
-from app.pipeline import append, deletion, deliver, judge, process, profiles, rank, rules
+from app.pipeline import append, deletion, deliver, judge, process, profiles, rank, suggest
 from app.pipeline.notify import notify_silent_stacks
-from app.pipeline.regression_costs import refresh_costs
+from app.pipeline.regressions import refresh_costs
 from app.pipeline.work import delivery_queue, profile_queue, run_queue, stack_queue
 from app.queue import DELIVER, JUDGE_STACK, PROCESS_PROFILE, PROCESS_RUN, RECOMPUTE, SWEEP, enqueue
 from app.settings import get_settings
@@ -19,7 +19,7 @@ from app.storage import backup, objects, search, usage
 from app.storage.database import make_engine, only_maintainer, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import utc_now
-from workers.heartbeat import Heartbeat
+from workers.process import Heartbeat
 
 log = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ def process_profile(profile_id: int) -> None:
     """Read one profile if it waits, and evaluate the rules of its run with its facts."""
     run_id = profiles.read_profile_of_run(_engine(), _log_files(), get_settings(), profile_id)
     if run_id is not None:
-        rules.evaluate_rules(_engine(), get_settings(), run_id)
+        suggest.evaluate_rules(_engine(), get_settings(), run_id)
 
 
 def judge_stack(work_id: int) -> None:
@@ -109,7 +109,7 @@ def sweep() -> None:
 
 
 def _maintain() -> None:
-    rules.evaluate_next_runs(_engine(), get_settings())
+    suggest.evaluate_next_runs(_engine(), get_settings())
     deletion.continue_deletions(_engine(), TURN_SECONDS)
     _describe_configurations()
     period = int(time.time() // _FORGET_SECONDS)

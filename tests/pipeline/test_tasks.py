@@ -32,7 +32,7 @@ from tests.embedded.processes import wait_for
 from tests.runs.uploading import LOG, upload
 from tests.training_logs import training_log
 from workers import tasks
-from workers.heartbeat import Heartbeat
+from workers.process import Heartbeat
 from workers.tasks import process_next, process_run, sweep
 
 
@@ -248,7 +248,7 @@ def silent(engine: Engine, settings: Settings) -> datetime | None:
         return silent_since(session, settings)
 
 
-USE = "import sys, tempfile; from pathlib import Path; from workers.temporary import use_own_folder as use; "
+USE = "import sys, tempfile; from pathlib import Path; from workers.process import use_own_folder as use; "
 MAKE = "use(Path(sys.argv[1])); print(tempfile.mkdtemp(prefix='pymp-'), flush=True); sys.stdin.read()"
 
 
