@@ -35,7 +35,7 @@ from app.domain.run import Stated, Value
 from app.pipeline.judge import judge_run
 from app.pipeline.process import read_run
 from app.pipeline.receive import UploadedFile, accept_upload
-from app.pipeline.rules import evaluate_rules
+from app.pipeline.suggest import evaluate_rules
 from app.settings import Settings
 from app.storage import derived, json_text
 from app.storage.database import make_engine, migrate

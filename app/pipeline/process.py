@@ -26,7 +26,7 @@ from app.domain.performance.summary import summarise, with_documents
 from app.domain.run import UNREADABLE_DOCUMENT, LogPart, LogProblem, Metadata, RunSummary, Stated, Value
 from app.domain.verdict.record import not_finite_iterations, shape_of, skipped_share
 from app.errors import DamagedObject, Unavailable, new_error_id
-from app.pipeline import judge, rules
+from app.pipeline import judge, suggest
 from app.pipeline.notify import notify_failed
 from app.pipeline.work import SHORT_SECONDS, RunClaim, StackChange, delivery_queue, run_queue, stack_queue
 from app.queue import JUDGE_STACK, PROCESS_RUN, enqueue
@@ -425,14 +425,14 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
         in_memory = RunInMemory(
             computed.inputs.first is not None, computed.inputs.read, computed.arguments, judged.document
         )
-        rules.evaluate_at_once(session, in_force, run_id, in_memory)
+        suggest.evaluate_at_once(session, in_force, run_id, in_memory)
         has_receivers = judged.may_notify
         return True
 
     status, is_done = read_run(engine, log_files, settings, run_id, at_once)
     if not is_done:
         judge.judge_run(engine, settings, run_id)
-        rules.evaluate_rules(engine, settings, run_id)
+        suggest.evaluate_rules(engine, settings, run_id)
     if not is_done or has_receivers:
         delivery_queue.enqueue_due(engine)
     return status

@@ -26,7 +26,7 @@ from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
-from app.pipeline.regression_costs import SILENT_DAYS, costs_of
+from app.pipeline.regressions import SILENT_DAYS, costs_of
 from app.regressions import words
 from app.regressions.charts import AFTER, BEFORE, MOST_JOBS, DrawnJob, chart_height, history_chart, job_rows, zoomed
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes

@@ -15,7 +15,7 @@ from app.domain.numbers import (
 )
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, recovery_text
-from app.pipeline.regression_costs import SILENT_DAYS
+from app.pipeline.regressions import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
 from app.regressions.regression import Regression, SlowJob, stacks_of

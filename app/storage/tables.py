@@ -178,7 +178,7 @@ class RunRow(SQLModel, table=True):
     `recompute_failed` is the version of the definitions in which the figures could not be computed, and
     `recompute_error` why; the run keeps its figures, which are of `definition_version` (`readings.py`).
 
-    `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`rules.py`).
+    `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`suggest.py`).
 
     `not_finite` counts iterations without a finite loss; `skipped_share` is that of skipped optimizer steps; `shape` is
     the outline of the model (`RunFacts.shape`).

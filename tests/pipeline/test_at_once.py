@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 from structlog.testing import capture_logs
 
-from app.pipeline import judge, process, rules
+from app.pipeline import judge, process, suggest
 from app.pipeline.process import process_run, read_run
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.pipeline.work import stack_queue
@@ -90,7 +90,7 @@ def test_one_transaction_stores_what_the_steps_store(settings_of: list[Settings]
             else:
                 assert read_run(engine, log_files, settings, run_id) == ("ready", False)
                 judge.judge_run(engine, settings, run_id)
-                rules.evaluate_rules(engine, settings, run_id)
+                suggest.evaluate_rules(engine, settings, run_id)
         results.append(stored(engine))
         engine.dispose()
     assert results[0] == results[1]

@@ -8,7 +8,7 @@ from sqlalchemy import Engine
 from sqlmodel import col, select
 from starlette.testclient import TestClient
 
-from app.pipeline.rules import evaluate_next_runs, evaluate_rules
+from app.pipeline.suggest import evaluate_next_runs, evaluate_rules
 from app.pipeline.work import run_queue
 from app.settings import Settings
 from app.storage import rules

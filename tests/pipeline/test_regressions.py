@@ -14,7 +14,7 @@ from app.domain.run import Metric, Value
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
 from app.pipeline.process import read_before, request_judging
-from app.pipeline.regression_costs import costs_of, refresh_costs
+from app.pipeline.regressions import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
 from app.regressions import words
 from app.regressions.commands import Answer, RegressionChange, Seen, change_regressions

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.domain.rules.load import built_in_rules
-from app.pipeline.rules import evaluate_next_runs
+from app.pipeline.suggest import evaluate_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.rules import RuleResults
