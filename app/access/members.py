@@ -114,7 +114,7 @@ def _require_maintainer(session: Session, project: ProjectRow, user_id: int, new
         why = f"{maintainers[0].name} is the last maintainer of {project.slug}, and without one no member can set roles"
         raise InvalidChange(
             f"Nothing was changed: {why}. Make another member a maintainer first, or ask an administrator.",
-            (FieldError("role", "is that of the last maintainer"),),
+            (FieldError("role", "belongs to the last maintainer"),),
         )
 
 

@@ -33,7 +33,7 @@ def add_post_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--label", type=_label, metavar="NAME",
-        help="label of the change while a comment on it shows a regression",
+        help="label for the change while a comment on it shows a regression",
     )  # fmt: skip
     group.add_argument("--no-comment", action="store_true", help="post only the check")
     group.add_argument("--no-check", action="store_true", help="post only the comment")
@@ -65,7 +65,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     sync.add_argument("--all", action="store_true", help="also send uploads that were meant for another service")
     sync.add_argument("--list", action="store_true", help="only list the uploads")
     report = commands.add_parser("report", help="print the verdict of a run; it sets the exit code")
-    report.add_argument("run", nargs="*", metavar="RUN", help="number or address; several runs of one job are possible")
+    report.add_argument("run", nargs="*", metavar="RUN", help="number or address; several runs of one job are allowed")
     printed = report.add_mutually_exclusive_group()
     printed.add_argument("--markdown", action="store_true", help="print the comment for a change")
     printed.add_argument("--json", action="store_true", help="print one JSON document per line and run")

@@ -223,7 +223,7 @@ class ComparePage:
         if shown.outside:
             notes.append(off_scale_note(shown.outside))
         if shown.low > 0:
-            notes.append("Axis not from zero.")
+            notes.append("The axis does not start at zero.")
         if shown.missing:
             named = ", ".join(f"#{number}" for number in shown.missing)
             notes.append(f"{named} {plural(len(shown.missing), 'has', 'have', number=False)} no such series.")

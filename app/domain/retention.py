@@ -17,7 +17,7 @@ UNDO_DAYS = 7
 class Retention:
     """Days after the upload; None: forever.
 
-    `logs_days`: raw logs and other uploaded files; figures stay. `failed_days`: runs without figures, failed and
+    `logs_days`: raw logs and other uploaded files; figures are kept. `failed_days`: runs without figures, failed and
     unread. `runs_days`: all runs. Golden runs, pinned or baselines of experiments, are never deleted by age.
     """
 

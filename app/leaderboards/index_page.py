@@ -238,7 +238,7 @@ class MissingBoard:
     @property
     def answer(self) -> str:
         text = published_range([bar.reference for bar in self.bars])
-        return f"No run of yours yet. Published: {text} TFLOP/s/GPU." if text else "No run of yours yet."
+        return f"None of your runs yet. Published: {text} TFLOP/s/GPU." if text else "None of your runs yet."
 
     @property
     def plan_query(self) -> str:

@@ -434,7 +434,7 @@ def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:
     texts = [suggestion.place.because, expected_text(suggestion)]
     if sizing is not None:
         if not texts[-1]:
-            texts.append("No source gives a figure for the gain; low confidence.")
+            texts.append("No source states a figure for the gain; low confidence.")
         texts.append(f"An A/B takes {cost_text(sizing)}.")
     return " ".join(text for text in texts if text)
 

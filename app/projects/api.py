@@ -233,7 +233,7 @@ def read_availability(
     container: Annotated[str, Query(max_length=500, description="Only this container.")] = "",
     project: Annotated[str, Query(max_length=100, description="Only runs of this project.")] = "",
     page: Annotated[int, Query(ge=1, le=10**6)] = 1,
-    page_size: Annotated[int, Query(ge=1, le=200, description="Containers on a page.")] = 100,
+    page_size: Annotated[int, Query(ge=1, le=200, description="Containers per page.")] = 100,
 ) -> AvailabilityList:
     """List which dispatchers work in which container, the containers with the newest runs first."""
     containers = [name for name in newest_containers(session, project) if container in ("", name)]

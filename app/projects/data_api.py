@@ -97,9 +97,9 @@ class DeletionPreviewIn(DeletionIn):
 class RetentionIn(BaseModel, extra="forbid"):
     """It replaces the whole retention; null: forever."""
 
-    logs_days: Days = Field(None, description="Raw logs and other uploaded files; figures stay.")
+    logs_days: Days = Field(None, description="Raw logs and other uploaded files; figures are kept.")
     failed_days: Days = Field(None, description="Runs without figures: failed and unread.")
-    runs_days: Days = Field(None, description="All runs. Golden runs stay under all three rules.")
+    runs_days: Days = Field(None, description="All runs. Golden runs are kept under all three rules.")
     author: Author = author_field("Author of the change.", MAX_AUTHOR)
 
 
@@ -122,7 +122,7 @@ class UsageOut(ApiValue):
     runs: int
     bytes: int = Field(description="Of uploaded files, decompressed; see `counted_at`.")
     bytes_a_day: float | None = Field(
-        description="Uploaded a day in the last 90 days; null before seven days of uploads."
+        description="Uploaded per day in the last 90 days; null before seven days of uploads."
     )
     bytes_in_90_days: float | None = Field(
         description="Forecast if uploads continue at this rate and nothing is "

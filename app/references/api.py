@@ -74,7 +74,7 @@ class ReferenceOut(ApiValue):
     source: str
     source_url: str
     date: str = Field(description="Publication date: a day, or a month if only that is known.")
-    window: str = Field(description="Iterations of the mean; empty when not stated.")
+    window: str = Field(description="Iterations averaged; empty if not stated.")
     note: str
     entered: EnteredOut | None = Field(description="null: built-in.")
 

@@ -201,7 +201,7 @@ class Decision(BaseModel, extra="forbid"):
 DecisionBody = Annotated[Decision, optional_body(Decision)]
 
 _MEANINGS: Mapping[RunDecision, str] = {
-    "quarantine": "Exclude the run from every baseline, level and ranking. Requires a `note` with the reason.",
+    "quarantine": "Exclude the run from every baseline, segment and ranking. Requires a `note` with the reason.",
     "release": "End the quarantine of the run: it counts again.",
     "pin": "Make the run the golden baseline of its stack, replacing the previous one.",
     "unpin": "End the pin of the run: its stack is judged against its own history again.",

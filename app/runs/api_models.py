@@ -25,7 +25,7 @@ class StatedValueOut(ApiValue):
     file: int = 0
     line: int = 0
     in_use: bool = Field(True, description="False for a knob that has no effect because of another field.")
-    stated_value: Value = Field(None, description="What a source states of a knob that is not in use.")
+    stated_value: Value = Field(None, description="The stated value of a knob that is not in use.")
     stated_by: str = Field("", description="The user who stated the value after the upload.")
 
 
@@ -68,7 +68,7 @@ class UnknownFieldOut(ApiValue):
     """A contract field that neither the upload nor a log states, and the ways to supply it."""
 
     name: str
-    role: Literal["stack", "config", "info"] = Field(description="stack: figures that rest on it are provisional.")
+    role: Literal["stack", "config", "info"] = Field(description="stack: figures that depend on it are provisional.")
     group: str
     meaning: str
     unit: str

@@ -1191,7 +1191,7 @@ class RunPage:
         if outside := charts.outside(self.points, self.scale):
             notes.append(off_scale_note(outside))
         if not self.scale.log and self.scale.low > 0:
-            notes.append("Axis not from zero.")
+            notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():
             notes.append(f"{len(self.drawn.iterations):,} of {len(self.points.iterations):,} points are drawn.")
         return notes

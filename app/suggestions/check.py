@@ -39,7 +39,7 @@ class CheckOut(BaseModel):
     answer: str
     read_as: str
     trainer: str
-    defaults: str = Field(description="Whose defaults the omitted flags have.")
+    defaults: str = Field(description="The trainer whose defaults apply to omitted flags.")
     blockers: list[ObjectionOut]
     warnings: list[ObjectionOut]
     unknown: list[str] = Field(description="Unknown facts that further blockers depend on.")

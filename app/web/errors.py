@@ -101,7 +101,7 @@ _TITLES = {
 }
 _DETAILS = {
     404: "No page at this URL. It may be misspelled, or the run was deleted.",
-    500: "The service's log has the details under the id {request_id}. Nothing that was acknowledged is lost.",
+    500: "The service's log has the details under the id {request_id}. No acknowledged upload is lost.",
 }
 _PLACES = {
     "runs": "All runs",

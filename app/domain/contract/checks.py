@@ -40,7 +40,7 @@ def other_allocations(documents: Sequence[Document], seen: Facts) -> list[str]:
     return [
         f"`gpus` is {shown(seen['gpus'].value)} in the log ({_origin(seen['gpus'])}) but "
         f"{shown(document.stated['gpus'].value)} in the slurm accounting ({document.stated['gpus'].detail}). The log "
-        "is used: a job may leave allocated GPUs idle. Check that the accounting is of this job."
+        "is used: a job may leave allocated GPUs idle. Check that the accounting belongs to this job."
         for document in documents
         if document.kind == "slurm accounting"
         and "gpus" in seen

@@ -320,7 +320,7 @@ def _gpus_per_node(facts: Facts) -> Stated | None:
 
 def _etp(facts: Facts) -> Stated | None:
     tp = _count(facts, "tp")
-    return None if tp is None else Stated(tp, "derived", "unset: the trainer takes tp")
+    return None if tp is None else Stated(tp, "derived", "unset: the trainer uses tp")
 
 
 def _gbs(facts: Facts) -> Stated | None:
@@ -328,7 +328,7 @@ def _gbs(facts: Facts) -> Stated | None:
     mbs, dp = _count(facts, "mbs"), _count(facts, "dp")
     if "gbs" not in facts or mbs is None or dp is None:
         return None
-    return Stated(mbs * dp, "derived", "unset: the trainer takes mbs x dp")
+    return Stated(mbs * dp, "derived", "unset: the trainer uses mbs x dp")
 
 
 def _vpp(facts: Facts) -> Stated | None:
@@ -369,7 +369,7 @@ def _routing_mode(facts: Facts) -> Stated | None:
 
 def _recompute_modules(facts: Facts) -> Stated | None:
     if _value(facts, "recompute_granularity") == "selective":
-        return Stated(("core_attn",), "derived", "unset: the trainer takes core_attn")
+        return Stated(("core_attn",), "derived", "unset: the trainer uses core_attn")
     return None
 
 
@@ -377,9 +377,9 @@ def _model(facts: Facts) -> Stated | None:
     values = {name: stated.value for name, stated in facts.items()}
     model = recognise(values)
     if model is not None:
-        return Stated(model.name, "derived", "its shape is that of this model")
+        return Stated(model.name, "derived", "its shape matches this model")
     name = outline_name(values)
-    return None if name is None else Stated(name, "derived", "made from its shape, which is that of no model we know")
+    return None if name is None else Stated(name, "derived", "made from its shape, which matches no known model")
 
 
 def _vocabulary(facts: Facts) -> Stated | None:

@@ -178,7 +178,7 @@ def _with_defaults(facts: dict[str, Stated], defaults: Mapping[str, Value], warn
         try:
             fields[name] = Stated(read_value(name, raw), "default", "project default")
         except ValueError as problem:
-            warnings.append(f"The project's default for `{name}` was left out: {name} {problem}.")
+            warnings.append(f"The project's default for `{name}` was ignored: {name} {problem}.")
     return derive(_split_container(fields)) if len(fields) > len(facts) else facts
 
 
@@ -201,7 +201,7 @@ def _stated_by_log(log: ParsedLog, warnings: list[str]) -> dict[str, Stated]:
                 fields[name] = replace(stated, value=value)
         except ValueError as problem:
             warnings.append(
-                f"The log states `{name}` as {shown(stated.value)} ({stated.detail}), which was left out: {name} "
+                f"The log states `{name}` as {shown(stated.value)} ({stated.detail}), which was ignored: {name} "
                 f"{problem}."
             )
     _padded_vocabulary(log, fields)

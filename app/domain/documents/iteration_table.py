@@ -196,7 +196,7 @@ def _columns(names: Sequence[str], units: Mapping[str, str], problems: _Problems
         try:
             columns[name] = column_of(name, units.get(name, ""))
         except ValueError as problem:
-            problems.add(f"A column was left out: {problem}.")
+            problems.add(f"A column was ignored: {problem}.")
     if len(names) > MAX_COLUMNS:
         problems.add(f"Only the first {MAX_COLUMNS} of {len(names):,} columns were read.")
     return columns

@@ -288,7 +288,7 @@ def _launch_args(reading: _MetadataReading, raw: object) -> dict[str, Stated]:
         try:
             value = _read_fact(name, stated.value)
         except ValueError as problem:
-            reading.warnings.append(f"A flag of `launch_args` was left out: {name} {problem}.")
+            reading.warnings.append(f"A flag of `launch_args` was ignored: {name} {problem}.")
             continue
         fields[name] = Stated(value, "metadata", stated.detail or "meta.launch_args")
     return fields

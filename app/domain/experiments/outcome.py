@@ -418,7 +418,7 @@ def _warnings(
     )
     if unknown:
         fields = coded_names(name for name, _ in unknown.most_common(6))
-        warnings.append(f"Known on some runs only, so equality is not certain: {fields}.")
+        warnings.append(f"Known for some runs only, so they may differ: {fields}.")
     unproven = [knob.field for knob in enrolment.knobs if _is_unproven(sides["candidate"], knob.field)]
     if unproven:
         warnings.append(f"The logs do not confirm that {', '.join(f'`{name}`' for name in unproven)} was active.")

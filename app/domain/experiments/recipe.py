@@ -14,7 +14,7 @@ _HARDWARE = ("gpu", "gpus", "gpus_per_node", "cluster", "container")
 
 
 _INCOMPLETE = (
-    "# The command of this run is unknown. Add what the contract does not hold: the model's shape, the data, the",
+    "# The command of this run is unknown. Add what the contract does not contain: the model's shape, the data, the",
     "# schedule and the checkpoints.",
 )
 

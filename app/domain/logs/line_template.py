@@ -199,7 +199,7 @@ def read_template(text: str) -> LineTemplate:
     if len(names) > MAX_PLACEHOLDERS:
         raise ValueError(f"must have at most {MAX_PLACEHOLDERS} placeholders")
     if any("{" in part or "}" in part for part in texts):
-        raise ValueError("has a brace without its partner; placeholders look like {iteration}")
+        raise ValueError("has an unmatched brace; placeholders look like {iteration}")
     columns = [column_of(name) if name.strip() else None for name in names]
     stated = [column.name for column in columns if column is not None]
     if twice := {name for name in stated if stated.count(name) > 1}:
@@ -218,7 +218,7 @@ def read_template(text: str) -> LineTemplate:
         parts.pop()
     template = LineTemplate(tuple(parts))
     if not any(isinstance(part, bytes) and len(max(part.split(), key=len, default=b"")) >= 2 for part in parts):
-        raise ValueError("needs a word of the line that only steps have, next to its placeholders")
+        raise ValueError("needs, besides its placeholders, a word that occurs only in step lines")
     return template
 
 

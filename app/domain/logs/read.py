@@ -304,7 +304,7 @@ class Reading:
         settings, arguments = merge(dumps, self._notes)
         stated, refused = contract_fields(settings)
         for sentence in refused:
-            self._notes.problem("value that no field takes", sentence)
+            self._notes.problem("value that no field accepts", sentence)
         stated = self._versions.stated | self._gpu.stated | self._world.stated | stated
         if batch := _batch_size(series):
             stated.setdefault("gbs", batch)

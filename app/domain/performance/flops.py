@@ -338,7 +338,7 @@ def _attention(inputs: Inputs) -> Iterator[_Change]:
 def _hybrid(inputs: Inputs) -> Iterator[_Change]:
     """Yield a hybrid model counted as if all its layers were alike."""
     if inputs.shape.hybrid is not None:
-        yield "the layers are counted as those of a plain transformer (no `hybrid_layer_pattern`)", _shape(hybrid=None)
+        yield "the layers are counted as in a plain transformer (no `hybrid_layer_pattern`)", _shape(hybrid=None)
 
 
 # --- Peak dense TFLOP/s of one GPU by precision, each with its source. Others stay unknown.

@@ -170,7 +170,7 @@ class LayoutForecaster:
         ):
             return None
         if any(gpus % _ranks(after, group) for group in _MESHES):
-            return Forecast(False, "The GPUs do not divide by this layout.")
+            return Forecast(False, "The GPUs are not divisible by this layout.")
         at_most = self._peak_gb * max(1.0, *(_ranks(before, group) / _ranks(after, group) for group in _SHARED))
         if at_most > (1 - self._headroom) * memory:
             return Forecast(

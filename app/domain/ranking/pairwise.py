@@ -196,7 +196,7 @@ def compare_pair(
     if worse_loss is not None:
         return _guarded(result, worse_loss)
     if result.tie and half < abs(shift) < RELEVANT_SHIFT:
-        return replace(result, tie_because="differences under 1 % do not count, however certain they are")
+        return replace(result, tie_because="differences under 1 % do not count, however certain")
     return result
 
 

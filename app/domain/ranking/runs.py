@@ -188,7 +188,7 @@ def other_shapes(runs: Sequence[RankedRun]) -> tuple[Refusal, ...]:
     for run in reversed(runs):
         shape = run.facts.shape
         if any(expected and stated and expected != stated for expected, stated in zip(outline, shape, strict=False)):
-            sentence = "its model has a different shape than that of the newest run"
+            sentence = "its model has a different shape than the newest run's"
             refused.append(Refusal(run.name, run.dispatcher or "", "other_shape", sentence))
             continue
         longer = range(max(len(outline), len(shape)))

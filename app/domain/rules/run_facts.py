@@ -260,7 +260,7 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
             and interval >= _LEAST_INTERVAL
             and all(iteration % interval in (0, 1) for iteration in slow)  # the work may count in the next iteration
         ):
-            return f"`{name}` is {interval}, which fits {what}."
+            return f"`{name}` is {interval}, which matches {what}."
     if len(slow) == 1 and "profile" not in arguments:
         return (
             "The upload does not show whether a profiler was on, the usual cause of a single slow iteration. If it "

@@ -20,11 +20,11 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR, MOST_BASELINE_RUNS, Prio
 # --- The choice from facts alone: it reads no contracts, so its cost stays low for long histories.
 
 BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "none"]
-UNCONFIRMED = "differs from the level before it; a third run has to confirm the change"
+UNCONFIRMED = "differs from the previous level; a third run has to confirm the change"
 OLDER_SEGMENT = "older than the current segment of the history"
 AFTER_BRANCH_POINT = "newer than the branch point of this change"
 BEYOND_NEWEST = f"older than the newest {MOST_BASELINE_RUNS} runs of the current segment"
-OTHER_CELL = "another configuration, which no commit changed to this one"
+OTHER_CELL = "another configuration, which no commit changed into this one"
 
 F = TypeVar("F", bound=RunFacts)
 F_co = TypeVar("F_co", bound=RunFacts, covariant=True)
@@ -136,7 +136,7 @@ def unfit_because(earlier: RunFacts, run: RunFacts, rules: BaselineRules) -> str
     if rules.branch is None or earlier.branch == rules.branch or pinned:
         return ""
     if not earlier.branch:
-        return f"no branch stated, the baseline branch is {rules.branch}"
+        return f"no branch stated; the baseline branch is {rules.branch}"
     return f"not on branch {rules.branch}"
 
 
