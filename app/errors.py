@@ -55,6 +55,14 @@ class ThreewallsError(Exception):
 
 class InvalidUpload(ThreewallsError):
     title = "Invalid upload"
+    problem = ""
+
+    @classmethod
+    def of_file(cls, problem: str, advice: str) -> InvalidUpload:
+        """Return the error of an uploaded file. `problem` alone is for files that are read after the upload."""
+        error = cls(f"{problem} Nothing was saved. {advice}")
+        error.problem = problem
+        return error
 
 
 class BrokenForm(InvalidUpload):

@@ -37,11 +37,11 @@ from app.access.pages import pages as account_pages
 from app.access.pages import router as access_pages
 from app.access.pages import second_factor_router as second_factor_pages
 from app.access.pages import whoami_router as whoami_api
-from app.access.people_import import api as people_api
-from app.access.people_import import router as people_pages
 from app.access.routes import describe_access, route_table
 from app.access.share_links import api as share_links_api
 from app.access.share_links import router as share_link_pages
+from app.access.users_import import api as users_import_api
+from app.access.users_import import router as users_import_pages
 from app.compare.api import router as compare_api
 from app.compare.pages import router as compare_pages
 from app.experiments.api import router as experiments_api
@@ -200,7 +200,7 @@ def _routes() -> list[BaseRoute]:
         groups_api,
         invitations_api,
         share_links_api,
-        people_api,
+        users_import_api,
         users_api,
         audit_api,
         notifications_api,
@@ -243,7 +243,7 @@ def _routes() -> list[BaseRoute]:
         group_pages,
         invitation_pages,
         share_link_pages,
-        people_pages,
+        users_import_pages,
         users_pages,
         audit_pages,
         notification_pages,

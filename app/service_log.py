@@ -1,6 +1,6 @@
 """The service's log: structured lines with the request id, without bodies, headers or secrets.
 
-Tracebacks omit the values of variables, which may hold passwords. It is no part of `app.web`, because the worker logs
+Tracebacks omit the values of variables, which may hold passwords. It is not part of `app.web`, because the worker logs
 as well and loads no web framework.
 """
 

@@ -180,7 +180,9 @@ class Settings(BaseSettings):
     backup_hours: float = Field(24, gt=0, description="Interval of scheduled backups, in hours.")
     backup_keep: int = Field(7, gt=0, description="Number of scheduled backups that are kept.")
     rules_dir: str = Field("", description="Folder with your own rule files (`docs/rules.md`). Empty: none.")
-    t_comm: float = Field(0.10, gt=0, lt=1, description="Exposed communication counts as a wall from this share of the step.")
+    t_comm: float = Field(
+        0.10, gt=0, lt=1, description="Exposed communication counts as a wall from this share of the step."
+    )
     t_idle: float = Field(0.10, gt=0, lt=1, description="GPU idle time counts as a wall from this share of the step.")
     t_headroom: float = Field(0.10, gt=0, lt=1, description="Memory is tight below this free share of GPU memory.")
     t_sm: float = Field(0.5, gt=0, lt=1, description="Kernels that use less than this share of the GPU are too small.")

@@ -4,9 +4,10 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -175,6 +176,64 @@ def test_a_class_name_means_one_thing() -> None:
         for name in re.findall(r"^ *class (\w+)", path.read_text(), re.MULTILINE):
             modules.setdefault(name, []).append(name_of(path))
     assert {name: used for name, used in modules.items() if len(used) > 1} == {}
+
+
+VAGUE_NAMES = {
+    *("one", "found", "known", "told", "held", "kept", "said", "made"),
+    *("somebody", "nobody", "whoever", "people", "doorbell", "bell", "duel", "reign", "glimpse"),
+}
+VAGUE_ENDINGS = ("Given", "By", "Said", "Told", "Held", "Made", "Asked", "Beside", "Teller", "Glimpse", "Reign")
+
+
+def vague_names(tree: ast.Module) -> Iterator[Any]:
+    """Yield the nodes that define a vague name, except the fields of classes."""
+    fields = set()
+    for node in ast.walk(tree):  # a class comes before its fields
+        if isinstance(node, ast.ClassDef):
+            fields |= {id(field.target) for field in node.body if isinstance(field, ast.AnnAssign)}
+            name = node.name
+            if name.endswith(VAGUE_ENDINGS):
+                yield node
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            name = node.name
+        elif isinstance(node, ast.arg):
+            name = node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and id(node) not in fields:
+            name = node.id
+        else:
+            continue
+        if name.strip("_") in VAGUE_NAMES:
+            yield node
+
+
+def test_a_name_is_a_noun_of_the_glossary() -> None:
+    """Check variables, parameters, functions and classes. Fields of values stay: the API or the database shows them."""
+    wrong = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:60]}"
+        for path in [*MODULES, *sorted((ROOT / "bench").rglob("*.py"))]
+        for node in vague_names(ast.parse(path.read_text()))
+    ]
+    assert wrong == []
+
+
+SENTENCES = {"detail", "sentence", "reason", "message", "headline", "because"}
+READS_SENTENCES = {
+    "app.storage.runs",  # values that version 0.1 stored, with their parts inside the detail
+    "app.domain.verdict.comparison_words",  # the case of a sentence's first letter
+}
+
+
+def test_no_fact_is_parsed_out_of_a_sentence() -> None:
+    parses = {"startswith", "endswith", "partition", "rpartition", "split", "removeprefix", "removesuffix"}
+    wrong = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in parses:
+                text = node.func.value
+                name = text.id if isinstance(text, ast.Name) else text.attr if isinstance(text, ast.Attribute) else ""
+                if name in SENTENCES and name_of(path) not in READS_SENTENCES:
+                    wrong.append(f"{name_of(path)}:{node.lineno}: {ast.unparse(node)}")
+    assert wrong == []
 
 
 def test_no_two_functions_are_the_same() -> None:

@@ -116,7 +116,7 @@ class TokenOut(ApiValue):
     revoked_by: str
 
 
-class TokenMade(TokenOut):
+class IssuedToken(TokenOut):
     token: str = Field(description="The secret that jobs send. It is shown only once.")
 
 
@@ -214,14 +214,14 @@ def list_tokens(
     return TokenList.model_validate(tokens)
 
 
-@router.post("/{slug}/tokens", status_code=201, responses=documented(404, 422), response_model=TokenMade)
+@router.post("/{slug}/tokens", status_code=201, responses=documented(404, 422), response_model=IssuedToken)
 @requires(Action.MANAGE, of="project", log_ins=True, confirm=True)
 def create_token(engine: AppEngine, slug: Slug, body: NewToken) -> JSONResponse:
     """Create a token. Only this answer shows it."""
     token, secret = members.make_token(
         engine, slug, name=body.name, scopes=body.scopes, expires_at=body.ends(), by=signed(body.author)
     )
-    answer = TokenMade.from_values(token, token=secret)
+    answer = IssuedToken.from_values(token, token=secret)
     return JSONResponse(answer.model_dump(mode="json"), 201, _NO_STORE)
 
 
@@ -262,7 +262,7 @@ class UserOut(ApiValue):
         return cls.from_values(user, disabled=user.disabled_at is not None, roles=dict(roles), tokens=tokens)
 
 
-class UserMade(UserOut):
+class CreatedUser(UserOut):
     password: str = Field(description="Initial password, which the user must change. It is shown only once.")
 
 
@@ -295,7 +295,7 @@ def read_users(session: ReadSession) -> UserList:
     return UserList(items=[UserOut.of(user, roles.get(user.id, []), tokens.get(user.name, [])) for user in users])
 
 
-@users_router.post("", status_code=201, responses=documented(409, 422), response_model=UserMade)
+@users_router.post("", status_code=201, responses=documented(409, 422), response_model=CreatedUser)
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def create_user(engine: AppEngine, body: NewUser) -> JSONResponse:
     """Create a user. Only this answer shows the initial password."""
@@ -316,7 +316,7 @@ def change_user(engine: AppEngine, session: ReadSession, user_id: UserId, change
     return _user_out(session, user)
 
 
-@users_router.post("/{user_id}/password", responses=documented(404, 422), response_model=UserMade)
+@users_router.post("/{user_id}/password", responses=documented(404, 422), response_model=CreatedUser)
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
 def reset_password(engine: AppEngine, session: ReadSession, user_id: UserId) -> JSONResponse:
     """Set a new initial password and log the user out everywhere."""
@@ -329,5 +329,5 @@ def _user_out(session: Session, user: User) -> UserOut:
 
 
 def _with_password(user: UserOut, password: str, status: int) -> JSONResponse:
-    answer = UserMade.from_values(user, password=password)
+    answer = CreatedUser.from_values(user, password=password)
     return JSONResponse(answer.model_dump(mode="json"), status, _NO_STORE)

@@ -209,7 +209,7 @@ _SYSTEMS = {
 
 
 def browser_name(agent: str) -> str:
-    """Return `Firefox on Linux`, or the user agent itself if it is no known browser."""
+    """Return `Firefox on Linux`, or the user agent itself if the browser is unknown."""
     browser = next((name for part, name in _BROWSERS.items() if part in agent), None)
     system = next((name for part, name in _SYSTEMS.items() if part in agent), None)
     return f"{browser} on {system}" if browser and system else agent or "unknown client"

@@ -274,7 +274,7 @@ def _growing_log(options: argparse.Namespace) -> Path:
     if compressed:
         raise UsageError(f"{path} is compressed, so it cannot grow. Upload it without --follow.")
     if options.offline:
-        raise UsageError("--follow and --offline exclude each other. Use --offline for a complete log.")
+        raise UsageError("--follow and --offline are mutually exclusive. Use --offline for a complete log.")
     return path
 
 

@@ -1,4 +1,4 @@
-"""The series of both sides over each other -> a Vega-Lite specification. One colour a side, one axis."""
+"""The series of both sides over each other -> a Vega-Lite specification. One colour per side, one axis."""
 
 import json
 from functools import lru_cache

@@ -48,7 +48,7 @@ VERDICT_RULES: dict[str, int] = {
 `baseline`: 2 since young histories are segmented, too, 3 since jobs are histories of their own and other configurations
 open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 since a learned variation has
 4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
-5 since the interval is that of the test that decided.
+5 since the interval belongs to the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
@@ -80,7 +80,7 @@ VERDICT_VERSION = sum(VERDICT_RULES.values())
 RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 4, "sentences": 5}
 """Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure.
 
-`ties`: 4 since the interval is that of the test that decided."""
+`ties`: 4 since the interval belongs to the test that decided."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION
 """Ties are decided by the test of verdicts, so its version is part of this one."""

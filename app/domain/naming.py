@@ -101,7 +101,9 @@ def _without_shared(values: Sequence[str], separator: str) -> Sequence[str]:
     if len(set(values)) == 1 or len({len(own) for own in pieces}) > 1:
         return values
     differs = [len(set(column)) > 1 for column in zip(*pieces, strict=True)]
-    return [separator.join(piece for piece, kept in zip(own, differs, strict=True) if kept) for own in pieces]
+    return [
+        separator.join(piece for piece, is_distinct in zip(own, differs, strict=True) if is_distinct) for own in pieces
+    ]
 
 
 def short_job(job: str, jobs: Iterable[str]) -> str:

@@ -37,7 +37,7 @@ def cut(text: str, most: int) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return `text` with at most `most` characters: start and end, which tell similar names apart, around `…`."""
+    """Return `text` with at most `most` characters: start and end, which distinguish similar names, around `…`."""
     if len(text) <= most:
         return text
     end = (most - 1) // 2

@@ -152,12 +152,14 @@ def _difference(difference: Difference) -> dict[str, Any]:
 
 def _runs(page: HistoryPage) -> Iterator[dict[str, Any]]:
     figures, letters = page.all_figures(), page.history.letters
-    return (_run(page, place, letters[place], figures[page.history.runs[place].id]) for place in page.places)
+    return (
+        _run(page, position, letters[position], figures[page.history.runs[position].id]) for position in page.positions
+    )
 
 
-def _run(page: HistoryPage, place: int, letter: str, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
-    run = page.history.runs[place]
-    eligibility = page.history.eligibilities[place]
+def _run(page: HistoryPage, position: int, letter: str, figures: Mapping[str, Metric | None]) -> dict[str, Any]:
+    run = page.history.runs[position]
+    eligibility = page.history.eligibilities[position]
     return {
         "id": run.id,
         "name": run.name,

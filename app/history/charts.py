@@ -64,14 +64,14 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Drawing:
-    """`places`: indices of the drawn runs, in order, at least one; `shown`: their configurations.
+    """`positions`: indices of the drawn runs, in order, at least one; `shown`: their configurations.
 
     `figures`: the metric of each of these runs, by number. `versions`: version changes among them; `steps`: where each
     container begins, if there are several.
     """
 
     history: HistoryOfStack
-    places: Sequence[int]
+    positions: Sequence[int]
     shown: Sequence[ConfigurationHistory]
     metric: str
     axis: str
@@ -82,13 +82,13 @@ class Drawing:
     @cached_property
     def containers(self) -> list[Row]:
         """Return one row for each drawn container: from where to where it is the newest one, and its change."""
-        begins = [step for step in self.steps if step.place <= self.places[-1]]
-        earlier = [step for step in begins if step.place <= self.places[0]][:-1]
+        begins = [step for step in self.steps if step.position <= self.positions[-1]]
+        earlier = [step for step in begins if step.position <= self.positions[0]][:-1]
         drawn = begins[len(earlier) :]
         first, last = (row["at"] for row in _frame(self))
         several = len({configuration.letter for configuration in self.shown if configuration.counted}) > 1
         is_of_one_image = len({step.container.partition(":")[0] for step in self.steps}) == 1
-        starts = [max(first, self.at(step.place) - (0.5 if self.axis != DATE else 0)) for step in drawn]
+        starts = [max(first, self.at(step.position) - (0.5 if self.axis != DATE else 0)) for step in drawn]
         rows = []
         for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
             label = step.container.partition(":")[2] if is_of_one_image else step.container
@@ -108,7 +108,7 @@ class Drawing:
     @cached_property
     def scale(self) -> float:
         """Return the factor for values: step times are drawn in seconds from 10 s on."""
-        values = [metric.value for place in self.places if (metric := self.metric_at(place))]
+        values = [metric.value for position in self.positions if (metric := self.metric_at(position))]
         slow = self.metric == "step_time_ms" and values and float(np.median(values)) >= _SECONDS_FROM_MS
         return 1e-3 if slow else 1.0
 
@@ -121,13 +121,13 @@ class Drawing:
     @cached_property
     def range(self) -> tuple[float, float]:
         """Return the value axis: around the levels, the middle of the values and the newest runs, not from zero."""
-        values = [self.scale * metric.value for place in self._deciding if (metric := self.metric_at(place))]
+        values = [self.scale * metric.value for position in self._deciding if (metric := self.metric_at(position))]
         if not values:
             return 0.0, 1.0
         low, high = (float(end) for end in np.quantile(values, (0.05, 0.95)))
         fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
-        if len(self.places) <= MOST_INTERVALS:
-            ends = [end for place in self._deciding for end in self._interval(place)]
+        if len(self.positions) <= MOST_INTERVALS:
+            ends = [end for position in self._deciding for end in self._interval(position)]
             fixed += [float(end) for end in np.quantile(ends, (0.05, 0.95))] if ends else []
         low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)
@@ -138,38 +138,40 @@ class Drawing:
     @property
     def _deciding(self) -> Sequence[int]:
         """Return the positions of the runs that the value axis fits: those that count, or all if none does."""
-        return [place for place in self.places if self.counts(place)] or self.places
+        return [position for position in self.positions if self.counts(position)] or self.positions
 
-    def at(self, place: float) -> float:
+    def at(self, position: float) -> float:
         """Return the position of a run on the axis: its number from 1, or milliseconds since 1970."""
         if self.axis != DATE:
-            return place + 1
-        return self.history.runs[math.ceil(place)].ordered_at.timestamp() * 1000
+            return position + 1
+        return self.history.runs[math.ceil(position)].ordered_at.timestamp() * 1000
 
-    def _interval(self, place: int) -> tuple[float, ...]:
-        metric = self.metric_at(place)
+    def _interval(self, position: int) -> tuple[float, ...]:
+        metric = self.metric_at(position)
         ends = (self.scale * metric.ci_low, self.scale * metric.ci_high) if metric else ()
         return ends if all(map(math.isfinite, ends)) else ()
 
-    def metric_at(self, place: int) -> Metric | None:
-        return self.figures.get(self.history.runs[place].id)
+    def metric_at(self, position: int) -> Metric | None:
+        return self.figures.get(self.history.runs[position].id)
 
-    def counts(self, place: int) -> bool:
-        return self.history.eligibilities[place] == "counts"
+    def counts(self, position: int) -> bool:
+        return self.history.eligibilities[position] == "counts"
 
     def level_values(self) -> Iterator[tuple[ConfigurationHistory, StackSegment, float]]:
         """Yield the segments that overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
             per_step = self._per_step(configuration)
             for level in configuration.levels:
-                if per_step and level.last >= self.places[0] and level.first <= self.places[-1]:
+                if per_step and level.last >= self.positions[0] and level.first <= self.positions[-1]:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
     def _per_step(self, configuration: ConfigurationHistory) -> Any:
         """Return the conversion from step time to the metric; None when step time alone does not determine it."""
         if self.metric == "step_time_ms":
             return float
-        runs = [(self.metric_at(place), self.history.runs[place].log_step_time) for place in configuration.counted]
+        runs = [
+            (self.metric_at(position), self.history.runs[position].log_step_time) for position in configuration.counted
+        ]
         constants = [metric.value * math.exp(log) for metric, log in runs if metric]
         if self.metric == NOT_OF_STEP_TIME or not constants:
             return None
@@ -177,51 +179,51 @@ class Drawing:
         return lambda step_time_ms: constant / step_time_ms
 
 
-def drawn_places(
-    history: HistoryOfStack, places: Sequence[int], metric: str, versions: Sequence[VersionChange], most: int
+def drawn_positions(
+    history: HistoryOfStack, positions: Sequence[int], metric: str, versions: Sequence[VersionChange], most: int
 ) -> Sequence[int]:
-    """Return about `most` of the places, or all if there are fewer.
+    """Return about `most` of the positions, or all if there are fewer.
 
     They are the ends, every run with a mark of its own (a call, a failure, an outlier, a golden run, a release, new
     versions, the ends of a segment), and of every part of each configuration its fastest, its slowest and its last
     run. Marks of the others would be drawn over.
     """
-    if len(places) <= most:
-        return places
+    if len(positions) <= most:
+        return positions
     runs = history.runs
     pinned = {pin.run_id for pin in history.pins}
-    chosen = {places[0], places[-1], *(change.run for change in versions)}
-    for place in places:
-        run = runs[place]
+    chosen = {positions[0], positions[-1], *(change.run for change in versions)}
+    for position in positions:
+        run = runs[position]
         is_called = run.verdict in (*_ARROWS, "failed") and run.purpose != "experiment"
-        is_outlier = history.eligibilities[place] == "outlier"
+        is_outlier = history.eligibilities[position] == "outlier"
         if is_called or is_outlier or run.purpose == "release" or run.id in pinned:
-            chosen.add(place)
+            chosen.add(position)
     for configuration in history.configurations:
         for level in configuration.levels:
             chosen |= {level.first, level.last}
     parts = max(1, (most - len(chosen)) // 3)
-    size = -(-len(places) // parts)
+    size = -(-len(positions) // parts)
     letters = history.letters  # one for the same settings in several containers
     extremes: dict[tuple[int, str, bool], list[int]] = {}
-    for number, place in enumerate(places):
-        key = (number // size, letters[place], history.eligibilities[place] == "counts")
-        extremes.setdefault(key, []).append(place)
+    for number, position in enumerate(positions):
+        key = (number // size, letters[position], history.eligibilities[position] == "counts")
+        extremes.setdefault(key, []).append(position)
 
-    def value(place: int) -> float:
-        figure = runs[place].peak_memory_gib if metric == NOT_OF_STEP_TIME else runs[place].log_step_time
+    def value(position: int) -> float:
+        figure = runs[position].peak_memory_gib if metric == NOT_OF_STEP_TIME else runs[position].log_step_time
         return 0.0 if figure is None or math.isnan(figure) else figure
 
     for part in extremes.values():
         chosen |= {min(part, key=value), max(part, key=value), part[-1]}
-    shown = set(places)
-    return sorted(place for place in chosen if place in shown)
+    shown = set(positions)
+    return sorted(position for position in chosen if position in shown)
 
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """Return the rows of each layer, by name."""
     letters = drawing.history.letters
-    rows = [_point(drawing, place, letters[place]) for place in drawing.places]
+    rows = [_point(drawing, position, letters[position]) for position in drawing.positions]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     beyond = [row for row in rows if row["mark"] not in _ON_AXIS]
@@ -244,7 +246,7 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
 
 def _frame(drawing: Drawing) -> list[Row]:
     """Return two corners half a run outside the outermost runs, so that no mark lies on the edge."""
-    first, last = drawing.at(drawing.places[0]), drawing.at(drawing.places[-1])
+    first, last = drawing.at(drawing.positions[0]), drawing.at(drawing.positions[-1])
     beside = max((last - first) * 0.02, _DAY_MS / 2) if drawing.axis == DATE else 0.5 + (last - first) * 0.01
     low, high = drawing.range
     return [{"at": first - beside, "shown": low}, {"at": last + beside, "shown": high}]
@@ -274,9 +276,9 @@ def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
     return [row | {"dy": wide, "narrow_dy": narrow} for row, wide, narrow in zip(rows, *offsets, strict=True)]
 
 
-def _point(drawing: Drawing, place: int, letter: str) -> Row:
-    run, eligibility = drawing.history.runs[place], drawing.history.eligibilities[place]
-    metric = drawing.metric_at(place)
+def _point(drawing: Drawing, position: int, letter: str) -> Row:
+    run, eligibility = drawing.history.runs[position], drawing.history.eligibilities[position]
+    metric = drawing.metric_at(position)
     low, high = drawing.range
     value = metric.value * drawing.scale if metric else None
     text = figure(metric, drawing.metric) if metric else None
@@ -286,7 +288,7 @@ def _point(drawing: Drawing, place: int, letter: str) -> Row:
     elif not low <= value <= high:
         mark = "above" if value > high else "below"
     return {
-        "at": drawing.at(place),
+        "at": drawing.at(position),
         "shown": value,
         "mark": mark,
         "colour": run.dispatcher or "unknown",
@@ -310,20 +312,20 @@ def _point(drawing: Drawing, place: int, letter: str) -> Row:
 
 def _called(drawing: Drawing, run: StackRun) -> str:
     """Return the verdict that the mark of a run shows. Experiments have none: they raise no regression."""
-    quiet = run.verdict in _QUIET and len(drawing.places) > MOST_QUIET_MARKS
+    quiet = run.verdict in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
     return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
 
 
 def _intervals(drawing: Drawing) -> Iterator[Row]:
-    for place in drawing.places:
-        metric = drawing.metric_at(place)
-        if metric and drawing.counts(place) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
-            dispatcher = drawing.history.runs[place].dispatcher
+    for position in drawing.positions:
+        metric = drawing.metric_at(position)
+        if metric and drawing.counts(position) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
+            dispatcher = drawing.history.runs[position].dispatcher
             low, high = drawing.range
-            # Cut to the axis: a longer bar would stretch it, and no mark would be at its value any more.
+            # Cut to the axis: a longer bar would stretch it, and no mark would stay at its value.
             ends = {"low": max(metric.ci_low * drawing.scale, low), "high": min(metric.ci_high * drawing.scale, high)}
             if ends["low"] < ends["high"]:
-                yield {"at": drawing.at(place), "colour": dispatcher or "unknown", **ends}
+                yield {"at": drawing.at(position), "colour": dispatcher or "unknown", **ends}
 
 
 def _levels(drawing: Drawing) -> list[Row]:
@@ -335,7 +337,7 @@ def _levels(drawing: Drawing) -> list[Row]:
     several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
     rows = []
     for configuration, level, value in drawing.level_values():
-        first, last = max(level.first, drawing.places[0]), min(level.last, drawing.places[-1])
+        first, last = max(level.first, drawing.positions[0]), min(level.last, drawing.positions[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
         label = f"{configuration.letter}  " if several else ""
         label += figure(metric, drawing.metric).text
@@ -359,7 +361,7 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
     """Return change labels `top` pixels down, in two rows when there are many, so that neighbours do not overlap."""
     if drawing.metric == NOT_OF_STEP_TIME:
         return []
-    first, last = drawing.places[0], drawing.places[-1]
+    first, last = drawing.positions[0], drawing.positions[-1]
     changes = [
         (change, configuration)
         for configuration in drawing.shown
@@ -389,27 +391,31 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
 
 def _events(drawing: Drawing) -> list[Row]:
     """Return events other than speed changes; several at one run are stacked."""
-    shown, heights = set(drawing.places), Counter[int]()
+    shown, heights = set(drawing.positions), Counter[int]()
     rows = []
-    for place, kind, text in sorted(_all_events(drawing)):
-        if place in shown:
+    for position, kind, text in sorted(_all_events(drawing)):
+        if position in shown:
             rows.append(
-                {"at": drawing.at(place), "kind": kind, "text": text, "slot": HEIGHT - 10 - 16 * heights[place]}
+                {"at": drawing.at(position), "kind": kind, "text": text, "slot": HEIGHT - 10 - 16 * heights[position]}
             )
-            heights[place] += 1
+            heights[position] += 1
     return rows
 
 
 def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
     history = drawing.history
-    places = {run.id: place for place, run in enumerate(history.runs)}
+    positions = {run.id: position for position, run in enumerate(history.runs)}
     for pin in history.pins:
-        if pin.run_id in places:
+        if pin.run_id in positions:
             state = "golden run" if pin.in_force else "was the golden run"
-            yield places[pin.run_id], "golden" if pin.in_force else "once golden", f"{state}, pinned by {pin.pinned_by}"
-    for place, run in enumerate(history.runs):
+            yield (
+                positions[pin.run_id],
+                "golden" if pin.in_force else "once golden",
+                f"{state}, pinned by {pin.pinned_by}",
+            )
+    for position, run in enumerate(history.runs):
         if run.purpose == "release":
-            yield place, "release", f"release {run.name}"
+            yield position, "release", f"release {run.name}"
     for change in drawing.versions:
         yield change.run, "versions", version_text(change, history.runs)
     begun = {"A"}
@@ -426,9 +432,9 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
 
 def _ticks(drawing: Drawing) -> list[Row]:
     """Return days below the run positions, so that the order can be read as time."""
-    n = len(drawing.places)
+    n = len(drawing.positions)
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
-    times = [(drawing.places[k], drawing.history.runs[drawing.places[k]].ordered_at) for k in chosen]
+    times = [(drawing.positions[k], drawing.history.runs[drawing.positions[k]].ordered_at) for k in chosen]
     long = times[-1][1] - times[0][1] > _WITH_YEAR
     return [
         {"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}", "narrow": number % 2 == 0}
@@ -466,12 +472,12 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
     """Return the Vega-Lite specification that charts.js embeds. `rows`: of each layer (`chart_rows.datasets`)."""
     drawn = frozenset(name for name, of_name in rows.items() if of_name)
     worse_is_up = drawing.metric in ("step_time_ms", NOT_OF_STEP_TIME)
-    dense = len(drawing.places) > _DENSE
+    dense = len(drawing.positions) > _DENSE
     spec = dict(_specification(drawing.title, drawing.axis, dense, drawn, worse_is_up, top=drawing.top))
     # A layer without data would have no extent, which Vega warns of.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
-        f"{drawing.title} of {plural(len(drawing.places), 'run')}. The table below has the same values."
+        f"{drawing.title} of {plural(len(drawing.positions), 'run')}. The table below has the same values."
     )
     return spec
 
@@ -619,7 +625,7 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
 
 
 def _charts_edge(alt: Any, height: int) -> list[Any]:
-    """Divide the lane from the axis, and say next to it what the lane holds."""
+    """Divide the lane from the axis, and label what the lane contains."""
     data = alt.Chart(alt.NamedData("edge"))
     text = data.mark_text(align="left", baseline="middle", fontSize=10, color=charts.MUTED)
     return [
@@ -735,7 +741,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
     notes = []
     if not_drawn:
         notes.append(
-            f"{len(drawing.places):,} of {len(drawing.places) + not_drawn:,} runs are drawn: each that is marked, and "
+            f"{len(drawing.positions):,} of {len(drawing.positions) + not_drawn:,} runs are drawn: marked ones, and "
             "the fastest, the slowest and the last of every part of the history. Zoom in to see all of a part."
         )
     outside = sum(row["mark"] in ("above", "below") for row in rows["lane"])

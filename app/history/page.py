@@ -31,7 +31,7 @@ from app.domain.verdict.history_view import (
     level_text,
 )
 from app.errors import InvalidChange
-from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_places, history_chart
+from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
 from app.history.queries import (
     ALL,
     MOST_PROBES,
@@ -113,7 +113,7 @@ def _number(text: str, name: str) -> int:
 
 TABLE_ROWS = 25
 MOST_DRAWN = 500
-"""Approximate number of runs that a chart draws. Of more, it draws those that determine its shape (`drawn_places`)."""
+"""Approximate number of runs that a chart draws. If there are more, it draws those that show its shape."""
 _FEWEST_PROBES = 12
 """Runs of each of several containers at which versions are read."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
@@ -123,7 +123,7 @@ _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules"
 class HistoryTableRow:
     """One run in the table. `metric` None: it has no such figure. `ab`: its verdict compares configurations."""
 
-    place: int
+    position: int
     run: StackRun
     eligibility: str
     letter: str
@@ -169,7 +169,7 @@ class HistoryPage:
         if across and view.containers == ALL:
             self.history, self.steps = across_containers(session, self.own, self.neighbours)
         self.shown = self._shown()
-        self.places = self._zoomed()
+        self.positions = self._zoomed()
 
     @property
     def spoken_of(self) -> ConfigurationHistory:
@@ -206,10 +206,10 @@ class HistoryPage:
     def _alarm_of(self, letter: str) -> HistoryAlarm | None:
         """Return the newest open regression of step time of a configuration."""
         runs = {
-            self.history.runs[place].id
+            self.history.runs[position].id
             for configuration in self.history.configurations
             if configuration.letter == letter
-            for place in configuration.runs
+            for position in configuration.runs
         }
         of_it = (alarm for alarm in self.open_alarms if alarm.metric == "step_time_ms" and alarm.run_id in runs)
         return next(of_it, None)
@@ -230,8 +230,8 @@ class HistoryPage:
     @property
     def newest(self) -> ContainerStep | None:
         """Return where the newest drawn container begins; None if only that of the stack is drawn."""
-        last = self.places[-1] if self.places else -1
-        return next((step for step in reversed(self.steps) if step.place <= last), None)
+        last = self.positions[-1] if self.positions else -1
+        return next((step for step in reversed(self.steps) if step.position <= last), None)
 
     def _last_of(self, step: ContainerStep) -> ConfigurationHistory:
         """Return the configuration of a container that ran last."""
@@ -326,20 +326,20 @@ class HistoryPage:
 
     @cached_property
     def drawn(self) -> Sequence[int]:
-        return drawn_places(self.history, self.places, self.view.metric, self.versions, MOST_DRAWN)
+        return drawn_positions(self.history, self.positions, self.view.metric, self.versions, MOST_DRAWN)
 
     @cached_property
     def versions(self) -> tuple[VersionChange, ...]:
         """Return version changes between the first and the last shown run."""
-        first, last = self.places[0], self.places[-1]
+        first, last = self.positions[0], self.positions[-1]
         of_stack: dict[str, list[int]] = {}
-        for place in range(first, last + 1):
-            of_stack.setdefault(self.history.runs[place].facts.stack_key, []).append(place)
+        for position in range(first, last + 1):
+            of_stack.setdefault(self.history.runs[position].facts.stack_key, []).append(position)
         most = max(_FEWEST_PROBES, MOST_PROBES // len(of_stack))
         changes = [
             change
-            for places in of_stack.values()
-            for change in read_versions(self._session, self.history.runs, places, most)
+            for positions in of_stack.values()
+            for change in read_versions(self._session, self.history.runs, positions, most)
         ]
         return tuple(sorted(changes, key=lambda change: change.run))
 
@@ -363,7 +363,7 @@ class HistoryPage:
 
     @property
     def chart_notes(self) -> list[str]:
-        return chart_notes(self.drawing, self.rows, len(self.places) - len(self.drawn))
+        return chart_notes(self.drawing, self.rows, len(self.positions) - len(self.drawn))
 
     @property
     def version_lines(self) -> list[tuple[int, datetime, str]]:
@@ -385,8 +385,8 @@ class HistoryPage:
     @cached_property
     def open_alarms(self) -> list[HistoryAlarm]:
         """Return active regressions, newest first."""
-        places = {place for configuration in self.shown for place in configuration.runs}
-        runs = {self.history.runs[place].id for place in places}
+        positions = {position for configuration in self.shown for position in configuration.runs}
+        runs = {self.history.runs[position].id for position in positions}
         active = {
             alarm.regression_id: alarm
             for alarm in self.alarms
@@ -427,36 +427,36 @@ class HistoryPage:
     @cached_property
     def table(self) -> ListPage[HistoryTableRow]:
         """Return one page of the table, newest runs first; the last one for a page past the end."""
-        total = len(self.places)
+        total = len(self.positions)
         pages = max(1, -(-total // TABLE_ROWS))
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
-        newest_first = self.places[::-1][start : start + TABLE_ROWS]
+        newest_first = self.positions[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
         figures, letters = self._figures(newest_first), self.history.letters
-        compared = runs_of_abs(self._session, [self.history.runs[place].id for place in newest_first])
-        rows = tuple(self._row(place, letters[place], pinned, compared, figures) for place in newest_first)
+        compared = runs_of_abs(self._session, [self.history.runs[position].id for position in newest_first])
+        rows = tuple(self._row(position, letters[position], pinned, compared, figures) for position in newest_first)
         return ListPage(rows, total, start // TABLE_ROWS + 1, TABLE_ROWS)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
         """Return the headline figures of the runs in the zoom, by number."""
-        return read_all_figures(self._session, [self.history.runs[place].id for place in self.places])
+        return read_all_figures(self._session, [self.history.runs[position].id for position in self.positions])
 
     def table_address(self, page: int) -> str:
         return self.view.query(page=page)
 
     def _row(
         self,
-        place: int,
+        position: int,
         letter: str,
         pinned: set[int],
         compared: Collection[int],
         figures: Mapping[int, Metric | None],
     ) -> HistoryTableRow:
-        run = self.history.runs[place]
+        run = self.history.runs[position]
         return HistoryTableRow(
-            place=place,
+            position=position,
             run=run,
-            eligibility=self.history.eligibilities[place],
+            eligibility=self.history.eligibilities[position],
             letter=letter,
             metric=figures.get(run.id),
             commit_address=commit_address(self.stack.commit_url, run.commit),
@@ -469,8 +469,8 @@ class HistoryPage:
     def _containers(self) -> dict[str, str]:
         return {step.stack_key: step.container for step in self.steps}
 
-    def _figures(self, places: Sequence[int]) -> dict[int, Metric | None]:
-        return read_figures(self._session, [self.history.runs[place] for place in places], self.view.metric)
+    def _figures(self, positions: Sequence[int]) -> dict[int, Metric | None]:
+        return read_figures(self._session, [self.history.runs[position] for position in positions], self.view.metric)
 
     def _named(self, configuration: ConfigurationHistory) -> str:
         dispatcher = self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
@@ -492,14 +492,14 @@ class HistoryPage:
 
     def _zoomed(self) -> list[int]:
         """Places of the shown configurations between the ends of the zoom; the ends may be given in either order."""
-        by_id = {run.id: place for place, run in enumerate(self.history.runs)}
+        by_id = {run.id: position for position, run in enumerate(self.history.runs)}
         for name in ("first", "last"):
             if (number := getattr(self.view, name)) and number not in by_id:
                 raise invalid_filter(name, f"must be the number of a run of this stack; {number} is not")
         first = by_id.get(self.view.first, 0)
         last = by_id.get(self.view.last, len(self.history.runs) - 1)
-        shown = {place for configuration in self.shown for place in configuration.runs}
-        return [place for place in range(min(first, last), max(first, last) + 1) if place in shown]
+        shown = {position for configuration in self.shown for position in configuration.runs}
+        return [position for position in range(min(first, last), max(first, last) + 1) if position in shown]
 
 
 def render_history(request: Request, page: HistoryPage, *, block: str | None, status: int = 200) -> HTMLResponse:

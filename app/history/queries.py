@@ -182,7 +182,7 @@ _AT_ONCE = 500
 
 @dataclass(frozen=True, slots=True)
 class HistoryOfStack:
-    """`runs` in history order, `eligibilities` of each; a place is an index into them."""
+    """`runs` in history order, `eligibilities` of each; a position is an index into them."""
 
     stack: HistoryStack
     runs: tuple[StackRun, ...]
@@ -198,7 +198,7 @@ class HistoryOfStack:
     @property
     def letters(self) -> dict[int, str]:
         """Return the letter of each run's configuration, by place."""
-        return {place: own.letter for own in self.configurations for place in own.runs}
+        return {position: own.letter for own in self.configurations for position in own.runs}
 
 
 OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
@@ -336,15 +336,15 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
 
 
 def read_versions(
-    session: Session, runs: Sequence[StackRun], places: Sequence[int], most: int
+    session: Session, runs: Sequence[StackRun], positions: Sequence[int], most: int
 ) -> tuple[VersionChange, ...]:
-    """Return version changes along the runs at `places`, read at `most` of them, evenly spread."""
-    chosen = places
-    if len(places) > most:
-        last = len(places) - 1
-        chosen = sorted({places[round(k * last / (most - 1))] for k in range(most)})
-    contracts = _contracts(session, [runs[place].id for place in chosen])
-    return changed_versions([VersionProbe(place, contracts.get(runs[place].id, {})) for place in chosen])
+    """Return version changes along the runs at `positions`, read at `most` of them, evenly spread."""
+    chosen = positions
+    if len(positions) > most:
+        last = len(positions) - 1
+        chosen = sorted({positions[round(k * last / (most - 1))] for k in range(most)})
+    contracts = _contracts(session, [runs[position].id for position in chosen])
+    return changed_versions([VersionProbe(position, contracts.get(runs[position].id, {})) for position in chosen])
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:

@@ -54,16 +54,16 @@ def change_rows(
     history: HistoryOfStack, shown: Sequence[ConfigurationHistory], alarms: Sequence[HistoryAlarm]
 ) -> tuple[ChangeRow, ...]:
     """Return change points, newest first."""
-    places = {run.id: place for place, run in enumerate(history.runs)}
+    positions = {run.id: position for position, run in enumerate(history.runs)}
     rows = []
     for configuration in shown:
         own = set(configuration.runs)
         placed = [
-            PlacedAlarm(alarm.regression_id, places[alarm.run_id], places.get(alarm.fixed_by or 0))
+            PlacedAlarm(alarm.regression_id, positions[alarm.run_id], positions.get(alarm.fixed_by or 0))
             for alarm in alarms
-            if alarm.metric == "step_time_ms" and places.get(alarm.run_id) in own
+            if alarm.metric == "step_time_ms" and positions.get(alarm.run_id) in own
         ]
-        verdicts = [(place, history.runs[place].verdict) for place in configuration.runs]
+        verdicts = [(position, history.runs[position].verdict) for position in configuration.runs]
         for change, level in zip(configuration.changes, configuration.levels[1:], strict=True):
             before, run = history.runs[change.before], history.runs[change.run]
             called = called_at(change, verdicts)

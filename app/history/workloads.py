@@ -20,7 +20,7 @@ MOST_CONTAINERS, MOST_RUNS = 8, 5_000
 
 @dataclass(frozen=True, slots=True)
 class ContainerStep:
-    """A change of container. `place`: the first run that counts; `before`: the container before, empty for the first.
+    """A change of container. `position`: the first run that counts; `before`: the previous container, empty at first.
 
     `from_ms` and `to_ms`: the last segment before and the first one after, of the configuration `letter`; None when no
     configuration ran in both.
@@ -29,7 +29,7 @@ class ContainerStep:
     stack_key: str
     container: str
     full_name: str
-    place: int
+    position: int
     before: str
     letter: str
     from_ms: float | None
@@ -109,19 +109,19 @@ def _knobs(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[str, ...
 def _joined(histories: Sequence[HistoryOfStack], letters: Mapping[tuple[str, str], str]) -> HistoryOfStack:
     own = histories[0]
     drawn = [
-        (run.ordered_at, run.id, number, place)
+        (run.ordered_at, run.id, number, position)
         for number, history in enumerate(histories)
         for configuration in history.configurations
         if number == 0 or configuration.counted
-        for place in configuration.runs
-        for run in (history.runs[place],)
+        for position in configuration.runs
+        for run in (history.runs[position],)
     ]
-    order = [(number, place) for *_, number, place in sorted(drawn)]
-    places = {pair: place for place, pair in enumerate(order)}
+    order = [(number, position) for *_, number, position in sorted(drawn)]
+    positions = {pair: position for position, pair in enumerate(order)}
     configurations = [
         _moved(
             configuration,
-            {place: places[number, place] for place in configuration.runs},
+            {position: positions[number, position] for position in configuration.runs},
             letters[configuration.config_key, configuration.job],
             is_last=number == 0 and configuration.is_last,
         )
@@ -131,27 +131,29 @@ def _joined(histories: Sequence[HistoryOfStack], letters: Mapping[tuple[str, str
     ]
     return HistoryOfStack(
         stack=own.stack,
-        runs=tuple(histories[number].runs[place] for number, place in order),
-        eligibilities=tuple(histories[number].eligibilities[place] for number, place in order),
+        runs=tuple(histories[number].runs[position] for number, position in order),
+        eligibilities=tuple(histories[number].eligibilities[position] for number, position in order),
         configurations=tuple(sorted(configurations, key=lambda configuration: configuration.runs[0])),
         pins=tuple(pin for history in histories for pin in history.pins),
     )
 
 
-def _moved(own: ConfigurationHistory, places: Mapping[int, int], name: str, *, is_last: bool) -> ConfigurationHistory:
-    """Return the configuration with the places of the joined history."""
+def _moved(
+    own: ConfigurationHistory, positions: Mapping[int, int], name: str, *, is_last: bool
+) -> ConfigurationHistory:
+    """Return the configuration with the positions of the joined history."""
 
     def segment(level: StackSegment) -> StackSegment:
-        return replace(level, first=places[level.first], last=places[level.last])
+        return replace(level, first=positions[level.first], last=positions[level.last])
 
     def change(before: SegmentChange) -> SegmentChange:
-        return replace(before, run=places[before.run], before=places[before.before])
+        return replace(before, run=positions[before.run], before=positions[before.before])
 
     return replace(
         own,
         letter=name,
-        runs=tuple(places[place] for place in own.runs),
-        counted=tuple(places[place] for place in own.counted),
+        runs=tuple(positions[position] for position in own.runs),
+        counted=tuple(positions[position] for position in own.counted),
         levels=tuple(map(segment, own.levels)),
         changes=tuple(map(change, own.changes)),
         is_last=is_last,
@@ -165,14 +167,14 @@ def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Itera
             of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
     contracts = {history.stack.stack_key: history.stack.contract for history in histories}
     begins = sorted((min(part.counted[0] for part in parts), key) for key, parts in of_stack.items())
-    for (_, before), (place, key) in pairwise([(0, ""), *begins]):
+    for (_, before), (position, key) in pairwise([(0, ""), *begins]):
         full = contracts[key]["container"].value if "container" in contracts[key] else ""
         letter_of_both, from_ms, to_ms = _levels(of_stack.get(before, ()), of_stack[key])
         yield ContainerStep(
             stack_key=key,
             container=container_tag(contracts[key]) or "unknown container",
             full_name=str(full or ""),
-            place=place,
+            position=position,
             before=container_tag(contracts[before]) if before else "",
             letter=letter_of_both,
             from_ms=from_ms,

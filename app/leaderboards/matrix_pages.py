@@ -152,15 +152,15 @@ class StackMatrix:
             ((ep, cell) for ep, column in self.matrix.columns.items() for cell in column if cell.compared),
             key=lambda item: (item[1].directional, item[1].step_time_ms.value),
         )
-        known = next(item.known for item in self.stack.runs if item.config_key == fastest.config_key)
+        contract = next(item.known for item in self.stack.runs if item.config_key == fastest.config_key)
         beyond = [ep * 2] if ep == eps[-1] else []
         beyond += [ep // 2] if ep == eps[0] else []
-        return tuple(EpPlan(degree, fastest.runs[-1]) for degree in beyond if _is_feasible(degree, known))
+        return tuple(EpPlan(degree, fastest.runs[-1]) for degree in beyond if _is_feasible(degree, contract))
 
 
-def _is_feasible(ep: int, known: Mapping[str, Value]) -> bool:
+def _is_feasible(ep: int, contract: Mapping[str, Value]) -> bool:
     """Return whether the GPUs and the experts divide by it; what a run does not state forbids nothing."""
-    gpus, experts, pp = known.get("gpus"), known.get("num_experts"), known.get("pp")
+    gpus, experts, pp = contract.get("gpus"), contract.get("num_experts"), contract.get("pp")
     ranks = ep * (pp if isinstance(pp, int) else 1)
     divides = all(number % by == 0 for number, by in ((gpus, ranks), (experts, ep)) if isinstance(number, int) and by)
     return ep > 1 and divides

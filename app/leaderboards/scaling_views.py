@@ -1,4 +1,4 @@
-"""Series of sizes as the page, its charts and its exports show them: sections by kind, names, what sets them apart."""
+"""Series of sizes as the page, its charts and its exports show them: sections by kind, names, differences."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -95,11 +95,11 @@ def class_sentence(summary: ClassSummary) -> str:
         return _none(summary.stacks)
     won = sorted(((tally.won, tally.dispatcher) for tally in summary.overall.tallies if tally.won), reverse=True)
     of = f"{plural(summary.rankings, 'ranking')} in {plural(summary.stacks, 'stack')}"
-    nobody = summary.rankings - sum(wins for wins, _ in won)
+    undecided = summary.rankings - sum(wins for wins, _ in won)
     if not won:
         return f"{of}: no clear leader."
     ahead = listed([f"{name} clearly leads in {wins:,}" for wins, name in won])
-    return f"{of}: {ahead}" + (f"; no clear leader in the other {nobody:,}." if nobody else ".")
+    return f"{of}: {ahead}" + (f"; no clear leader in the other {undecided:,}." if undecided else ".")
 
 
 def page_answer(summaries: Sequence[ClassSummary], total: int, evidence: str) -> str:

@@ -126,11 +126,11 @@ class DeliveryList(ApiValue):
     page_size: int
 
 
-class DeliveryMade(BaseModel):
+class CreatedDelivery(BaseModel):
     delivery: int = Field(description="Id of the new delivery.")
 
 
-class DeliveriesMade(BaseModel):
+class CreatedDeliveries(BaseModel):
     deliveries: list[int] = Field(description="Ids of the new deliveries, oldest first.")
 
 
@@ -233,9 +233,9 @@ def remove_receiver(
 
 @router.post("/receivers/{receiver_id}/test", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> DeliveryMade:
+def test_receiver(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> CreatedDelivery:
     """Send a test message."""
-    return DeliveryMade(delivery=send_trial(engine, slug, receiver_id, by.author))
+    return CreatedDelivery(delivery=send_trial(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/secret", responses=documented(404, 422))
@@ -248,9 +248,9 @@ def renew_secret(response: Response, engine: AppEngine, slug: Slug, receiver_id:
 
 @router.post("/receivers/{receiver_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> DeliveriesMade:
+def replay_given_up(engine: AppEngine, slug: Slug, receiver_id: Number, by: AuthorBody) -> CreatedDeliveries:
     """Send failed deliveries again that were not dismissed, oldest first, at most 500."""
-    return DeliveriesMade(deliveries=replay_all(engine, slug, receiver_id, by.author))
+    return CreatedDeliveries(deliveries=replay_all(engine, slug, receiver_id, by.author))
 
 
 @router.post("/receivers/{receiver_id}/dismiss", responses=documented(404, 422))
@@ -272,9 +272,9 @@ def list_deliveries(session: ReadSession, slug: Slug, query: Annotated[DeliveryQ
 
 @router.post("/deliveries/{delivery_id}/replay", status_code=202, responses=documented(404, 422))
 @requires(Action.MANAGE, of="project", log_ins=True)
-def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: AuthorBody) -> DeliveryMade:
+def replay_delivery(engine: AppEngine, slug: Slug, delivery_id: Number, by: AuthorBody) -> CreatedDelivery:
     """Send a message again as a new delivery, or now if it is still waiting."""
-    return DeliveryMade(delivery=replay(engine, slug, delivery_id, by.author))
+    return CreatedDelivery(delivery=replay(engine, slug, delivery_id, by.author))
 
 
 def _read(engine: Engine, slug: str, receiver_id: int) -> Receiver:

@@ -47,7 +47,7 @@ from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_spa
 # --- Regressions that need action, the most expensive first.
 
 SHOWN = 5
-_NEED_SOMEBODY = ("open", "acknowledged")
+_UNFINISHED = ("open", "acknowledged")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class NeedsAttention:
 
 def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
     """Return regressions of runs on `branch` in `project`; empty for any."""
-    open_ones = col(RegressionRow.state).in_(_NEED_SOMEBODY)
+    open_ones = col(RegressionRow.state).in_(_UNFINISHED)
     conditions = [open_ones, *_on_branch(branch), *_in_project(project)]
     cost = col(RegressionRow.gpu_hours_per_day)
     counted = session.execute(

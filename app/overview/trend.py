@@ -284,7 +284,7 @@ def _lines(
         )
         if len(drawn) > 1:
             slow_runs = [run for run in drawn if run.id in slow]
-            # Jobs of a workload differ in speed; the line is that of the regressed one.
+            # Jobs of a workload differ in speed; the line belongs to the regressed one.
             leading.append((bool(slow_runs), drawn[-1].ordered_at, (slow_runs or drawn)[-1], parts))
     leading.sort(key=lambda line: line[:2], reverse=True)
     lines: list[TrendLine] = []

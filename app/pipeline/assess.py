@@ -116,7 +116,7 @@ class Candidate:
     runs: tuple[StackRun, ...]
 
     @property
-    def place(self) -> HistoryPosition:
+    def position(self) -> HistoryPosition:
         return history_position(self.runs[0])
 
     @property
@@ -170,8 +170,8 @@ class StackToJudge:
 
     def before(self, candidate: Candidate) -> list[StackRun]:
         """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
-        own, place = set(candidate.ids), candidate.place
-        earlier = [run for run in self.runs if history_position(run) < place and run.id not in own]
+        own, position = set(candidate.ids), candidate.position
+        earlier = [run for run in self.runs if history_position(run) < position and run.id not in own]
         pinned = self.rules.pinned
         if len(earlier) <= LOOK_BACK:
             return earlier
@@ -230,11 +230,11 @@ def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
             alone = run.id if run.quarantine or not run.commit else 0
             key = (run.config_key, run.facts.job, run.commit, run.purpose, run.experiment_tags, alone)
             groups.setdefault(key, []).append(run)
-    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda candidate: candidate.place)
+    return sorted((Candidate(tuple(group)) for group in groups.values()), key=lambda candidate: candidate.position)
 
 
 def _is_wanted(candidate: Candidate, judge_from: datetime | None) -> bool:
-    again = judge_from is not None and candidate.place[0] >= judge_from
+    again = judge_from is not None and candidate.position[0] >= judge_from
     return again or any(not run.verdict for run in candidate.runs)
 
 
@@ -261,8 +261,8 @@ def _runs(
     return sorted(by_id.values(), key=history_position)
 
 
-def runs_since(runs: Sequence[StackRun], place: datetime | None) -> list[StackRun]:
-    return [run for run in runs if place is None or run.ordered_at >= place]
+def runs_since(runs: Sequence[StackRun], position: datetime | None) -> list[StackRun]:
+    return [run for run in runs if position is None or run.ordered_at >= position]
 
 
 def _since(session: Session, claim: StackClaim | StackChange) -> list[StackRun]:
@@ -377,9 +377,9 @@ def newest_of_each(
 ) -> Newest:
     run = candidate.newest
     same = run.row.model, run.row.gpu, run.row.gpus
-    at, first = candidate.place
-    place = {"at": at, "first": first, "until": rules.branch_point or at}
-    rows = session.execute(_COMPARED, {"project": project_id, "own": candidate.ids, **place}).all()
+    at, first = candidate.position
+    position = {"at": at, "first": first, "until": rules.branch_point or at}
+    rows = session.execute(_COMPARED, {"project": project_id, "own": candidate.ids, **position}).all()
     # By job and config key: age, the run, how much its columns differ.
     best: dict[tuple[str, str], tuple[int, RunFacts, int]] = {}
     fitting: set[tuple[str, str]] = set()
@@ -411,8 +411,8 @@ def waiting_for_contrast(
         _WITHOUT_BASELINE, {"project": project_id, "stack": stack_key, "at": at, "first": first}
     ).all()
     firsts: dict[str, tuple[str, datetime]] = {}
-    for stack, run_id, place in later:
-        firsts.setdefault(stack, (str(run_id), aware(place)))
+    for stack, run_id, position in later:
+        firsts.setdefault(stack, (str(run_id), aware(position)))
     own = select(col(RunRow.id)).where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) == stack_key)
     run = session.execute(own.limit(1)).scalar_one_or_none() if firsts else None
     if run is None:
@@ -420,8 +420,8 @@ def waiting_for_contrast(
     chosen = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
     record, *others = PassReading(session).records([str(run), *(name for name, _ in chosen.values())])
     return {
-        stack: place
-        for (stack, (_, place)), other in zip(chosen.items(), others, strict=True)
+        stack: position
+        for (stack, (_, position)), other in zip(chosen.items(), others, strict=True)
         if is_contrast(record, other, compare_contracts(record, other))
     }
 
@@ -435,11 +435,11 @@ def runs_like(
         project_id,
         run.stack_key,
         col(RunRow.config_key) == run.config_key,
-        col(RunRow.ordered_at) <= min(candidate.place[0], rules.branch_point or candidate.place[0]),
+        col(RunRow.ordered_at) <= min(candidate.position[0], rules.branch_point or candidate.position[0]),
         with_metrics=False,
         newest=LOOK_BACK,
     )
-    return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.place]
+    return [run_of_stack for run_of_stack in runs if (run_of_stack.ordered_at, run_of_stack.id) < candidate.position]
 
 
 def upgrades_from(session: Session, stack: StackToJudge) -> dict[str, datetime]:
@@ -479,7 +479,7 @@ def marked_by(
 ) -> dict[str, datetime]:
     """Return the stacks to judge again because the reference job moved or is back, each with its first day."""
     days = [
-        start_of_day(candidate.place[0])
+        start_of_day(candidate.position[0])
         for candidate, document in judged
         if stack.reference_job
         and candidate.newest.facts.job == stack.reference_job
@@ -595,8 +595,8 @@ class Assessor:
         of_commit = select(func.max(col(RunRow.ordered_at))).where(
             col(RunRow.project_id) == self._stack.project_id, col(RunRow.commit) == newest.merge_base
         )
-        place: datetime | None = self._session.execute(of_commit).scalar_one()
-        return None if place is None else aware(place)
+        position: datetime | None = self._session.execute(of_commit).scalar_one()
+        return None if position is None else aware(position)
 
     def _since_upgrade(self, candidate: Candidate, before: Sequence[StackRun], prior: Prior) -> MeasuredContrast | None:
         """Measure the upgrade that a young stack began with over all its runs, because its first run alone often cannot
@@ -677,7 +677,7 @@ class Assessor:
         job, cluster = self._stack.reference_job, run.contract.get("cluster")
         if not job or run.job == job or cluster is None:
             return None
-        day = start_of_day(candidate.place[0])
+        day = start_of_day(candidate.position[0])
         newest = (
             select_any(RunRow.id, RunRow.verdict, RunRow.verdict_delta_pct)
             .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
@@ -703,15 +703,15 @@ class Assessor:
         newest = candidate.newest
         key = newest.config_key, newest.semantic_class
         if key not in self._families:
-            places = [other.place[0] for other in self._stack.to_judge if other.config_key == newest.config_key]
-            self._families[key] = FamilyPrior(self._session, newest, places[0], places[-1])
-        return self._families[key].prior(candidate.place[0])
+            positions = [other.position[0] for other in self._stack.to_judge if other.config_key == newest.config_key]
+            self._families[key] = FamilyPrior(self._session, newest, positions[0], positions[-1])
+        return self._families[key].prior(candidate.position[0])
 
     def _selection(
         self, candidate: Candidate, earlier: Sequence[RunFacts], prior: Prior, rules: BaselineRules
     ) -> Selection[RunFacts]:
         facts = candidate.newest.facts
-        later = (run for run in self._stack.runs if history_position(run) > candidate.place)
+        later = (run for run in self._stack.runs if history_position(run) > candidate.position)
         of_commit = [run.facts for run in later if run.commit == facts.commit]
         selection = select_baseline(facts, earlier, rules, prior, of_commit)
         if selection.runs or facts.purpose != "experiment":
@@ -751,12 +751,12 @@ class Assessor:
 
         Another cluster is also in use if it ran on the same commit. A declared upgrade always counts.
         """
-        is_later = col(RunRow.ordered_at) > candidate.place[0]
+        is_later = col(RunRow.ordered_at) > candidate.position[0]
         field = changed_field(comparability)
         if field.b is not None and shown(field.b.value) in self._stack.upgrades:
             return False
         if field.field == "cluster":
-            is_later = col(RunRow.ordered_at) >= candidate.place[0]
+            is_later = col(RunRow.ordered_at) >= candidate.position[0]
             if self._were_in_use_together(run, field):
                 return True
         conditions = [is_later]
@@ -781,20 +781,20 @@ class Assessor:
         positions: dict[str, datetime] = {}
         for run in self._stack.runs:
             own = run.config_key == candidate.config_key and run.facts.is_of_job(candidate.newest.facts)
-            if own and run.makes_levels and history_position(run) >= candidate.place:
+            if own and run.makes_levels and history_position(run) >= candidate.position:
                 positions.setdefault(run.commit or run.facts.run, run.ordered_at)
         return list(positions.values())[YOUNG - 1] if len(positions) >= YOUNG else None
 
     def _were_in_use_together(self, run: RunRecord, cluster: Difference) -> bool:
         """Return whether any job of the project ran on the new cluster before this one ended on the old cluster."""
-        place = select(col(RunRow.ordered_at)).where(col(RunRow.id) == int(run.run)).scalar_subquery()
+        position = select(col(RunRow.ordered_at)).where(col(RunRow.id) == int(run.run)).scalar_subquery()
         new = "" if cluster.b is None else str(cluster.b.value)
         earlier = (
             select(col(RunRow.id))
             .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
             .where(
                 col(RunRow.project_id) == self._stack.project_id,
-                col(RunRow.ordered_at) <= place,
+                col(RunRow.ordered_at) <= position,
                 col(RunResultRow.contract)["cluster"]["value"].as_string() == new,
             )
         )

@@ -160,12 +160,12 @@ def _judge_again(
     firsts: dict[tuple[int, str], tuple[datetime, int]] = {}
     for run_id, row in differing.items():
         if row.stack_key and (run_id in moving or columns.keys() & _CHANGES_VERDICTS):
-            place = min(aware(row.ordered_at), aware(columns.get("commit_time") or row.ordered_at))
+            position = min(aware(row.ordered_at), aware(columns.get("commit_time") or row.ordered_at))
             key = row.project_id, row.stack_key
-            firsts[key] = min(firsts.get(key, (place, run_id)), (place, run_id))
+            firsts[key] = min(firsts.get(key, (position, run_id)), (position, run_id))
     return [
-        stack_queue.request(session, *key, judge_from=place, because=f"What run {run_id} states was corrected.")
-        for key, (place, run_id) in sorted(firsts.items())
+        stack_queue.request(session, *key, judge_from=position, because=f"What run {run_id} states was corrected.")
+        for key, (position, run_id) in sorted(firsts.items())
     ]
 
 

@@ -93,8 +93,8 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
         return []
     run = get_run(session, pin.run_id)
     because = f"Run {run.id} is no longer pinned as the golden baseline."
-    place = aware(run.ordered_at)
-    work_ids = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=place, because=because)]
+    position = aware(run.ordered_at)
+    work_ids = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=position, because=because)]
     pin.unpinned_by, pin.unpinned_at = who, utc_now()
     _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
     return work_ids

@@ -89,7 +89,7 @@ def post(
         raise NotReachedError(f"No encrypted connection could be made: {error.reason or 'it was cut off'}.") from None
     except (OSError, http.client.HTTPException) as error:
         late = connection.is_late.is_set()
-        why = f"It did not answer within {seconds:g} s." if late else f"No answer came: {_why(error)}."
+        why = f"It did not answer within {seconds:g} s." if late else f"No answer was received: {_why(error)}."
         raise NotReachedError(why) from None
     finally:
         connection.close()
@@ -155,7 +155,7 @@ def _seconds(text: str | None) -> int | None:
 
 def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
-        return "nothing listens there"
+        return "no service listens there"
     if isinstance(error, ConnectionResetError | http.client.RemoteDisconnected):
         return "the connection was cut off"
     if isinstance(error, http.client.HTTPException):

@@ -284,7 +284,7 @@ def _judge(session: Session, stack: StackToJudge, settings: Settings) -> Pass:
     judged: list[Judged] = []
     for candidate in stack.to_judge:
         if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
-            return Pass(stack, tuple(judged), candidate.place[0], time.monotonic() - began, assessor.contracts)
+            return Pass(stack, tuple(judged), candidate.position[0], time.monotonic() - began, assessor.contracts)
         judged.append((candidate, assessor.document(candidate)))
     return Pass(stack, tuple(judged), None, time.monotonic() - began, assessor.contracts)
 
@@ -294,7 +294,7 @@ def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: StackTo
     is_own = claim.because != ELSEWHERE or any(
         not run.verdict for candidate in stack.to_judge for run in candidate.runs
     )
-    positions = [candidate.place for candidate in stack.to_judge[:1]]
+    positions = [candidate.position for candidate in stack.to_judge[:1]]
     if claim.judge_from is not None and not (positions and positions[0][0] <= claim.judge_from):
         positions = [(claim.judge_from, 0)]
     if not positions or claim.judge_from == EVERYTHING or not is_own:

@@ -363,7 +363,7 @@ def leader_updates(
 ) -> tuple[LeaderUpdate, ...]:
     """Return the boards whose leader changed, latest change first."""
     read = leader_changes(session, project=project, since=noticed_since, newest=_MOST_READ, is_named=False)
-    updates = sorted(_folded(read), key=lambda news: news.at, reverse=True)[:most]
+    updates = sorted(_folded(read), key=lambda update: update.at, reverse=True)[:most]
     named = named_changes(session, [update.newest for update in updates])
     return tuple(replace(update, newest=newest) for update, newest in zip(updates, named, strict=True))
 

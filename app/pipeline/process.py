@@ -346,8 +346,8 @@ def request_judging(session: Session, before: Before, stack_key: str) -> list[in
     if before.is_growing:
         return []
     keys = sorted({before.stack_key, stack_key} - {""})
-    because, place = _because(before, stack_key), before.ordered_at
-    return [stack_queue.request(session, before.project_id, key, judge_from=place, because=because) for key in keys]
+    because, position = _because(before, stack_key), before.ordered_at
+    return [stack_queue.request(session, before.project_id, key, judge_from=position, because=because) for key in keys]
 
 
 def _idle_stack(session: Session, before: Before, stack_key: str) -> StackChange | None:

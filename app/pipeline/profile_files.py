@@ -132,7 +132,6 @@ _EVENT = re.compile(rb'"ph": ?"[XMisf]"')
 MAX_FILES = 256
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _DAMAGED = sqlite3.DatabaseError
-_MESSAGE_END = " Nothing was saved."
 
 
 class InvalidProfile(InvalidUpload):
@@ -182,7 +181,7 @@ class _FileReader:
         except InvalidProfile:
             raise
         except InvalidUpload as error:
-            raise InvalidProfile(error.detail.partition(_MESSAGE_END)[0]) from None
+            raise InvalidProfile(error.problem or error.detail) from None
 
     def _read(self, file: OpenedFile) -> list[ProfileFile]:
         head = _head(file.path)

@@ -484,9 +484,9 @@ def _head_changes(
         return ()
     before = _stored_states(session, project_id, standings.stack_key)
     after = {board_class(entry): entry for entry in standings.boards_at(LEADER_FLOOR)}
-    places = {run.name: run.ordered_at for run in stack.runs}
+    positions = {run.name: run.ordered_at for run in stack.runs}
     return tuple(
-        explained(entry, before(board_class(entry.after)), after.get(board_class(entry.after)), places)
+        explained(entry, before(board_class(entry.after)), after.get(board_class(entry.after)), positions)
         for entry in changes
     )
 

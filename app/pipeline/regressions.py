@@ -286,7 +286,7 @@ class RegressionMembers:
         A slow launch of the same commit in another stack, which had opened none so far, opens it. So does the same job
         in a newer container or cluster at about the same level: both are slow, so the upgrade is not the cause.
         """
-        if self._named(alarm) is not None or self._is_as_slow_beside(candidate, alarm):
+        if self._named(alarm) is not None or self._is_as_slow_elsewhere(candidate, alarm):
             return True
         commit = candidate.newest.commit
         if not commit or not alarm.cause.key.startswith("code:"):
@@ -299,8 +299,8 @@ class RegressionMembers:
                 col(RunRow.stack_key) != self._stack_key,
                 col(RunRow.verdict) == "regression",
                 col(RunRow.quarantine) == "",
-                col(RunRow.ordered_at) >= candidate.place[0] - _ONE_COMMIT,
-                col(RunRow.ordered_at) <= candidate.place[0] + _ONE_COMMIT,
+                col(RunRow.ordered_at) >= candidate.position[0] - _ONE_COMMIT,
+                col(RunRow.ordered_at) <= candidate.position[0] + _ONE_COMMIT,
             )
             .order_by(col(RunRow.id))
         )
@@ -315,7 +315,7 @@ class RegressionMembers:
                 self._insert(regression, run.id, (run.stack_key, run.config_key), same[0])
         return bool(stacks)
 
-    def _is_as_slow_beside(self, candidate: Candidate, alarm: Alarm) -> bool:
+    def _is_as_slow_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
         if alarm.metric != "step_time_ms":
             return False
         levels = self._session.execute(
@@ -324,8 +324,8 @@ class RegressionMembers:
                 col(UpgradeChangeRow.from_stack_key) == self._stack_key,
                 col(UpgradeChangeRow.job) == candidate.newest.job,
                 col(UpgradeChangeRow.decision) == "regression",
-                col(UpgradeChangeRow.at) <= candidate.place[0],
-                col(UpgradeChangeRow.at) >= candidate.place[0] - _ONE_COMMIT,
+                col(UpgradeChangeRow.at) <= candidate.position[0],
+                col(UpgradeChangeRow.at) >= candidate.position[0] - _ONE_COMMIT,
             )
         ).scalars()
         return any(alarm.is_confirmed_by(replace(alarm, slow_level=level)) for level in levels)
@@ -442,13 +442,13 @@ class StackHistory:
     ) -> None:
         self._runs, self._rules, self._judged, self._priors = stack.runs, stack.rules, judged, priors
         runs = (*origins, *stack.runs)
-        self._places = {run.id: history_position(run) for run in runs}
+        self._positions = {run.id: history_position(run) for run in runs}
         self._candidates = {run.id: candidate for candidate in candidates(runs) for run in candidate.runs}
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
     def position_of_run(self, run_id: int) -> HistoryPosition | None:
         """Return the history position of a run; None when it was deleted or belongs to another stack now."""
-        return self._places.get(run_id)
+        return self._positions.get(run_id)
 
     def candidate_of(self, run_id: int) -> Candidate | None:
         """Return the run with its reruns; None when it was deleted or belongs to another stack now."""
@@ -483,13 +483,15 @@ class StackHistory:
 
     def next_slow(self, member: StackMember) -> Candidate | None:
         """Return the next candidate that is a regression to about the same level."""
-        place = self._places.get(member.row.run_id)
+        position = self._positions.get(member.row.run_id)
         origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if self.is_of_history(run, member)]
         for candidate in candidates(config):
             newest = candidate.newest
             slow = self._judged.get(newest.id, newest.verdict) == "regression" and not newest.quarantine
-            later = (place is None or candidate.place > place) and (origin is None or self.reaches(origin, candidate))
+            later = (position is None or candidate.position > position) and (
+                origin is None or self.reaches(origin, candidate)
+            )
             if slow and later and self._is_as_slow(candidate.newest, member):
                 return candidate
         return None
@@ -505,7 +507,7 @@ class StackHistory:
             and not run.facts.unfit_because
             and math.isfinite(_value(run, alarm.metric))
         ]
-        earlier = [other for other in candidates(runs) if other.place < candidate.place]
+        earlier = [other for other in candidates(runs) if other.position < candidate.position]
         for other in reversed(earlier):
             if self.reaches(other, candidate):
                 if min(_value(run, alarm.metric) for run in other.runs) <= alarm.middle:
@@ -547,11 +549,11 @@ class StackHistory:
     def _opened(
         self, member: StackMember, before: HistoryPosition | None = None
     ) -> tuple[OpenedRegression, tuple[list[StackRun], History]] | None:
-        place = self._places.get(member.row.run_id)
-        levels = None if place is None else self._levels_of(member, before)
-        if place is None or levels is None:
+        position = self._positions.get(member.row.run_id)
+        levels = None if position is None else self._levels_of(member, before)
+        if position is None or levels is None:
             return None
-        slow = sum(history_position(run) <= place for run in levels[0]) - 1  # -1: before all of them
+        slow = sum(history_position(run) <= position for run in levels[0]) - 1  # -1: before all of them
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: HistoryPosition | None) -> tuple[list[StackRun], History] | None:
@@ -762,8 +764,8 @@ def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime
         col(RunRow.quarantine) == "",
         col(RunRow.ordered_at) >= since,
     )
-    place: datetime | None = session.execute(chosen).scalar_one()
-    return None if place is None else aware(place)
+    position: datetime | None = session.execute(chosen).scalar_one()
+    return None if position is None else aware(position)
 
 
 def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
@@ -857,7 +859,7 @@ def _place(
         origin = stack_history.candidate_of(member.row.run_id)
         if origin is None or member.regression.state == "invalid":
             continue  # a run that was not a regression explains no other run
-        if origin.place > candidate.place:
+        if origin.position > candidate.position:
             # A late upload shows it earlier.
             if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
@@ -881,7 +883,7 @@ def _place(
 
 
 def _explains(stack_history: StackHistory, member: StackMember, candidate: Candidate, alarm: Alarm) -> bool:
-    has_ended = stack_history.has_ended(member, before=candidate.place)
+    has_ended = stack_history.has_ended(member, before=candidate.position)
     return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
 
 

@@ -119,7 +119,7 @@ SHOWN_FIRST = 3
 def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
     """Return the results of the project's matched A/Bs for each suggestion that changes one knob.
 
-    The verdict on the run itself is no evidence: undoing the change is what it suggests.
+    The verdict on the run itself is not evidence: the suggestion is to undo that change.
     """
     knobs = {
         suggestion.rule.id: knob

@@ -18,7 +18,7 @@ from app.domain.documents.document import DocumentKind
 from app.domain.documents.read import read_document, recognise, recognise_long
 from app.domain.logs import parse_text
 from app.domain.numbers import size
-from app.errors import BrokenCompression, EmptyUpload, NotALog, TooLarge
+from app.errors import BrokenCompression, EmptyUpload, InvalidUpload, NotALog, TooLarge
 from app.settings import Settings
 
 if TYPE_CHECKING:  # `threewalls analyze` needs no object store
@@ -83,14 +83,14 @@ class Decompressed:
 
     def _check_size(self) -> None:
         if self.size_bytes > self._limits.decompressed_bytes:
-            raise TooLarge(
-                f"{self._name} is larger than {size(self._limits.decompressed_bytes)} when decompressed. "
-                "Nothing was saved. Upload the log of one rank, or the iteration lines only."
+            raise TooLarge.of_file(
+                f"{self._name} is larger than {size(self._limits.decompressed_bytes)} when decompressed.",
+                "Upload the log of one rank, or the iteration lines only.",
             )
         if self.size_bytes > _BOMB_CHECK_BYTES and self.size_bytes > self._limits.ratio * self._file.tell():
-            raise TooLarge(
-                f"{self._name} decompresses to more than {self._limits.ratio} times its size, which no log does. "
-                "Nothing was saved. If it is one, upload it without compression."
+            raise TooLarge.of_file(
+                f"{self._name} decompresses to more than {self._limits.ratio} times its size, which no log does.",
+                "If it is a log, upload it without compression.",
             )
 
     def _gunzip(self) -> Iterator[bytes]:
@@ -140,16 +140,15 @@ class Decompressed:
 
     def _end_early(self, kind: str) -> None:
         if self.size_bytes == 0:
-            raise BrokenCompression(
-                f"{self._name} is {kind}, but ends before any text could be read. Nothing was saved. "
-                "Upload the complete file."
+            raise BrokenCompression.of_file(
+                f"{self._name} is {kind}, but ends before any text could be read.", "Upload the complete file."
             )
         self.cut = kind
 
-    def _damaged(self, kind: str, reason: str) -> BrokenCompression:
-        return BrokenCompression(
-            f"{self._name} is {kind}, but damaged after {size(self.size_bytes)} of text ({reason}). Nothing was saved. "
-            "Compress the log again and upload it."
+    def _damaged(self, kind: str, reason: str) -> InvalidUpload:
+        return BrokenCompression.of_file(
+            f"{self._name} is {kind}, but damaged after {size(self.size_bytes)} of text ({reason}).",
+            "Compress the log again and upload it.",
         )
 
 

@@ -60,7 +60,7 @@ class DeletionOut(ApiValue):
     id: int
     title: str
     state: Literal["waiting", "done", "undoing", "undone", "final"] = Field(
-        description="`waiting` and `undoing` continue in the worker; `final` cannot be undone any more."
+        description="`waiting` and `undoing` continue in the worker; `final` can no longer be undone."
     )
     requested_by: str
     requested_at: datetime

@@ -286,7 +286,7 @@ def withdraw_reference_point(
     author: Annotated[str, Query(max_length=MAX_AUTHOR, description="Author, if not logged in.")] = "",
     reason: Annotated[str, Query(max_length=MAX_NOTE, description="Why.")] = "",
 ) -> ReferenceDetailOut:
-    """Withdraw a reference point of a team: it is no longer compared with. Its URL and history stay."""
+    """Withdraw a reference point of a team: runs are no longer compared with it. Its URL and history stay."""
     withdrawn = _number(engine, number)
     withdraw_reference(engine, withdrawn, ReferenceAuthor(identity.author(author), reason))
     return _read(engine, withdrawn, public_address(request))

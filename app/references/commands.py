@@ -1,6 +1,6 @@
 """Add, correct and withdraw reference points of teams. Each change is recorded with author, time and old values.
 
-A withdrawn point keeps its URL and history, but is no longer compared with.
+A withdrawn point keeps its URL and history, but runs are no longer compared with it.
 """
 
 from collections.abc import Mapping, Sequence

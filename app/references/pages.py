@@ -38,7 +38,7 @@ from app.references.queries import (
     summary,
     whose,
 )
-from app.references.views import stacks_beside
+from app.references.views import compared_stacks
 from app.storage import audit
 from app.storage.database import ListPage
 from app.storage.projects import project_named
@@ -371,7 +371,7 @@ def _render_reference(
         raise NotFound(f"Reference point {reference_id[:80]} does not exist. /references lists them.")
     what, typed = refused or ("", ReferenceForm())
     form = typed if what == "change" else filled_form(reference)
-    beside = stacks_beside(session, reference)
+    compared = compared_stacks(session, reference)
     return render(
         request,
         "references/reference.html",
@@ -383,8 +383,8 @@ def _render_reference(
         kinds=KINDS,
         rows=views.field_rows(reference.point),
         events=audit.events(session, "reference", reference.id) if reference.entered else (),
-        beside=beside,
-        bars=views.figure_bars(beside.own) if beside.own else (),
+        compared=compared,
+        bars=views.figure_bars(compared.own) if compared.own else (),
         may_change=_may_change(request, session, reference),
         saved=saved,
         sent=what,

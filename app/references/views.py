@@ -128,7 +128,7 @@ class GpuLane:
 
 @dataclass(frozen=True, slots=True)
 class GpuLanes:
-    """`limit`: the end of the axis, which begins at zero. `models`: the models that have a colour of their own."""
+    """`limit`: the end of the axis, which begins at zero. `models`: the models that have a separate colour."""
 
     lanes: tuple[GpuLane, ...]
     limit: float
@@ -279,7 +279,7 @@ MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class ComparedStack:
     """A stack that the figure could be compared with.
 
     `nearer` None: the figure is the nearest; else the nearest one, and `why` it is nearer.
@@ -292,13 +292,13 @@ class Beside:
 
 
 @dataclass(frozen=True, slots=True)
-class BesideAll:
+class ComparedStacks:
     """The stacks that were checked, of `total`; those whose nearest figure this is come first.
 
     `own`: the comparison with the checked stack that has the fewest differences; None without a comparable figure.
     """
 
-    stacks: tuple[Beside, ...]
+    stacks: tuple[ComparedStack, ...]
     total: int
     own: ReferenceComparison | None = None
 
@@ -316,10 +316,10 @@ class BesideAll:
         return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."
 
 
-def stacks_beside(session: Session, reference: Reference) -> BesideAll:
+def compared_stacks(session: Session, reference: Reference) -> ComparedStacks:
     """Return the stacks of the projects that the figure is offered to; none once it is withdrawn."""
     if not reference.counts:
-        return BesideAll((), 0)
+        return ComparedStacks((), 0)
     project = reference.entered.project if reference.entered else ""
     rows = [row for row in _stacks(session, reference) if project in ("", row.slug)]
     looked_at = rows[:MOST]
@@ -338,7 +338,7 @@ def stacks_beside(session: Session, reference: Reference) -> BesideAll:
     ]
     own = [comparison for each in ours if (comparison := compare_result(each, (reference,))).measure]
     closest = min(own, key=_farness, default=None)
-    return BesideAll(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows), closest)
+    return ComparedStacks(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows), closest)
 
 
 def _farness(comparison: ReferenceComparison) -> tuple[Any, ...]:
@@ -349,13 +349,15 @@ def _farness(comparison: ReferenceComparison) -> tuple[Any, ...]:
     return *nearness(nearest.point, nearest.differences), abs(nearest.more_pct[nearest.measure])
 
 
-def _beside(reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str) -> Beside:
+def _beside(
+    reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str
+) -> ComparedStack:
     comparison = compare_result(ours, tuple(names))
     nearer = comparison.reference
     if nearer is None or nearer.id == reference.id:
-        return Beside(name, href, None, "")
+        return ComparedStack(name, href, None, "")
     values = {field: stated.value for field, stated in ours.contract.items()}
-    return Beside(name, href, nearer, why_farther(values, reference.point, nearer.point))
+    return ComparedStack(name, href, nearer, why_farther(values, reference.point, nearer.point))
 
 
 def _stacks(session: Session, reference: Reference) -> list[Any]:

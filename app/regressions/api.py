@@ -140,7 +140,7 @@ class CostOut(BaseModel):
     steps_per_run: int | None
     gpus: int | None
     unknown_because: str
-    nothing_because: str = Field(description="Why it costs nothing any more; empty otherwise.")
+    nothing_because: str = Field(description="Why it no longer costs anything; empty otherwise.")
 
 
 class RegressionDetailOut(RegressionOut):

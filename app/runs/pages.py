@@ -23,7 +23,7 @@ from app.runs.commands import RUN_DECISIONS, RunDecision, amend_contract, correc
 from app.runs.forms import AmendForm, CorrectionForm, DecisionForm, ReadAsForm, UploadForm
 from app.runs.preview import PREVIEW_BYTES, preview_body
 from app.runs.queries import PURPOSES, get_run, get_series, get_state
-from app.runs.run_page import RunPage, RunView, SeenState, news_of, render_run, token_of
+from app.runs.run_page import RunPage, RunView, SeenState, announcement, render_run, token_of
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
@@ -92,7 +92,9 @@ def show_news(
     if before == now:
         return Response(status_code=204, headers={"Vary": "HX-Request", "Cache-Control": "no-cache"})
     page = RunPage(session, log_files, run_id, RunView.from_params(shown_params(request)))
-    return render_run(request, page, block="run_news", whole=before.status != now.status, announce=news_of(before, now))
+    return render_run(
+        request, page, block="run_news", whole=before.status != now.status, announce=announcement(before, now)
+    )
 
 
 @router.get("/runs/{run_id}/series.csv")

@@ -327,7 +327,7 @@ SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdi
 def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
     """Return the query with the filters of its search box, the other words, and values of contract fields.
 
-    Raises InvalidQuery for a name that is no filter.
+    Raises InvalidQuery for a name that is not a filter.
     """
     words, filters, fields = [], {}, {}
     for name, quoted, plain, text, word in _WORD.findall(query.q):

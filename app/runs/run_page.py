@@ -598,7 +598,7 @@ def is_settled(token: SeenState) -> bool:
     return token.phase == "settled" and token.status in PROCESSED
 
 
-def news_of(before: SeenState, now: SeenState) -> str:
+def announcement(before: SeenState, now: SeenState) -> str:
     """Return the announcement for screen readers: changes of state, but not every changed figure."""
     if before.status != now.status:
         return f"The run is {now.status}."
@@ -957,7 +957,7 @@ class RunPage:
         return tuple(rows)
 
     @property
-    def found_fields(self) -> tuple[ContractGroup, ...]:
+    def matching_fields(self) -> tuple[ContractGroup, ...]:
         """Return the contract, or its fields with the searched text in name or value."""
         words = self.view.find.lower().split()
         groups = (

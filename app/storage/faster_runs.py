@@ -26,8 +26,8 @@ from app.domain.run import Stated, Value
 from app.domain.verdict.comparability import (
     Difference,
     differing,
-    differing_beside,
     differing_commit,
+    differing_outside_keys,
     differing_shape,
     marked,
 )
@@ -168,7 +168,7 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         error = _Z * math.sqrt(variance * (1 + 1 / n) + errors)
         newest = launches[0]
         gain, low, high = (100 * (math.exp(shift + sign * error) - 1) for sign in (0, -1, 1))
-        others = (*differing_beside(contract, run.contract), *differing_commit(newest.commit, run.commit))
+        others = (*differing_outside_keys(contract, run.contract), *differing_commit(newest.commit, run.commit))
         beside = tuple(item.field for item in others)
         yield _Rival(
             newest.id,

@@ -268,7 +268,7 @@ def losses_of_runs(session: Session, names: Sequence[str]) -> dict[str, Losses]:
 class Progress:
     """Runs by the state of their figures.
 
-    `failed` keep older figures for good. `since`: when the first run was computed by the current definitions.
+    `failed` keep older figures permanently. `since`: when the first run was computed by the current definitions.
     """
 
     current: int

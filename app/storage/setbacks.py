@@ -21,7 +21,7 @@ from app.domain.rules.evidence import Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
-from app.domain.verdict.comparability import Difference, axis_of, differing, differing_beside, differing_commit
+from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import change_pct
 from app.domain.verdict.words import last_parts
@@ -203,7 +203,7 @@ def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
 def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> str:
     """Return `Go back to run #12: mbs 2 → 1 and 3 more`, the changes from now to before; empty without one.
 
-    Another commit is bisected, and another node is no setting, so neither counts.
+    Another commit is bisected, and another node is not a setting, so neither counts.
     """
     settings = [item for item in differences if isinstance(item, _Changed) or item.axis not in ("code", "place")]
     if not settings:
@@ -301,7 +301,7 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
         contract = stored_contract(row.contract)
         if any(item.is_certain for item in differing(("seq_len",), contract, run.contract)):
             continue  # a shorter sequence is another job, and no way back
-        beside = (*differing_beside(contract, run.contract), *differing_commit(row.commit, run.commit))
+        beside = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
         worked.append(_Worked(row.id, _since(contract, run.contract), beside=beside))
     nearest = sorted(worked, key=lambda earlier: len(earlier.differences))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}

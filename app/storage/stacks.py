@@ -437,11 +437,11 @@ class FamilyPrior:
         if last > first:
             rows += session.execute(_CHOSEN, like | {"since": first, "until": last}).all()[::-1]
         self.rows: Sequence[Row[Any]] = rows
-        self._places = [aware(row.ordered_at) for row in rows]
+        self._positions = [aware(row.ordered_at) for row in rows]
         self._priors: dict[int, Prior] = {}
 
-    def prior(self, place: datetime) -> Prior:
-        end = bisect_left(self._places, place)
+    def prior(self, position: datetime) -> Prior:
+        end = bisect_left(self._positions, position)
         if end not in self._priors:
             groups: dict[tuple[str, str], list[float]] = {}
             for row in self.rows[max(0, end - MOST_RUNS) : end]:

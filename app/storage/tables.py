@@ -323,7 +323,7 @@ RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
 class RunValueRow(SQLModel, table=True):
     """A value that a column of `run` has in a project: a choice of a filter. Triggers write it (`derived.py`).
 
-    A value that no run has any more stays until runs with it are deleted (`pipeline/deletion.py`).
+    A value that no run has stays until runs with it are deleted (`pipeline/deletion.py`).
     """
 
     __tablename__ = "run_value"
@@ -669,7 +669,7 @@ class UserRow(SQLModel, table=True):
 
     `password_hash` is argon2id; empty for users of an identity provider (`issuer`, `subject`). `password_ends_at`:
     expiry of a password that an administrator set. `totp_secret`: of the authenticator app, or empty; `totp_step`: of
-    the last accepted code. `administrator`: may do everything in every project. `disabled_at`: cannot log in any more;
+    the last accepted code. `administrator`: may do everything in every project. `disabled_at`: can no longer log in;
     the row stays for the audit log. `feed_digest`: SHA-256 of the key of the user's feed, or None.
     """
 
@@ -819,7 +819,7 @@ class ShareLinkRow(SQLModel, table=True):
 class InvitationRow(SQLModel, table=True):
     """An invitation to a project, valid for one person until `expires_at` or `revoked_at`.
 
-    `digest` is the SHA-256 of the secret in its link; `email` is that of the invited person and may be empty.
+    `digest` is the SHA-256 of the secret in its link; `email` belongs to the invited person and may be empty.
     """
 
     __tablename__ = "invitation"
@@ -1030,7 +1030,7 @@ class RegressionMemberRow(SQLModel, table=True):
     """One stack of a regression, with the slow run that made it a member.
 
     Levels are ln of the metric (ms, GiB). They and `delta_pct` come from the history once it has them;
-    `first_delta_pct` is that of the slow run.
+    `first_delta_pct` belongs to the slow run.
     """
 
     __tablename__ = "regression_member"
@@ -1069,7 +1069,7 @@ class UpgradeChangeRow(SQLModel, table=True):
     """What an upgrade changed in the step time of one job and configuration, as measured so far.
 
     `run_id`: the first run after it, at history position `at`. `field`: what was upgraded, `others`: the number of
-    fields that changed with it. `decision` is that of the contrast of `runs` runs with `from_runs` of the stack before;
+    fields that changed with it. `decision` belongs to the contrast of `runs` runs with `from_runs` of the stack before;
     `level` is the natural logarithm of the step time after it. `side_by_side`: the stack before ran again, so it was no
     upgrade.
     """

@@ -456,7 +456,7 @@ SUMS_OF_COSTS = (
     func.sum(case((and_(_COST.is_(None), col(RegressionRow.metric) == "step_time_ms"), 1), else_=0)),
 )
 """The fields of `SumOfCosts`."""
-NEEDS_SOMEBODY = "open"
+UNTRIAGED = "open"
 """The state of a regression that no user has handled yet."""
 
 
@@ -476,7 +476,7 @@ def open_regressions(session: Session) -> OpenRegressions:
             func.count(),
             func.sum(col(RegressionRow.gpu_hours_per_day)),
             func.count(col(RegressionRow.gpu_hours_per_day)),
-        ).where(col(RegressionRow.state) == NEEDS_SOMEBODY)
+        ).where(col(RegressionRow.state) == UNTRIAGED)
     ).one()
     return OpenRegressions(counts[0], counts[1], counts[0] - counts[2])
 
@@ -538,9 +538,9 @@ class Costs:
 
     def _clock(self, project_id: int, *, is_replay: bool) -> datetime:
         if project_id not in self._clocks:
-            place, newest = self._session.execute(_NEWEST, {"project": project_id, "now": self._now}).one()
+            position, newest = self._session.execute(_NEWEST, {"project": project_id, "now": self._now}).one()
             self._clocks[project_id] = clock(
-                place and aware(place), newest and aware(newest), self._now, is_replay=is_replay
+                position and aware(position), newest and aware(newest), self._now, is_replay=is_replay
             )
         return self._clocks[project_id]
 

@@ -56,7 +56,7 @@ OWNED_THROUGH: Mapping[str, str] = {
 }
 """The foreign key that leads to the owner, for tables without a project column."""
 
-OF_NOBODY: Mapping[str, str] = {
+WITHOUT_PROJECT: Mapping[str, str] = {
     "account": "users belong to no project; their roles are in `member`",
     "user_group": "groups of users belong to no project; their roles are in `group_role`",
     "group_member": "a user is in a group for all projects",
@@ -150,7 +150,7 @@ def _criteria() -> tuple[LoaderCriteriaOption, ...]:
     return tuple(
         with_loader_criteria(mapped, _condition(table, mapped, ids), include_aliases=True)
         for table, mapped in mapped_tables.items()
-        if table.name not in OF_NOBODY
+        if table.name not in WITHOUT_PROJECT
     )
 
 

@@ -247,7 +247,7 @@ def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float],
 
 
 def nested_body(svg: str, width: float, height: float) -> str:
-    """Return another drawing of the service, as large as the body allows; as an image, which keeps its styles apart."""
+    """Return another drawing of the service, as large as the body allows. As an image, it keeps its own styles."""
     scale = min(BODY_WIDTH / width, BODY_HEIGHT / height)
     data = base64.b64encode(svg.encode()).decode()
     size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'

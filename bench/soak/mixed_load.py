@@ -51,12 +51,12 @@ def run(scene: Scene) -> None:
             scene.tally.count("errors", f"GET {path}: {status}")
 
     while scene.goes_on():
-        with running("serve", data) as house, ThreadPoolExecutor() as people:
+        with running("serve", data) as house, ThreadPoolExecutor() as clients:
             end = min(scene.end, time.monotonic() + SECONDS_BETWEEN_RESTARTS)
             acts = [uploads.send_new, uploads.grow, *[read] * READERS]
             for act in acts:
-                people.submit(repeat, act, house.address, end)
-            people.shutdown()
+                clients.submit(repeat, act, house.address, end)
+            clients.shutdown()
             if not scene.goes_on():
                 uploads.finish(house.address)
                 uploads.check(house.address)

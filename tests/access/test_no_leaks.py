@@ -26,7 +26,7 @@ from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.rules import keep_firings
 from app.storage.tables import ProjectRow, RunRow
-from app.storage.visible import OF_NOBODY, OWNED_THROUGH, seeing, visible_projects
+from app.storage.visible import OWNED_THROUGH, WITHOUT_PROJECT, seeing, visible_projects
 from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
@@ -62,7 +62,7 @@ COUNTING = (
 """Whoever sees both teams reads other numbers here."""
 
 NAMED_TABLE = re.compile(r"(?:\b(?:FROM|JOIN|UPDATE)|,)\s+(\w+)(?: AS (\w+))?(?![\w.(])")
-TABLES_OF_SOMEBODY = set(SQLModel.metadata.tables) - set(OF_NOBODY)
+TABLES_OF_SOMEBODY = set(SQLModel.metadata.tables) - set(WITHOUT_PROJECT)
 
 Answers = dict[tuple[str, str], str]
 

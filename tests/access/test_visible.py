@@ -112,10 +112,10 @@ def test_every_table_has_an_owner_or_a_reason_for_none() -> None:
     for module in pkgutil.walk_packages(app.__path__, "app."):
         importlib.import_module(module.name)  # tables that only a feature imports must be included
     named = {table.name: table for table in SQLModel.metadata.tables.values()}
-    assert set(visible.OWNED_THROUGH) | set(visible.OF_NOBODY) <= set(named)
-    assert not [name for name in visible.OF_NOBODY if "project_id" in named[name].columns]
+    assert set(visible.OWNED_THROUGH) | set(visible.WITHOUT_PROJECT) <= set(named)
+    assert not [name for name in visible.WITHOUT_PROJECT if "project_id" in named[name].columns]
     watched = {str(option.entity.local_table) for option in visible._criteria()}
-    assert watched == set(named) - set(visible.OF_NOBODY)
+    assert watched == set(named) - set(visible.WITHOUT_PROJECT)
 
 
 def test_a_table_of_which_nothing_is_known_stops_everything() -> None:
@@ -147,7 +147,7 @@ def test_rows_of_other_projects_are_never_read_changed_or_deleted(
     wrong: list[str] = []
     for mapper in SQLModel._sa_registry.mappers:
         name = str(mapper.local_table)
-        if name in visible.OF_NOBODY:
+        if name in visible.WITHOUT_PROJECT:
             continue
         alias = aliased(mapper.class_)
         key, aliased_key = mapper.primary_key, [getattr(alias, mapped.name) for mapped in mapper.primary_key]

@@ -144,7 +144,7 @@ def test_scaling_draws_each_kind_and_names_its_series(open_page: OpenPage, ids: 
     page = drawn(open_page(SCALING))
     expect(page.locator(".answer")).to_contain_text("weak 92.0")
     expect(page.locator(".scaling-chart canvas").first).to_be_visible()
-    expect(page.locator(".scaling-told li")).to_have_count(2)
+    expect(page.locator(".scaling-sentences li")).to_have_count(2)
     page.get_by_label("Kind").select_option("strong")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("heading", name="No series")).to_be_visible()

@@ -144,7 +144,7 @@ def test_series_of_one_kind_are_named_by_their_differences(client: TestClient, s
     }
     page = client.get("/scaling").text
     assert "ep_overlap on" in page
-    assert page.count('class="scaling-told"') == 1
+    assert page.count('class="scaling-sentences"') == 1
     assert page.count('href="#look-0"') == page.count('href="#look-1"') == 2  # next to its sentence and in the table
     chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
     assert '"shape": "circle"' in chart

@@ -136,7 +136,7 @@ def _context_parallelism(contract: Facts) -> str | None:
 def _virtual_pipeline(contract: Facts) -> str | None:
     vpp, ga, pp = (_count(contract, name) for name in ("vpp", "ga", "pp"))
     if vpp and vpp > 1 and ga and pp and ga < pp:
-        return f"A virtual pipeline needs at least pp = {pp} micro-batches a step; this run has {ga}."
+        return f"A virtual pipeline needs at least pp = {pp} micro-batches per step; this run has {ga}."
     return None
 
 

@@ -8,7 +8,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import GPUS_PER_NODE, known_model, outline_name, recognise, shown, stages
 from app.domain.run import ParsedLog, Stated, Value
 
-# --- Defaults: a field that a complete dump of arguments omits has Megatron Core's default and is not unknown.
+# --- Defaults: a field that a complete argument dump omits has Megatron Core's default and is not unknown.
 #
 # A version that predates an option behaves like the option's default in later versions.
 

@@ -1,7 +1,7 @@
 """The values that a trainer gives to flags that a launch omits, by its release; and the flags that a release lacks.
 
 The facts and their sources are in `app/domain/trainer_defaults.toml`. A launch that states no release has the newest
-one's defaults. A dump of arguments needs none of this, because it shows what the trainer used.
+one's defaults. An argument dump needs none of this, because it shows what the trainer used.
 """
 
 import re

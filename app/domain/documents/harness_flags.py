@@ -60,7 +60,7 @@ CHOOSES_RECIPE = frozenset({"compute_dtype", "precision", "task", "mode", "model
 """Flags of the performance scripts that choose the recipe. Overrides change the recipe, then all other flags do."""
 
 _FIELDS = {flag: field for field, row in FLAGS.items() for flag in row.harness}
-"""Contract fields by flag, for flags whose value is that of the field."""
+"""Contract fields by flag, for flags with the same value as the field."""
 
 _ON = frozenset({"true", "1", "t", "yes", "y"})
 

@@ -203,7 +203,7 @@ def _columns(names: Sequence[str], units: Mapping[str, str], problems: _Problems
 
 
 def _numbers(rows: Sequence[Mapping[str, object]], name: str, column: Column, problems: _Problems) -> FloatArray:
-    """Return the values of a column in our unit; NaN without one. Text is counted, as a label is no failure."""
+    """Return the values of a column in our unit; NaN without one. Text is only counted: labels are valid."""
     values = np.full(len(rows), np.nan)
     wrong = 0
     example = ""
@@ -290,6 +290,6 @@ def recognise_iterations(head: bytes) -> Literal["iterations", "bencher metrics"
         try:
             columns.add(column_of(name).name)
         except ValueError:
-            columns.add("step_time_ms")  # a step time whose unit is stated apart, or is missing
+            columns.add("step_time_ms")  # a step time whose unit is stated separately, or is missing
     is_table = "step_time_ms" in columns or (not is_json and not columns.isdisjoint(KNOWN))
     return "iterations" if "iteration" in columns and is_table else None

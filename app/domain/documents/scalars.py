@@ -130,7 +130,7 @@ def _true_step_times(iterations: npt.NDArray[np.int64], step_time_ms: FloatArray
 
 MAX_METRICS = 500
 MAX_STEPS = 200_000
-"""The longest golden run has 10,173 values a metric."""
+"""The longest golden run has 10,173 values per metric."""
 MAX_STEP = 10**12
 
 GOLDEN_RUN = "golden-run/1"

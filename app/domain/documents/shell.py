@@ -98,7 +98,7 @@ def _is_prefix(value: str) -> bool:
 def _words(text: str) -> list[str]:
     try:
         return shlex.split(text)
-    except ValueError:  # a quote without its partner
+    except ValueError:  # an unmatched quote
         return text.split()
 
 

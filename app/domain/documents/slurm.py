@@ -37,7 +37,7 @@ def expand_nodes(nodelist: str, most: int = MAX_EXPANDED) -> tuple[str, ...]:
     """
     text = nodelist.strip()
     names: list[str] = []
-    if re.search(r"[\[\]]", _BRACKET.sub("", text)):  # a bracket without its other half
+    if re.search(r"[\[\]]", _BRACKET.sub("", text)):  # an unmatched bracket
         return ()
     for item in re.findall(r"(?:[^,\[\]\s]|\[[^\[\]]*\])+", text):
         expanded = [item]
@@ -99,7 +99,7 @@ def stated_nodes(nodelist: str, where: str) -> dict[str, Stated]:
 
 
 def read_node_list(text: str | bytes) -> Document:
-    """Read names of nodes, one a line (also MPI's `host slots=8`), or one list in Slurm's notation.
+    """Read names of nodes, one per line (also MPI's `host slots=8`), or one list in Slurm's notation.
 
     Raises ValueError with a sentence when it is not such a list.
     """

@@ -8,7 +8,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.rules.flags import written
 from app.domain.run import Stated
 
-# --- The recipe of a run: every contract field that a trainer takes, as its flags and overrides.
+# --- The recipe of a run: every contract field that a trainer uses, as its flags and overrides.
 
 _HARDWARE = ("gpu", "gpus", "gpus_per_node", "cluster", "container")
 
@@ -38,7 +38,7 @@ class LaunchRecipe:
 
     @property
     def as_flags(self) -> str:
-        """Return a shell fragment: variables, then the flags, one a line."""
+        """Return a shell fragment: variables, then the flags, one per line."""
         lines = self._head
         lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(self.environment.items())]
         lines += ["FLAGS=(", *(f"  {flag}" for flag in self.flags), ")"]

@@ -401,7 +401,7 @@ def _from_text(text: str) -> Iterator[tuple[str, object]]:
     text = text[:MAX_TEXT].replace("\\\n", " ")
     try:
         words = shlex.split(text)
-    except ValueError:  # a quote without its partner
+    except ValueError:  # an unmatched quote
         words = text.split()
     name: str | None = None
     values: list[str] = []

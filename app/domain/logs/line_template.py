@@ -269,7 +269,7 @@ _TIMES = {"iterations_per_s"} | {f"step_time_{unit}" for unit in SECONDS}
 
 
 def draft_template(examples: Iterable[LineExample]) -> str:
-    """Return the first draft of a template that lines which look like steps give; empty without one."""
+    """Return the first draft of a template from lines that look like steps; empty without one."""
     return next((draft for line in examples if (draft := suggest_template(line.example))), "")
 
 

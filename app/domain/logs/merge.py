@@ -440,7 +440,7 @@ def contradictions(files: Sequence[FilePart]) -> Iterator[LogProblem]:
             yield LogProblem(
                 "different jobs",
                 f"{first_part.name} and {part.name} look like two different jobs: {part.name} has all iterations and "
-                f"begins after {first_part.name}, which has all of them, too, has ended. Upload them as two runs.",
+                f"begins after the end of {first_part.name}, which also has all of them. Upload them as two runs.",
                 file=part.file,
             )
 

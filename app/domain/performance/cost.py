@@ -17,8 +17,8 @@ _MS_PER_HOUR = 3_600_000.0
 class Cost:
     """The cost with its factors: `runs_per_day` x `extra_ms_per_step` x `steps_per_run` x `gpus`.
 
-    `gpu_hours_per_day` is None if a factor is unknown, with the reason in `unknown_because`, and 0 if nothing is lost
-    any more, with the reason in `nothing_because`. Both reasons are empty otherwise.
+    `gpu_hours_per_day` is None if a factor is unknown, with the reason in `unknown_because`, and 0 if nothing is
+    lost now, with the reason in `nothing_because`. Both reasons are empty otherwise.
     """
 
     gpu_hours_per_day: float | None

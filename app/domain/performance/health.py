@@ -55,7 +55,7 @@ def _ending(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
     last = int(log.columns["iteration"][-1])
     ends = [event for event in events_of_last_process(log) if event.kind in _ENDS]
     stops = [event for event in ends if _ENDS[event.kind] == "stopped"]
-    if stops and not reached_the_end(log):  # a trainer that stops at its time limit also says that training is done
+    if stops and not reached_the_end(log):  # a trainer that stops at its time limit also prints that training is done
         return "stopped", stops[0]
     if ends:
         return "completed", ends[-1]

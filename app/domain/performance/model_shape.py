@@ -176,7 +176,7 @@ def _moe_pattern(reader: _ShapeReader, layers: int) -> tuple[int, ...]:
         every = reader.number("moe_layer_freq") or 1
         return tuple(int(i % every == 0) for i in range(layers))
     if len(stated) != layers:
-        reader.missing.append("moe_layer_freq (one entry a layer)")
+        reader.missing.append("moe_layer_freq (one entry per layer)")
     return tuple(int(flag) for flag in stated)
 
 

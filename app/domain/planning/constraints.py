@@ -123,7 +123,7 @@ def _chunks(r: PlanRequest, a: Layout) -> str | None:
     layers = r.model.layers + len(a.account)
     if a.vpp == 1 or a.pp_layout is not None or layers % a.pp or (layers // a.pp) % a.vpp == 0:
         return None
-    return f"The {layers // a.pp} layers of each of the {a.pp} stages do not divide into VPP {a.vpp} chunks."
+    return f"The {layers // a.pp} layers of each of the {a.pp} stages cannot be split into VPP {a.vpp} chunks."
 
 
 def _microbatches(r: PlanRequest, a: Layout) -> str | None:

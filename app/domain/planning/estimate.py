@@ -136,7 +136,7 @@ class Estimator:
         return np.maximum(seconds * self.calibration.time, floor)
 
     def predict(self, layouts: Sequence[Layout]) -> list["Prediction | None"]:
-        """Return the prediction of each layout; None where its GPUs do not divide."""
+        """Return the prediction of each layout; None where the GPUs are not divisible."""
         degrees = [degrees_of(self.request, layout) for layout in layouts]
         places = [place for place, item in enumerate(degrees) if item is not None]
         predictions: list[Prediction | None] = [None] * len(layouts)
@@ -264,7 +264,7 @@ def _residuals(
 
 
 def degrees_of(request: PlanRequest, layout: Layout) -> Degrees | None:
-    """Return one layout as arrays of one entry; None where its GPUs do not divide."""
+    """Return one layout as arrays of one entry; None where the GPUs are not divisible."""
     dp, edp = layout.dp(request), layout.edp(request)
     if not dp or not edp:
         return None

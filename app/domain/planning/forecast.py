@@ -58,7 +58,7 @@ def predict_change(
     """Return the effect of the layout that `then` states in place of that of `now`.
 
     `peak_gb`, `step_s`: measured with `now`. None where the shape of the model or the figures of the GPU are unknown,
-    or the GPUs do not divide.
+    or the GPUs are not divisible.
     """
     present, target = _at(now), _at(then)
     if present is None or target is None:
@@ -206,7 +206,7 @@ class LayoutForecaster:
 
 
 def _request(values: Mapping[str, Value | Setting]) -> PlanRequest:
-    """Return the request of a run. What it does not say about overlap and dispatcher has the trainer's default."""
+    """Return the request of a run. The trainer's defaults replace an unstated overlap or dispatcher."""
     texts = {name: input_text(values[name]) for name in INPUTS if values.get(name) is not None}
     defaults = {"ep_overlap": "false", "dispatcher": "alltoall"}
     return read_request(defaults | {name: text for name, text in texts.items() if text})

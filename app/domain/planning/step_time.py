@@ -54,7 +54,7 @@ _HIDDEN = 0.6
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of a step by part; `bubble` and `layers` (launches) are apart from the work of the stages."""
+    """Seconds of a step by part; `bubble` and `layers` (launches) are separate from the work of the stages."""
 
     gemm: Floats
     attention: Floats

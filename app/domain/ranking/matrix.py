@@ -92,7 +92,7 @@ def _by_segment(
     for item in runs:
         chosen: dict[int, list[int]] = {}
         for index in range(len(item.runs)):
-            chosen.setdefault(number_of(item.place(index), changes), []).append(index)
+            chosen.setdefault(number_of(item.position(index), changes), []).append(index)
         for number, indices in chosen.items():
             pools.setdefault(number, {}).setdefault(name_of(item), []).append(ScalingPool(item, indices))
     return pools

@@ -163,14 +163,14 @@ class SpeedChange:
     first: HistoryPosition
     at: datetime
 
-    def passed(self, place: HistoryPosition) -> int:
+    def passed(self, position: HistoryPosition) -> int:
         """Return 0 before the change, 2 after it, 1 within it.
 
         Runs of one commit are on one side in any order of arrival.
         """
         by_commit = self.last[0] < self.first[0]
-        before = place[0] <= self.last[0] if by_commit else place <= self.last
-        after = place[0] >= self.first[0] if by_commit else place >= self.first
+        before = position[0] <= self.last[0] if by_commit else position <= self.last
+        after = position[0] >= self.first[0] if by_commit else position >= self.first
         return 0 if before else 2 if after else 1
 
 
@@ -196,13 +196,13 @@ class Segments:
 
     def changed_after(self, number: int) -> SpeedChange | None:
         """Return the first change after a segment."""
-        place = (number + 1) // 2
-        return self.changes[place] if place < len(self.changes) else None
+        position = (number + 1) // 2
+        return self.changes[position] if position < len(self.changes) else None
 
 
-def number_of(place: HistoryPosition, changes: Iterable[SpeedChange]) -> int:
+def number_of(position: HistoryPosition, changes: Iterable[SpeedChange]) -> int:
     """Return the segment of a position: even, ascending with time; odd within a change."""
-    return sum(change.passed(place) for change in changes)
+    return sum(change.passed(position) for change in changes)
 
 
 def between(changes: Sequence[SpeedChange], a: int, b: int) -> Sequence[SpeedChange]:

@@ -92,7 +92,7 @@ class ScalingRuns:
     known: Mapping[str, Value]
     changes: tuple[StoredChange, ...] = ()
 
-    def place(self, index: int) -> HistoryPosition:
+    def position(self, index: int) -> HistoryPosition:
         return _place(self.at[index], self.runs[index])
 
 
@@ -357,7 +357,7 @@ def _by_code(runs: ScalingRuns, changes: Sequence[SpeedChange]) -> Mapping[Code,
         return {(0, 0.0): range(len(runs.runs))}
     by_code: dict[Code, list[int]] = {}
     for index in range(len(runs.runs)):
-        number = number_of(runs.place(index), changes)
+        number = number_of(runs.position(index), changes)
         by_code.setdefault((number, runs.at[index] if number % 2 else 0.0), []).append(index)
     return by_code
 

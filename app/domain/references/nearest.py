@@ -123,7 +123,7 @@ def _setting(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     for name, why in (
         ("gpus", "GPUs: communication uses different links."),
         ("dispatcher", "dispatches the tokens."),
-        ("gbs", "sequences a step: more micro-batches hide more of the pipeline's bubbles."),
+        ("gbs", "sequences per step: more micro-batches hide more of the pipeline's bubbles."),
         ("mbs", "sequences at once: larger micro-batches make larger matrices."),
         ("ep_overlap", "for overlapped expert-parallel communication."),
     ):

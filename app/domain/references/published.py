@@ -384,7 +384,7 @@ _VERIFICATION_CARDS_COLUMNS = (
 )
 _VERIFICATION_CARDS_NOTES = {
     "performance": "Performance recipe, 50 steps.",
-    "weak": "A point of a weak-scaling series with 64 sequences a GPU.",
+    "weak": "A point of a weak-scaling series with 64 sequences per GPU.",
     "natural": "A check of real training over 100 steps, not tuned for speed.",
     "functional": "A functional recipe: safety checks stay on.",
 }

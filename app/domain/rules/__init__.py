@@ -1,6 +1,6 @@
 """The workflow as rules: what to correct, watch, size and try next for one run, and why.
 
-*.yaml, sources.yaml   the rules and their sources, as data, one topic a file
+*.yaml, sources.yaml   the rules and their sources, as data, one topic per file
 rule                   what a rule is
 facts/                 every fact that a condition may name: meaning, unit, type, how to supply it
 derive                 facts that follow from others

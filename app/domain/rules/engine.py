@@ -352,7 +352,7 @@ def evaluate(
     answers = _ask_all(context, book)
     wall = read_wall(context.values)
     blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
-    asked = _Asked(
+    asked = _SuggestionInput(
         facts,
         settings,
         tuple(rule for rule in answers.silent if rule.kind == "blocker"),
@@ -544,7 +544,7 @@ def _holds(rule: Rule, context: FactContext) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SuggestionInput:
     """The shared input of all suggestions of one run. `silent`: blockers that do not fire."""
 
     facts: Facts

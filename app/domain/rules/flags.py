@@ -54,7 +54,7 @@ def flags_text(settings: Mapping[str, Setting]) -> str:
 
 
 def _plain(row: TrainerNames, value: Setting) -> WrittenFlags:
-    """Write a field with at most one flag, which may switch the field off, and remove the flags that it replaces."""
+    """Write a field with at most one flag, which may turn the field off, and remove the flags that it replaces."""
     if not row.flags:
         return WrittenFlags(Spelling(), dict.fromkeys(row.bridge, bridge_text(value)))
     (flag,) = row.flags

@@ -248,7 +248,7 @@ def _leading(changed: set[str]) -> str | None:
 
 
 def _is_turned(text: str, value: Setting, now: Stated | None) -> bool:
-    """Return whether the knob changes; setting an unknown knob to off is no change."""
+    """Return whether the knob changes; turning an unknown knob off is not a change."""
     return value not in _OFF if now is None else value_text(now) != text
 
 

@@ -91,8 +91,8 @@ def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: f
         if commit in commits
     }
     states |= {commits[0]: "good", commits[-1]: "bad"}
-    first_bad = next(place for place, commit in enumerate(commits) if states.get(commit) == "bad")
-    last_good = max(place for place in range(first_bad) if states.get(commits[place]) == "good")
+    first_bad = next(position for position, commit in enumerate(commits) if states.get(commit) == "bad")
+    last_good = max(position for position in range(first_bad) if states.get(commits[position]) == "good")
     is_mixed = any(states.get(commit) == "good" for commit in commits[first_bad:])
     hours = [launch.gpu_hours for launch in launches if math.isfinite(launch.gpu_hours)]
     measured = tuple(
@@ -140,9 +140,9 @@ def _next(
 
     One that stayed unclear after `most` launches is not open.
     """
-    places = [
-        place
-        for place, commit in enumerate(open_range[:-1])
+    positions = [
+        position
+        for position, commit in enumerate(open_range[:-1])
         if (state := states.get(commit)) is None or (state == "unclear" and len(by_commit[commit]) < most)
     ]
-    return open_range[min(places, key=lambda place: abs(2 * place + 1 - len(open_range)))] if places else ""
+    return open_range[min(positions, key=lambda position: abs(2 * position + 1 - len(open_range)))] if positions else ""

@@ -38,7 +38,10 @@ _AXIS: Mapping[str, Axis] = {
     "gbs": "recipe",
     "mbs": "recipe",
 }
-_BESIDE = (*(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"), "driver")
+_OUTSIDE_KEYS = (
+    *(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"),
+    "driver",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +110,9 @@ def _shape(names: Iterable[str], contract: Mapping[str, Stated]) -> Stated:
     return Stated(tuple(f"{name} {shown(contract[name].value)}" for name in names), "derived", "the model's shape")
 
 
-def differing_beside(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
+def differing_outside_keys(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
     """Return versions, digest and driver that are stated on both sides and differ; no key holds them."""
-    return (difference for difference in differing(_BESIDE, a, b) if difference.is_certain)
+    return (difference for difference in differing(_OUTSIDE_KEYS, a, b) if difference.is_certain)
 
 
 def differing_commit(a: str, b: str) -> Iterator[Difference]:
@@ -227,7 +230,7 @@ class Comparability:
     def is_clean(self) -> bool:
         """Return whether one cause can explain a difference: the same job, and nothing or a single field differs.
 
-        Another workload or batch size is another task, regardless of its step time.
+        A different workload or batch size is a different task, regardless of its step time.
         """
         if self.two_jobs:
             return False
@@ -275,7 +278,7 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
     unstated = _unstated_members(a.contract, b.contract)
     kind = _kind(stack, knobs)
     beside = (
-        *differing_beside(a.contract, b.contract),
+        *differing_outside_keys(a.contract, b.contract),
         *differing_commit(a.commit, b.commit),
         *differing_job(a.job, b.job),
     )

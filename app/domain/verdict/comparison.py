@@ -78,16 +78,16 @@ def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, Fl
     Silverman's rule on the robust spread, because spikes would smear a bandwidth made from the standard deviation.
     """
     inside = values[(values >= low) & (values <= high)]
-    places = np.linspace(low, high, _GRID)
+    positions = np.linspace(low, high, _GRID)
     if not len(inside) or high <= low:
-        return places, np.zeros(_GRID)
+        return positions, np.zeros(_GRID)
     width = (high - low) / _BINS
     # A constant series still needs a visible width.
     bandwidth = max(_SILVERMAN * mad(values) * len(values) ** -0.2, 2 * width)
     counts, edges = np.histogram(inside, bins=_BINS, range=(low, high))
     centres = (edges[:-1] + edges[1:]) / 2
-    heights = np.exp(-0.5 * ((places[:, None] - centres[None, :]) / bandwidth) ** 2) @ counts
-    return places, heights / heights.max()
+    heights = np.exp(-0.5 * ((positions[:, None] - centres[None, :]) / bandwidth) ** 2) @ counts
+    return positions, heights / heights.max()
 
 
 # --- A second opinion without a model of the noise: the bootstrap of the difference in ln(step time).

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import change_text, plural, step_time
 from app.domain.run import Stated
-from app.domain.verdict.comparability import Difference, differing_beside
+from app.domain.verdict.comparability import Difference, differing_outside_keys
 from app.domain.verdict.history import FEWEST_RUNS, History, find_changes
 from app.domain.verdict.record import FAILED
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
@@ -172,13 +172,15 @@ def configurations(
     `runs`: all runs of a stack, in order, with their `eligibilities`. `priors`: run-to-run variation by config key, as
     verdicts assumed it; else the default.
     """
-    places: dict[tuple[str, str], list[int]] = {}
-    for place, key in enumerate(_histories(runs)):
-        places.setdefault(key, []).append(place)
-    counted = {key: [place for place in own if eligibilities[place] == "counts"] for key, own in places.items()}
-    last = max((place for own in counted.values() for place in own), default=len(runs) - 1)
+    positions: dict[tuple[str, str], list[int]] = {}
+    for position, key in enumerate(_histories(runs)):
+        positions.setdefault(key, []).append(position)
+    counted = {
+        key: [position for position in own if eligibilities[position] == "counts"] for key, own in positions.items()
+    }
+    last = max((position for own in counted.values() for position in own), default=len(runs) - 1)
     result = []
-    for index, (key, own) in enumerate(places.items()):
+    for index, (key, own) in enumerate(positions.items()):
         commits = _commits(runs, counted[key])
         history = _history(runs, commits, (priors or {}).get(key[0], DEFAULT_PRIOR))
         result.append(
@@ -205,12 +207,12 @@ def _histories(runs: Sequence[HistoryRun]) -> Iterator[tuple[str, str]]:
         yield run.config_key, run.job if len(jobs[run.config_key]) > 1 else ""
 
 
-def _commits(runs: Sequence[HistoryRun], places: Sequence[int]) -> list[list[int]]:
-    """Group the places of reruns: a commit counts once for its level, regardless of its number of runs."""
+def _commits(runs: Sequence[HistoryRun], positions: Sequence[int]) -> list[list[int]]:
+    """Group the positions of reruns: a commit counts once for its level, regardless of its number of runs."""
     commits: dict[tuple[str, int], list[int]] = {}
-    for place in places:
-        commit = runs[place].commit
-        commits.setdefault((commit, 0 if commit else place + 1), []).append(place)
+    for position in positions:
+        commit = runs[position].commit
+        commits.setdefault((commit, 0 if commit else position + 1), []).append(position)
     return list(commits.values())
 
 
@@ -234,8 +236,8 @@ def with_outliers(
             reach = max(_OUTLIER_SPREADS * (history.spread if history else 0.0), _LEAST_OUTLIER)
             for index in range(segment.start, min(segment.stop, len(commits) - 2)):
                 if history is not None and abs(float(history.observed[index]) - segment.level) > reach:
-                    for place in commits[index]:
-                        marked[place] = "outlier"
+                    for position in commits[index]:
+                        marked[position] = "outlier"
     return tuple(marked)
 
 
@@ -250,7 +252,7 @@ def letter(index: int) -> str:
 
 
 def _history(runs: Sequence[HistoryRun], commits: Sequence[Sequence[int]], prior: Prior) -> History | None:
-    times = [fmean(runs[place].log_step_time for place in launches) for launches in commits]
+    times = [fmean(runs[position].log_step_time for position in launches) for launches in commits]
     return find_changes(times, prior) if times else None
 
 
@@ -300,11 +302,11 @@ class PlacedAlarm:
 def alarm_of(change: SegmentChange, end: int, alarms: Sequence[PlacedAlarm]) -> int | None:
     """Return the regression that the change opened or ended. `end`: index of the last run of the new segment."""
     slower = change.delta_pct > 0
-    places = [(alarm.slow_run if slower else alarm.fixed_by, alarm.regression_id) for alarm in alarms]
+    positions = [(alarm.slow_run if slower else alarm.fixed_by, alarm.regression_id) for alarm in alarms]
     near = [
-        (abs(place - change.run), number)
-        for place, number in places
-        if place is not None and change.before - AROUND < place <= end
+        (abs(position - change.run), number)
+        for position, number in positions
+        if position is not None and change.before - AROUND < position <= end
     ]
     return min(near)[1] if near else None
 
@@ -313,7 +315,7 @@ def called_at(change: SegmentChange, verdicts: Sequence[tuple[int, str]]) -> int
     """Return the index of the first run whose verdict called the change. `verdicts`: (index, decision), in order."""
     decision = "regression" if change.delta_pct > 0 else "improvement"
     near = range(change.before + 1 - AROUND, change.run + AROUND + 1)
-    return next((place for place, verdict in verdicts if verdict == decision and place in near), None)
+    return next((position for position, verdict in verdicts if verdict == decision and position in near), None)
 
 
 # --- Drift between golden runs: a re-pinned baseline must not hide a slow drift.
@@ -367,14 +369,14 @@ def drifts(
 ) -> tuple[PinDrift, ...]:
     """Return the drift of each pin, newest first."""
     by_id = {run.id: run for run in runs}
-    places = {run.id: place for place, run in enumerate(runs)}
+    positions = {run.id: position for position, run in enumerate(runs)}
     ordered = sorted((pin for pin in pins if pin.run_id in by_id), key=lambda pin: (pin.pinned_at, pin.id))
     result = []
     for number, pin in enumerate(ordered):
         run = by_id[pin.run_id]
         earlier = next((by_id[other.run_id] for other in reversed(ordered[:number]) if other.run_id != run.id), None)
         before = (
-            other for other in reversed(runs[: places[run.id]]) if other.purpose == "release" and has_figure(other)
+            other for other in reversed(runs[: positions[run.id]]) if other.purpose == "release" and has_figure(other)
         )
         result.append(
             PinDrift(pin, drift(run, earlier), drift(run, next(before, None)), _now(run, runs, configurations))
@@ -383,8 +385,8 @@ def drifts(
 
 
 def _now(run: HistoryRun, runs: Sequence[HistoryRun], configurations: Sequence[ConfigurationHistory]) -> Drift | None:
-    place = next(place for place, other in enumerate(runs) if other.id == run.id)
-    own = next(configuration for configuration in configurations if place in configuration.runs)
+    position = next(position for position, other in enumerate(runs) if other.id == run.id)
+    own = next(configuration for configuration in configurations if position in configuration.runs)
     return drift(runs[own.counted[-1]], run, own.now.step_time_ms) if own.now else None
 
 
@@ -474,9 +476,9 @@ WATCHED = tuple(name for name, field in FIELDS.items() if field.group == "Softwa
 
 @dataclass(frozen=True, slots=True)
 class VersionProbe:
-    """The versions in the contract of the run at index `place`."""
+    """The versions in the contract of the run at index `position`."""
 
-    place: int
+    position: int
     contract: Mapping[str, Stated]
 
 
@@ -494,8 +496,8 @@ def changed_versions(probes: Sequence[VersionProbe]) -> tuple[VersionChange, ...
     changes = []
     last_stated: dict[str, Stated] = {}
     for number, probe in enumerate(probes):
-        differences = tuple(differing_beside(last_stated, probe.contract))
+        differences = tuple(differing_outside_keys(last_stated, probe.contract))
         if differences:
-            changes.append(VersionChange(probe.place, probes[number - 1].place, differences))
+            changes.append(VersionChange(probe.position, probes[number - 1].position, differences))
         last_stated |= probe.contract
     return tuple(changes)

@@ -48,7 +48,7 @@ def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[S
     is named first. Its cost is subtracted from its runs, so that other nodes of these runs are not blamed for it.
     """
     own = next((entry.nodes for entry in history if entry.run == run), frozenset[str]())
-    used = _places(history)
+    used = _positions(history)
     if not own or len(used) > MOST_NODES:
         return ()
     likely = statistics.NormalDist().inv_cdf(1 - _ERRORS / max(len(used), 1))
@@ -56,7 +56,7 @@ def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[S
     named: list[SlowNode] = []
     while len(named) < MOST_NAMED:
         residuals = _residuals(times)
-        costs = [_cost(node, places, history, residuals) for node, places in used.items()]
+        costs = [_cost(node, positions, history, residuals) for node, positions in used.items()]
         clear = [
             cost
             for cost in costs
@@ -69,26 +69,29 @@ def slow_nodes(history: Sequence[NodeRun], run: int, variance: float) -> tuple[S
         worst = max(clear, key=lambda cost: cost.log * math.sqrt(len(cost.used)))
         named.append(
             SlowNode(
-                worst.node, tuple(history[place].run for place in worst.used), worst.others, 100 * math.expm1(worst.log)
+                worst.node,
+                tuple(history[position].run for position in worst.used),
+                worst.others,
+                100 * math.expm1(worst.log),
             )
         )
-        for place in worst.used:
-            times[place] -= worst.log
+        for position in worst.used:
+            times[position] -= worst.log
     return tuple(sorted((slow for slow in named if slow.node in own), key=lambda slow: -slow.delta_pct))
 
 
-def _places(history: Sequence[NodeRun]) -> dict[str, tuple[int, ...]]:
-    """Return the places of the runs with each node that enough runs have."""
-    places: dict[str, list[int]] = {}
-    for place, entry in enumerate(history):
+def _positions(history: Sequence[NodeRun]) -> dict[str, tuple[int, ...]]:
+    """Return the positions of the runs with each node that enough runs have."""
+    positions: dict[str, list[int]] = {}
+    for position, entry in enumerate(history):
         for node in entry.nodes:
-            places.setdefault(node, []).append(place)
-    return {node: tuple(used) for node, used in sorted(places.items()) if len(used) >= FEWEST_WITH}
+            positions.setdefault(node, []).append(position)
+    return {node: tuple(used) for node, used in sorted(positions.items()) if len(used) >= FEWEST_WITH}
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """Extra cost of the runs with a node, as a difference of logarithms. `used`: their places."""
+    """Extra cost of the runs with a node, as a difference of logarithms. `used`: their positions."""
 
     node: str
     used: tuple[int, ...]
@@ -97,19 +100,21 @@ class _Cost:
 
 
 def _cost(node: str, used: tuple[int, ...], history: Sequence[NodeRun], residuals: Sequence[float]) -> _Cost | None:
-    free = [place for place, entry in enumerate(history) if entry.nodes and node not in entry.nodes]
+    free = [position for position, entry in enumerate(history) if entry.nodes and node not in entry.nodes]
     if len(free) < FEWEST_WITHOUT:
         return None
-    usual = statistics.median(residuals[place] for place in free)
-    return _Cost(node, used, len(free), statistics.fmean(residuals[place] for place in used) - usual)
+    usual = statistics.median(residuals[position] for position in free)
+    return _Cost(node, used, len(free), statistics.fmean(residuals[position] for position in used) - usual)
 
 
 def _residuals(times: Sequence[float]) -> list[float]:
     """Return the distance of each run from the median of its neighbours."""
     return [
         time
-        - statistics.median([*times[max(place - NEIGHBOURS, 0) : place], *times[place + 1 : place + 1 + NEIGHBOURS]])
+        - statistics.median(
+            [*times[max(position - NEIGHBOURS, 0) : position], *times[position + 1 : position + 1 + NEIGHBOURS]]
+        )
         if len(times) > 1
         else 0.0
-        for place, time in enumerate(times)
+        for position, time in enumerate(times)
     ]

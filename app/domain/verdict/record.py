@@ -267,13 +267,13 @@ def level_starts(runs: Sequence[RunFacts], prior: Prior) -> list[int]:
     """Return the start indexes of the segments, ascending, without 0. `runs`: one of each commit, oldest first."""
     starts = list(_change_points(tuple(run.estimate.log_step_time for run in runs), prior))
     start = starts[-1] if starts else 0
-    for place in _not_seen_yet(start, len(runs)):
+    for position in _not_seen_yet(start, len(runs)):
         # A segment has at least three runs; only the first segment may be shorter.
-        if place - start < SHORTEST_SEGMENT and start:
+        if position - start < SHORTEST_SEGMENT and start:
             continue
-        if _is_a_change(runs[start:place], runs[place : place + SHORTEST_SEGMENT], prior):
-            start = place
-            starts.append(place)
+        if _is_a_change(runs[start:position], runs[position : position + SHORTEST_SEGMENT], prior):
+            start = position
+            starts.append(position)
     return starts
 
 
@@ -308,7 +308,7 @@ def _not_seen_yet(start: int, count: int) -> list[int]:
     """Return where a segment may begin unseen by change points: near the end, and after the first one or two runs."""
     first = [1, 2] if start == 0 else []
     tail = range(max(start + 1, count - FEWEST_RUNS + 1), count)
-    return [place for place in sorted({*first, *tail}) if place + SHORTEST_SEGMENT <= count]
+    return [position for position in sorted({*first, *tail}) if position + SHORTEST_SEGMENT <= count]
 
 
 def _is_a_change(before: Sequence[RunFacts], after: Sequence[RunFacts], prior: Prior) -> bool:

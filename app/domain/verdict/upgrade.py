@@ -48,12 +48,12 @@ class Discovery:
 
 def discoveries(changes: Sequence[StepTimeChange | None]) -> list[Discovery | None]:
     """Return p- and q-values of the changes of several stacks, in their order; None without a change."""
-    tested = [(place, _p_value(change)) for place, change in enumerate(changes) if change is not None]
+    tested = [(position, _p_value(change)) for position, change in enumerate(changes) if change is not None]
     result: list[Discovery | None] = [None] * len(changes)
     q_value = 1.0
-    for rank, (place, p) in reversed(list(enumerate(sorted(tested, key=lambda pair: pair[1]), 1))):
+    for rank, (position, p) in reversed(list(enumerate(sorted(tested, key=lambda pair: pair[1]), 1))):
         q_value = min(q_value, p * len(tested) / rank)
-        result[place] = Discovery(p, q_value)
+        result[position] = Discovery(p, q_value)
     return result
 
 

@@ -164,7 +164,7 @@ def test_the_dispatcher_that_ran_counts() -> None:
         ({"dp": 8}, "tp x pp x cp x dp = 8, but `gpus` = 16."),
         ({"num_experts": None}, "`ep` = 16, but the model has no experts."),
         ({"cp": 4, "seq_len": 4100}, "`seq_len` = 4100 cannot be divided by 2 x cp = 8"),
-        ({"pp": 4, "vpp": 2, "ep": 4, "gbs": 8}, "needs at least pp = 4 micro-batches a step; this run has 2."),
+        ({"pp": 4, "vpp": 2, "ep": 4, "gbs": 8}, "needs at least pp = 4 micro-batches per step; this run has 2."),
         ({"pp": 2, "ep": 8, "pp_layout": "Et*24|t*23L"}, "The pipeline layout Et*24|t*23L has 47 layers, but the model "
          "has 48."),
         ({"pp": 2, "ep": 8, "pp_layout": "t*48|L"}, "must start with E and end with L"),

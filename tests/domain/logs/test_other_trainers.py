@@ -314,7 +314,7 @@ def test_described_lines_are_the_steps_of_a_log() -> None:
         ("step {iteration} {step_time} s", "no unit of time"),
         ("step {iteration}{step_time_s}", "without text between"),
         ("step {iteration} s {step_time_s} s {step_time_ms}", "twice"),
-        ("{iteration}: {step_time_s}", "a word of the line"),
+        ("{iteration}: {step_time_s}", "only in step lines"),
         ("step {iteration} {step_time_s", "brace"),
         ("x {step_time_s}" + " {}." * 20, "at most 20"),
         ("x" * 501, "at most 500"),

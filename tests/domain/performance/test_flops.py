@@ -497,7 +497,7 @@ def test_an_moe_layer_every_second_layer_begins_with_the_first() -> None:
 
 def test_a_layer_list_of_another_length_is_refused() -> None:
     reading = read_shape(QWEN3_30B | {"moe_layer_freq": (0, 1), "ffn_hidden_size": 8})
-    assert reading.missing == ("moe_layer_freq (one entry a layer)",)
+    assert reading.missing == ("moe_layer_freq (one entry per layer)",)
 
 
 def test_latent_attention_is_read() -> None:

@@ -609,7 +609,7 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
         (None, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
         (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "may need 120 GB"),
         (30.0, {"ep": 8}, {"model": "a model of ours"}, True, ""),
-        (30.0, {"ep": 12}, {"model": "a model of ours"}, False, "do not divide"),
+        (30.0, {"ep": 12}, {"model": "a model of ours"}, False, "not divisible"),
         (60.0, {"ep": 8}, {"fsdp": "megatron_fsdp"}, None, "uses FSDP"),
     ],
 )

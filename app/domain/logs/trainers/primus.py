@@ -23,7 +23,7 @@ NAMES: dict[bytes, tuple[str, float]] = {
     b"rocm mem usage/free/total/usage_ratio": ("rocm_mem_used_bytes", 1.0),
     b"rocm max mem usage/usage_ratio": ("rocm_max_mem_used_bytes", 1.0),
 }
-"""The last one is that of the rank with the highest use, whose number precedes the name."""
+"""The last one belongs to the rank with the highest use, whose number precedes the name."""
 
 _LOGGER = re.compile(rb"\[\d{8} [\d:]{8}\]\[rank-\d{1,7}/\d{1,7}\]")
 _OWN = frozenset(NAMES) - {b"tokens per GPU (tokens/s/GPU)"}

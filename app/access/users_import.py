@@ -108,7 +108,7 @@ def _read_line(number: int, cells: dict[str, str], too_long: bool) -> ImportLine
     )
 
 
-def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool = False) -> ImportedUsers:
+def import_file(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool = False) -> ImportedUsers:
     """Create the users of the file that do not exist, and give the roles and groups. Raises InvalidChange.
 
     A role that a user has is replaced. Nothing is ended: users, roles and groups that the file does not name stay.
@@ -131,7 +131,7 @@ def import_people(engine: Engine, settings: Settings, text: str, *, by: str, dry
             )
         roles = sum(_give(session, line, by) for line in lines)
         joined = sum(_join(session, line, by) for line in lines)
-    log.info("people_imported", created=len(missing), roles=roles, groups=joined)
+    log.info("users_imported", created=len(missing), roles=roles, groups=joined)
     return ImportedUsers(tuple(initial), roles, joined, tuple(initial.items()))
 
 
@@ -197,7 +197,7 @@ api = api_router("access", "/api/v1/users")
 router = APIRouter(include_in_schema=False, prefix="/settings/users")
 
 
-class PeopleFile(BaseModel, extra="forbid"):
+class UsersFile(BaseModel, extra="forbid"):
     csv: str = Field(
         min_length=1,
         max_length=MAX_TEXT,
@@ -212,7 +212,7 @@ class NewPassword(BaseModel):
     password: str
 
 
-class PeopleImported(BaseModel):
+class UsersImport(BaseModel):
     dry_run: bool
     created: list[str] = Field(description="Names of new users.")
     roles: int = Field(description="Roles that were given or changed; in a dry run those of the file.")
@@ -222,26 +222,26 @@ class PeopleImported(BaseModel):
     )
 
 
-@api.post("/import", responses=documented(409, 422), response_model=PeopleImported)
+@api.post("/import", responses=documented(409, 422), response_model=UsersImport)
 @requires(Action.ADMINISTER, log_ins=True, confirm=True)
-def import_users(engine: AppEngine, settings: AppSettings, body: PeopleFile) -> JSONResponse:
+def import_users(engine: AppEngine, settings: AppSettings, body: UsersFile) -> JSONResponse:
     """Create users and give roles and groups, from CSV. The file is imported whole or not at all."""
-    done = import_people(engine, settings, body.csv, by=signed(body.author), dry_run=body.dry_run)
-    answer = PeopleImported(
+    done = import_file(engine, settings, body.csv, by=signed(body.author), dry_run=body.dry_run)
+    answer = UsersImport(
         dry_run=body.dry_run, created=list(done.created), roles=done.roles, groups=done.groups,
         passwords=[NewPassword(name=name, password=password) for name, password in done.passwords],
     )  # fmt: skip
     return JSONResponse(answer.model_dump(mode="json"), headers=_NO_STORE)
 
 
-class PeopleForm(MemberForm):
+class ImportForm(MemberForm):
     longest = MAX_TEXT
 
 
 @router.get("/import")
 @requires(Action.ADMINISTER)
 def show_import(request: Request) -> HTMLResponse:
-    return _page(request, PeopleForm())
+    return _page(request, ImportForm())
 
 
 @router.post("/import")
@@ -249,21 +249,21 @@ def show_import(request: Request) -> HTMLResponse:
 async def import_form(request: Request, engine: AppEngine, settings: AppSettings) -> Response:
     """Check or import the file, as the button says. The answer shows initial passwords once."""
 
-    def act(form: PeopleForm) -> Response:
+    def act(form: ImportForm) -> Response:
         dry_run = form.value("do") != "import"
-        done = import_people(engine, settings, form.value("csv"), by=form.by, dry_run=dry_run)
-        return _page(request, form if dry_run else PeopleForm(), done=done, dry_run=dry_run)
+        done = import_file(engine, settings, form.value("csv"), by=form.by, dry_run=dry_run)
+        return _page(request, form if dry_run else ImportForm(), done=done, dry_run=dry_run)
 
-    def again(_session: Session, form: PeopleForm, _: ThreewallsError) -> Response:
+    def again(_session: Session, form: ImportForm, _: ThreewallsError) -> Response:
         return _page(request, form, 422)
 
     catch = (InvalidChange, Conflict)
-    return await answer_form(request, PeopleForm, act, again, max_fields=MAX_FIELDS, catch=catch)
+    return await answer_form(request, ImportForm, act, again, max_fields=MAX_FIELDS, catch=catch)
 
 
 def _page(
     request: Request,
-    form: PeopleForm,
+    form: ImportForm,
     status: int = 200,
     *,
     done: ImportedUsers | None = None,
