@@ -98,6 +98,23 @@ def test_no_text_uses_a_banned_phrase() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+NAME_OF_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
+ODD_NAME = re.compile(
+    r"_(said|told|nobody|somebody|whoever|anew|of_which|ones_own|in_spite_of|held_against)(_|$)"
+    r"|(?<!there)_(is|are)_no_(?!longer|better|more|finer)"
+)
+
+
+def test_names_of_tests_are_plain_sentences() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in NAME_OF_TEST.findall(path.read_text())
+        if ODD_NAME.search(name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 LEAD = re.compile(r'<p class="answer">(.*?)</p>', re.DOTALL)
 TAG = re.compile(r"<[^>]*>|\{#.*?#\}|\{\{.*?\}\}", re.DOTALL)
 

@@ -210,7 +210,7 @@ def _events(teams: Teams) -> tuple[AuditEvent, ...]:
         return find_events(session, AuditFilter(), limit=20).events
 
 
-def test_the_page_hides_what_the_service_did_until_asked(teams: Teams) -> None:
+def test_the_page_hides_actions_of_the_service_by_default(teams: Teams) -> None:
     record(teams, 2)
     record(teams, 3, who="Threewalls")
     client = teams.client("maintainer")

@@ -146,7 +146,7 @@ def test_the_totals_of_all_projects_are_an_administrators(teams: Teams, who: str
     assert teams.client(who).get("/metrics").status_code == status
 
 
-def test_answers_to_somebody_are_kept_by_no_shared_cache(teams: Teams) -> None:
+def test_answers_for_a_user_are_stored_by_no_shared_cache(teams: Teams) -> None:
     headers = teams.client("viewer").get("/runs").headers
     assert headers["Cache-Control"] in ("private, no-cache", "no-store")
     assert "Cookie, Authorization" in headers["Vary"]
@@ -260,7 +260,7 @@ def test_a_run_is_of_the_same_stack_whether_its_upload_names_the_project(
     assert len(keys) == 1
 
 
-def test_a_person_brings_runs_where_that_one_contributes(teams: Teams) -> None:
+def test_a_user_uploads_to_projects_as_contributor(teams: Teams) -> None:
     client = teams.client("contributor")
     assert upload(client)[0] == 202
     assert project_of(teams) == "alpha"

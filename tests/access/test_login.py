@@ -111,7 +111,7 @@ def test_a_name_without_an_account_costs_as_much_as_one_with(
     assert 0.5 < without / with_account < 2
 
 
-def test_who_is_disabled_or_has_no_password_does_not_come_in(teams: Teams, browser: TestClient) -> None:
+def test_users_who_are_disabled_or_have_no_password_cannot_log_in(teams: Teams, browser: TestClient) -> None:
     assert log_in(browser, "contributor", "") == 422
     with transaction(teams.engine) as session:
         users.set_standing(session, users.get_user(session, teams.users["viewer"]), disabled=True, by="test")
@@ -203,7 +203,7 @@ NAMED = ("Lovelace1815!", "my l0vel@ce likes it", "threewalls-2026", "ThreeWalls
 GOOD = ("correct horse battery", "a password of hers", "staple by the window", "Adas own words", "vX7-qpLr_2mZ90")
 
 
-def test_common_ones_and_those_that_hold_a_name_are_refused() -> None:
+def test_common_passwords_and_those_with_a_name_are_rejected() -> None:
     problems = {password: problem_with(password, ACCOUNT) for password in (*COMMON, *NAMED, *GOOD)}
     wrong = [f"{password} is accepted" for password in (*COMMON, *NAMED) if not problems[password]]
     wrong += [f"{password} {problems[password]}" for password in GOOD if problems[password]]
@@ -285,7 +285,7 @@ SESSIONS = "/api/v1/account/sessions"
 ACCOUNT_PAGE = "/settings/account"
 
 
-def test_the_page_says_who_one_is_and_where(teams: Teams) -> None:
+def test_the_page_shows_the_user_and_their_roles(teams: Teams) -> None:
     client = teams.client("viewer")
     client.headers["User-Agent"] = "<Browser> 1.0"
     page = client.get(ACCOUNT_PAGE).text

@@ -68,7 +68,7 @@ def test_users_who_give_up_their_role_are_redirected(teams: Teams) -> None:
     assert OURS not in client.get("/settings/projects").text
 
 
-def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None:
+def test_making_a_project_public_is_confirmed_recorded_and_reversible(teams: Teams) -> None:
     client, anonymous = teams.client("maintainer"), teams.client("anonymous")
     run_list = f"/api/v1/projects/{OURS}/rules"
     assert "without a log-in" in client.get(MEMBERS_PAGE).text
@@ -85,7 +85,7 @@ def test_public_is_asked_for_twice_recorded_and_taken_back(teams: Teams) -> None
     assert done == [("public", {"public": True}), ("public", {"public": False}), ("public", {"public": True})]
 
 
-def test_each_sees_the_own_projects_and_counts_only_where_one_manages(teams: Teams) -> None:
+def test_users_see_their_projects_and_counts_only_as_maintainer(teams: Teams) -> None:
     def listed(who: str) -> dict[str, tuple[str | None, int | None]]:
         items = teams.client(who).get("/api/v1/projects").json()["items"]
         return {item["project"]: (item["role"], item["tokens"]) for item in items}
@@ -113,7 +113,7 @@ def test_an_administrator_makes_projects(teams: Teams) -> None:
     assert teams.client("maintainer").post("/api/v1/projects", json={"project": "third"}).status_code == 403
 
 
-def test_tokens_of_who_goes_are_named_and_revoked_with_them_when_asked(teams: Teams) -> None:
+def test_tokens_of_a_leaving_user_are_listed_and_revoked_on_request(teams: Teams) -> None:
     admin, maintainer = teams.client("administrator"), teams.client("maintainer")
     outsider = {"name": "outsider", "role": "maintainer"}
     maintainer.post(MEMBERS, json=outsider)
@@ -222,7 +222,7 @@ def test_a_new_password_logs_out_everywhere(teams: Teams) -> None:
     assert admin.post(f"{USERS}/{teams.users['viewer']}/password").json()["password"] != shown[1]
 
 
-def test_the_page_makes_and_shows_people(teams: Teams) -> None:
+def test_the_page_creates_and_shows_users(teams: Teams) -> None:
     admin = teams.client("administrator")
     page = admin.post(USERS_PAGE, data={"name": "Eve O'Hara", "email": "eve@example.org"})
     assert "password to Eve O&#39;Hara" in page.text

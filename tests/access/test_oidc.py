@@ -180,7 +180,7 @@ def test_refusals_of_the_provider_are_shown(browser: TestClient, provider: str) 
     refused(browser, "Try again", "/login/oidc/callback?code=x&state=")
 
 
-def test_who_is_disabled_stays_out(teams: Teams, browser: TestClient) -> None:
+def test_disabled_users_cannot_log_in(teams: Teams, browser: TestClient) -> None:
     browser.get(leave(browser))
     with transaction(teams.engine) as session:
         row = users.find_user(session, "ada")

@@ -207,14 +207,14 @@ INCLUDED = {
 
 
 @pytest.mark.parametrize("who", SCOPES)
-def test_a_token_of_any_scope_knows_itself(teams: Teams, who: str) -> None:
+def test_a_token_of_any_scope_reads_its_own_data(teams: Teams, who: str) -> None:
     body = teams.client(who).get(CALL).json()
     assert (body["kind"], body["project"]) == ("token", OURS)
     assert body["scopes"] == INCLUDED[who]
     assert body["expires_at"] is None
 
 
-def test_a_token_knows_when_it_ends(teams: Teams) -> None:
+def test_a_token_reports_when_it_expires(teams: Teams) -> None:
     ends = utc_now() + timedelta(days=3)
     with transaction(teams.engine) as session:
         _, token = tokens.make_token(
@@ -226,7 +226,7 @@ def test_a_token_knows_when_it_ends(teams: Teams) -> None:
     assert token not in str(body)
 
 
-def test_one_that_is_not_in_force_is_refused(teams: Teams) -> None:
+def test_an_inactive_token_is_rejected(teams: Teams) -> None:
     answer = teams.client("anonymous").get(CALL, headers={"Authorization": "Bearer tw_" + "0" * 43})
     assert answer.status_code == 401
 
@@ -334,7 +334,7 @@ def test_a_job_can_read_the_result_of_its_own_run_and_nothing_else(teams: Teams,
     assert job.get("/api/v1/runs").json()["items"] == []  # of public projects
 
 
-def test_who_contributes_adds_to_finished_runs(teams: Teams) -> None:
+def test_contributors_append_to_finished_runs(teams: Teams) -> None:
     run = upload(teams.client("token:upload"), LOG).json()["id"]
     for number, who in enumerate(("contributor", "token:all")):
         assert append(teams.client(who), run, MORE, name=f"late-{number}.log")[0] == 200

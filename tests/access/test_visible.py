@@ -118,7 +118,7 @@ def test_every_table_has_an_owner_or_a_reason_for_none() -> None:
     assert watched == set(named) - set(visible.WITHOUT_PROJECT)
 
 
-def test_a_table_of_which_nothing_is_known_stops_everything() -> None:
+def test_a_table_without_a_declared_owner_fails_every_request() -> None:
     table = Table("unheard_of", MetaData(), Column("id", Integer, primary_key=True))
     with pytest.raises(visible.UnownedTableError, match="unheard_of"):
         visible._condition(table, table.columns, bindparam("visible", expanding=True))

@@ -36,7 +36,7 @@ def test_two_real_runs_of_one_test_case_are_judged(rendered: Path) -> None:
     assert "not stated: pp_overlap" in answer.output
 
 
-def test_another_container_is_no_baseline_and_the_field_is_named(rendered: Path) -> None:
+def test_another_container_is_not_a_baseline_and_the_field_is_named(rendered: Path) -> None:
     sides = ["--baseline-set", "container=pytorch:26.02", "--candidate-set", "container=pytorch:26.04"]
     answer = threewalls("compare", *sides, "--baseline", rendered / BASELINE, "--", rendered / CANDIDATE)
     assert answer.code == 4
@@ -182,7 +182,7 @@ def test_a_usage_error_is_reported_and_exits_with_2(arguments: list[str], messag
     assert message in answer.errors
 
 
-def test_runs_that_are_no_reruns_are_not_pooled(baseline: list[Path], tmp_path: Path) -> None:
+def test_runs_that_are_not_reruns_are_not_pooled(baseline: list[Path], tmp_path: Path) -> None:
     other = write_logs(tmp_path, [100], "other", workload=replace(CI_WORKLOAD, ep_overlap=False))
     answer = threewalls("compare", "--baseline", *baseline[2:], "--", baseline[0], *other)
     assert answer.code == 2

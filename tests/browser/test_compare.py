@@ -159,7 +159,7 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(open_page: OpenPage, ad
     assert_looks_well(page, unfold=True)
 
 
-def test_errors_are_said_on_the_page(open_page: OpenPage, runs: dict[str, int], house: House) -> None:
+def test_errors_are_shown_on_the_page(open_page: OpenPage, runs: dict[str, int], house: House) -> None:
     waiting = house.make_run(project=PROJECT, name="waiting", status="processing")
     page = open_page(f"/compare?a={runs['off']}&b={waiting}")
     expect(page.get_by_role("alert").first).to_contain_text(f"#{waiting} is not processed yet")

@@ -125,7 +125,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
     expect(page.get_by_label("Project")).to_have_value("by-hand")
 
 
-def test_a_file_that_is_no_log_is_not_proposed_for_upload(open_page: OpenPage) -> None:
+def test_a_file_that_is_not_a_log_is_not_proposed_for_upload(open_page: OpenPage) -> None:
     page = open_page("/upload")
     page.locator("h1").evaluate(DROP, [["list.txt", "milk\neggs\n" * 9]])
     expect(page.locator("[data-recognised]")).to_contain_text("no known log")

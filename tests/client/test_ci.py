@@ -78,7 +78,7 @@ def pull(full_name: str | None, branch: str = "faster") -> dict[str, Any]:
     return {"pull_request": {"number": 42, "head": {"ref": branch, "sha": "feed555", "repo": repo}}}
 
 
-def test_outside_of_ci_nothing_is_said() -> None:
+def test_outside_of_ci_nothing_is_printed() -> None:
     assert ci_job({"HOME": "/root", "CI": "true"}) is None
 
 
@@ -142,7 +142,7 @@ def test_a_merge_queue_names_its_change() -> None:
     assert job(env).change == "42"
 
 
-def test_a_tag_is_no_branch() -> None:
+def test_a_tag_is_not_a_branch() -> None:
     result = job(GITHUB | {"GITHUB_REF_TYPE": "tag", "GITHUB_REF_NAME": "v1.2"})
     assert (result.branch, result.metadata()["tags"]) == ("", ["v1.2"])
 
@@ -470,7 +470,7 @@ def test_a_job_starts_the_reruns_that_its_verdict_requests_and_reruns_start_none
     assert len(started.read_text().splitlines()) == 1
 
 
-def test_a_missing_log_fails_the_job_before_anything_is_said(server: Running, tmp_path: Path) -> None:
+def test_a_missing_log_fails_the_job_before_any_request(server: Running, tmp_path: Path) -> None:
     with running_github() as forge:
         played = play_action(tmp_path, inputs(server), **github_job(tmp_path, forge.base))
     assert played.code == 2, played.printed
@@ -517,9 +517,7 @@ REFUSED = Answer(401, {"title": "The token is over", "detail": "The token is ove
 """As good as a service that is away, and nobody waits for it to come back."""
 
 
-def test_a_service_that_is_away_fails_only_those_who_want_it_and_the_log_is_kept(
-    server: Running, tmp_path: Path
-) -> None:
+def test_an_unreachable_service_fails_only_jobs_that_wait_and_the_log_is_kept(server: Running, tmp_path: Path) -> None:
     logs(tmp_path, "a.log")
     with running_github() as forge, answering(REFUSED) as nowhere:
         job = github_job(tmp_path, forge.base) | {"GITHUB_JOB": "perf"}

@@ -191,7 +191,7 @@ def test_only_an_outcome_that_is_allowed_becomes_0(tmp_path: Path, capfd: pytest
     assert wrong == []
 
 
-def test_a_service_that_is_away_is_no_verdict_and_only_that_allows_it(tmp_path: Path) -> None:
+def test_only_no_verdict_allows_an_unreachable_service(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_bytes(training_log())
     upload = ("upload", str(tmp_path / "train.log"), "--retries=0", "--no-ci", "--spool", str(tmp_path / "spool"))
     codes = {}
@@ -223,7 +223,7 @@ def test_the_worst_run_that_is_not_allowed_decides(tmp_path: Path) -> None:
         ({"kind": "token", "name": "ci", "project": "moe", "scopes": ["read"], "expires_at": None}, "never"),
     ],
 )
-def test_what_a_token_is_for(caller: dict[str, object], text: str) -> None:
+def test_what_a_token_may_do(caller: dict[str, object], text: str) -> None:
     assert text in "\n".join(caller_text(caller))
 
 
@@ -267,7 +267,7 @@ def waits(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS, ids=lambda item: f"{item.status}-{str(item.body)[:9]}")
-def test_who_answers_and_is_not_threewalls_is_named_and_the_log_kept(
+def test_a_server_that_is_not_threewalls_is_named_and_the_log_kept(
     stranger: Answer, call: Called, log: str, tmp_path: Path
 ) -> None:
     with answering(stranger) as house:
@@ -399,7 +399,7 @@ def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:
         assert ended.value.code == 2
 
 
-def test_names_that_are_no_text_and_pipes_are_uploaded(server: Running, tmp_path: Path) -> None:
+def test_names_that_are_not_text_and_pipes_are_uploaded(server: Running, tmp_path: Path) -> None:
     text = training_log(step_time_ms=417)
     (tmp_path / "caf\udce9.log").write_bytes(text)
     (tmp_path / "rank1.log.gz").write_bytes(gzip.compress(training_log(step_time_ms=418)))
@@ -445,7 +445,7 @@ def test_an_unknown_field_is_refused_unless_lenient(server: Running, call: Calle
     assert file.code == 0, "a file of metadata may hold what only its owner understands"
 
 
-def test_a_project_of_another_default_branch_hears_why_and_which_setting(
+def test_a_project_with_another_default_branch_gets_the_reason_and_the_setting(
     server: Running, call: Called, tmp_path: Path
 ) -> None:
     words = ("--project", "client-master", "--no-ci", "--set", "branch=master", "--set", "gpu=H100")
@@ -467,7 +467,7 @@ def test_a_project_of_another_default_branch_hears_why_and_which_setting(
     assert "baseline_branch" in page
 
 
-def test_a_run_for_which_there_is_no_room_does_not_begin(
+def test_a_run_for_which_there_is_not_a_room_does_not_begin(
     server: Running, call: Called, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE_BYTES", 4096)
@@ -487,7 +487,7 @@ def test_a_run_for_which_there_is_no_room_does_not_begin(
     assert httpx2.get(runs, timeout=300).json()["total"] == 2
 
 
-def test_a_run_that_was_begun_and_never_got_a_byte_is_no_near_miss(server: Running, call: Called, log: str) -> None:
+def test_a_run_that_never_received_a_byte_is_not_a_near_miss(server: Running, call: Called, log: str) -> None:
     runs = f"{server.address}/api/v1/runs"
     meta = {"meta": (None, json.dumps({"project": "client-ghost", "gpu": "H100"}))}
     ghost = httpx2.post(f"{runs}?complete=false", files=meta, timeout=300).json()["id"]

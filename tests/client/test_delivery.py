@@ -311,7 +311,7 @@ def test_retry_after_is_obeyed() -> None:
     assert (result, slept) == ({"fine": True}, [7.0])
 
 
-def test_a_service_that_asks_for_an_hour_is_away() -> None:
+def test_a_service_that_requests_an_hour_counts_as_unreachable() -> None:
     with answering(Answer(503, headers={"Retry-After": "3600"})) as house:
         result, slept, _ = get_runs(house)
     assert isinstance(result, Unreachable)

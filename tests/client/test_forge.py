@@ -32,7 +32,7 @@ def test_the_state_is_that_of_the_exit_code_and_never_green_without_a_verdict(
     assert judged(exit_code=exit_code).state == state
 
 
-def test_one_run_is_said_as_its_report() -> None:
+def test_one_run_is_posted_as_its_report() -> None:
     comment = message([judged()])
     assert comment.comment == f"{comment.marker} run=41 regression -->\n{judged().markdown}"
     assert (comment.state, comment.title, comment.url) == (State.FAILURE, judged().headline, judged().url)
@@ -148,7 +148,7 @@ def test_a_comment_on_a_change_and_a_job_without_its_event_know_the_change_and_n
         github_target(ACTIONS | {"GITHUB_REF": "refs/heads/main", "GITHUB_SHA": ""}, {})
 
 
-def test_a_job_that_another_workflow_started_reports_on_that_ones_change() -> None:
+def test_a_job_started_by_another_workflow_reports_on_the_change_of_that_workflow() -> None:
     event: dict[str, Any] = {"workflow_run": {"head_sha": SHA, "pull_requests": [{"number": 3, "head": {"sha": SHA}}]}}
     place = github_target(ACTIONS | {"GITHUB_REF": "refs/heads/main"}, event)
     assert (place.change, place.sha) == (3, SHA)
@@ -181,7 +181,7 @@ def test_an_address_of_github_means_its_api(url: str, api: str) -> None:
     assert github_target(ACTIONS, PULL, ForgeOptions(url)).api == api
 
 
-def test_the_api_that_the_job_names_is_taken_as_it_stands() -> None:
+def test_the_api_address_of_the_job_is_used_unchanged() -> None:
     env = ACTIONS | {"GITHUB_API_URL": "https://api.octo.ghe.com/"}
     assert github_target(env, PULL).api == "https://api.octo.ghe.com"
 
@@ -221,7 +221,7 @@ def test_a_change_from_a_fork_is_of_one_project_and_its_commit_of_another() -> N
     assert (place.path, place.status_path, place.is_job_token) == ("/projects/41", "/projects/99", False)
 
 
-def test_a_gitlab_of_ones_own_and_a_project_by_its_path() -> None:
+def test_a_self_hosted_gitlab_and_a_project_by_its_path() -> None:
     place = gitlab_target(GITLAB, ForgeOptions("https://git.example.org", "group/sub/name", 9, MERGE))
     assert (place.api, place.path) == ("https://git.example.org/api/v4", "/projects/group%2Fsub%2Fname")
     assert (place.change, place.pipeline) == (9, 0)

@@ -62,7 +62,7 @@ def test_our_comment_is_found_behind_hundreds_of_others(forge: GitHub) -> None:
 
 
 @pytest.mark.parametrize("token", [APP, PERSON])
-def test_somebody_elses_comment_that_begins_like_ours_stays_theirs(forge: GitHub, token: str) -> None:
+def test_another_users_comment_that_begins_like_ours_is_left_alone(forge: GitHub, token: str) -> None:
     copied = message([judged(41)]).comment
     forge.says("mallory", copied)
     forge.says("lena", f"> {copied}")
@@ -249,21 +249,21 @@ def test_the_job_of_a_fork_is_refused_with_the_reason(forge: GitHub) -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", [1], {"check_runs": [1]}, {"hello": 1}, None], ids=str)
-def test_an_address_that_is_no_forge_is_said(forge: GitHub, body: Any) -> None:
+def test_an_address_that_is_not_a_forge_is_reported(forge: GitHub, body: Any) -> None:
     forge.faults += [Fault("GET", "", Answer(200, body), times=9), Fault("POST", "", Answer(200, body), times=9)]
     for post_it in (comment, check):
         with pytest.raises(ForgeError, match=r"Check --forge-url"):
             post_it(forge, judged())
 
 
-def test_a_wrong_token_is_said_and_not_tried_again(forge: GitHub) -> None:
+def test_a_wrong_token_is_reported_and_not_retried(forge: GitHub) -> None:
     waits: list[float] = []
     with pytest.raises(ForgeError, match="401 Bad credentials"):
         comment(forge, judged(), token="ghp_wrong", waits=waits)
     assert waits == []
 
 
-def test_it_waits_as_long_as_github_asks(forge: GitHub) -> None:
+def test_it_waits_as_long_as_github_requests(forge: GitHub) -> None:
     limited = Answer(403, {"message": "You have exceeded a secondary rate limit"}, {"Retry-After": "37"})
     forge.faults += [Fault("POST", "/comments$", limited), Fault("GET", "/check-runs", Answer(429, {}, {}), times=2)]
     waits: list[float] = []

@@ -51,7 +51,7 @@ def test_the_first_report_is_a_new_note_and_the_next_changes_it_behind_many_othe
     assert len(forge.notes) == 261
 
 
-def test_somebody_elses_note_that_begins_like_ours_stays_theirs(forge: GitLab) -> None:
+def test_another_users_note_that_begins_like_ours_is_left_alone(forge: GitLab) -> None:
     forge.says(message([judged(41)]).comment)
     assert note(forge, judged(42)) == "note on !7: created"
     assert len(forge.notes) == 2

@@ -127,7 +127,7 @@ def test_a_long_table_is_read_as_a_table(server: Running, tmp_path: Path) -> Non
     judged(server, threewalls(server.address, tmp_path, *words).document["id"])
 
 
-def test_a_metric_of_another_name_is_mapped_and_a_refusal_is_said(server: Running, tmp_path: Path) -> None:
+def test_a_metric_with_another_name_is_mapped_and_a_refusal_is_reported(server: Running, tmp_path: Path) -> None:
     where = wandb_export(tmp_path)
     words = ("import", "wandb", str(where), "--project", "import-wandb", "--json")
     refused, dry = (

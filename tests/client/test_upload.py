@@ -204,7 +204,7 @@ def test_stated_values_override_the_file_and_the_file_overrides_the_job() -> Non
     assert (result["gpu"], result["branch"], result["name"]) == ("H200", "release", "mine")
 
 
-def test_the_time_of_the_job_s_commit_is_not_that_of_another_one() -> None:
+def test_the_commit_time_of_the_job_is_not_used_for_another_commit() -> None:
     assert "commit_time" not in metadata("commit=bbbb222")
     assert metadata("commit=bbbb222", "commit_time=2026-11-01T00:00:00Z")["commit_time"] == "2026-11-01T00:00:00Z"
     assert metadata("commit=aaaa111")["commit_time"] == "2026-11-20T09:00:00Z"
@@ -309,7 +309,7 @@ def test_the_figures_of_a_verdict_give_its_interval(engine: Engine, settings: Se
     assert time["ci_low_pct"] == pytest.approx(100 * (math.exp(test["shift"] - half) - 1))
 
 
-def test_the_request_is_news(engine: Engine, settings: Settings, client: TestClient) -> None:
+def test_the_request_sends_a_notification(engine: Engine, settings: Settings, client: TestClient) -> None:
     for number, time in enumerate(steady(1000, 10)):
         arrive(engine, time, number)
     listen(engine, NOWHERE, "rerun.requested")

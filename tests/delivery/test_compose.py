@@ -166,7 +166,7 @@ def test_migrations_run_once_before_everything_else() -> None:
 
 
 @pytest.mark.parametrize("service", ["web", "worker", "postgres", "redis"])
-def test_services_that_can_be_asked_have_a_health_check(service: str) -> None:
+def test_services_with_an_endpoint_have_a_health_check(service: str) -> None:
     assert {"test", "interval", "timeout", "retries"} <= SERVICES[service]["healthcheck"].keys()
 
 

@@ -120,7 +120,7 @@ def test_the_month_begins_at_the_published_level() -> None:
     assert float(np.median(medians)) == pytest.approx(CI_CENTRE_MS, rel=0.005)
 
 
-def test_a_commit_makes_long_sequences_slower_another_mends_it_and_short_ones_become_faster() -> None:
+def test_a_commit_slows_long_sequences_a_later_one_fixes_it_and_short_ones_become_faster() -> None:
     assert [factor(MAIN, night) for night in (13, 14, 17, 18)] == [1, 1.06, 1.06, 1]
     assert [factor(LONG, night) for night in (13, 14, 17, 18)] == [1, 1.06, 1.06, 1]
     assert [factor(SHORT, night) for night in (9, 10, 14)] == [1, 0.94, 0.94]

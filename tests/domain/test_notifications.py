@@ -169,7 +169,7 @@ def test_a_verdict_is_an_event(decision: str, raises: bool, purpose: str, quaran
     assert not event or event in EVENTS
 
 
-def test_runs_of_last_month_are_no_news() -> None:
+def test_runs_of_last_month_send_no_notification() -> None:
     assert is_fresh(NOW - timedelta(days=6), NOW)
     assert not is_fresh(NOW - timedelta(days=8), NOW)
 
@@ -186,7 +186,7 @@ def test_a_message_is_tried_over_a_day_and_then_given_up() -> None:
     assert wait_after(1, age, 10**7) == timedelta(seconds=LONGEST_ASKED)
 
 
-def test_a_message_that_somebody_hurries_is_not_given_up_earlier() -> None:
+def test_a_message_that_a_user_resends_is_not_given_up_earlier() -> None:
     assert wait_after(ATTEMPTS * 2, PATIENCE - timedelta(seconds=1)) == timedelta(hours=12)
     assert wait_after(ATTEMPTS * 2, PATIENCE) is None
 
@@ -271,7 +271,7 @@ def test_an_invalid_web_address_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["http://127.0.0.1/", "http://[::1]:80/", "http://[::ffff:7f00:1]/", "http://10.0.0.1"]
 )
-def test_an_address_that_is_no_name_is_refused_before_it_is_kept(text: str) -> None:
+def test_an_address_that_is_not_a_name_is_rejected_before_it_is_kept(text: str) -> None:
     with pytest.raises(ValueError, match="cannot be reached"):
         check_reach(read_web(text), ())
 

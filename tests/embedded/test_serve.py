@@ -154,7 +154,7 @@ def test_a_setting_that_is_not_valid_is_named(
     assert (code, "max_upload_bytes" in output) == (2, True)
 
 
-def test_answers_are_not_held_back_for_an_acknowledgement() -> None:
+def test_answers_do_not_wait_for_an_acknowledgement() -> None:
     with _listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
@@ -218,7 +218,7 @@ def test_a_database_without_tables_is_named(
     assert "threewalls migrate" in output
 
 
-def test_an_earlier_version_is_refused_and_a_later_one_will_do(settings: Settings) -> None:
+def test_an_older_version_is_rejected_and_a_newer_one_accepted(settings: Settings) -> None:
     require_migrated(settings)
     engine = make_engine(settings)
     command.downgrade(alembic_config(engine), "-1")

@@ -69,7 +69,7 @@ def test_an_experiment_is_planned_and_read_again(client: TestClient, engine: Eng
     assert created["plan"]["sizing"]["spread_from"] == "default"
 
 
-def test_an_idea_of_ones_own_is_planned_by_its_knobs(client: TestClient, engine: Engine) -> None:
+def test_a_users_own_idea_is_planned_by_its_knobs(client: TestClient, engine: Engine) -> None:
     created = planned(
         client, make_baseline(engine), knobs={"recompute_modules": ["moe_act"]}, title="Less recomputation"
     )
@@ -235,7 +235,7 @@ def test_the_candidates_key_is_that_of_the_run_that_follows_the_plan(engine: Eng
         assert session.get_one(RunRow, turned).config_key == experiment.candidate_key
 
 
-def test_a_large_expected_effect_takes_one_run_a_side(engine: Engine) -> None:
+def test_a_large_expected_effect_needs_one_run_per_side(engine: Engine) -> None:
     run = make_baseline(engine)
     sizing = read(engine, plan(engine, run)).plan.sizing
     assert (sizing.effect_pct, sizing.runs_each) == (24.1, 1)  # 41.25 -> 31.31 s on this model and GPU
@@ -271,7 +271,7 @@ def test_what_to_paste_is_the_runs_own_command_with_and_without_the_change(engin
     assert json.loads(words[words.index("-F", 4) + 1].removeprefix("meta=")) == meta
 
 
-def test_an_idea_of_ones_own_needs_no_rule(engine: Engine) -> None:
+def test_a_users_own_idea_needs_no_rule(engine: Engine) -> None:
     experiment = read(engine, plan(engine, make_baseline(engine), knobs={"ep_overlap": "true", "dispatcher": "deepep"}))
     assert {knob.field: (knob.before, knob.after) for knob in experiment.knobs} == {
         "ep_overlap": (False, True),

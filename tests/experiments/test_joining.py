@@ -195,7 +195,7 @@ def test_a_run_is_never_on_two_sides(engine: Engine, planned: int) -> None:
     assert not set(experiment.result.baseline) & set(experiment.result.candidate)
 
 
-def test_other_projects_and_earlier_runs_are_not_asked(engine: Engine) -> None:
+def test_other_projects_and_earlier_runs_are_not_evaluated(engine: Engine) -> None:
     (earlier,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
     planned = plan(engine, make_baseline(engine), runs_each=2)
     judge_again(engine, earlier)
@@ -299,7 +299,7 @@ def waiting(engine: Engine) -> int:
     return experiment
 
 
-def test_a_finished_experiment_is_one_result_and_its_runs_are_no_others(
+def test_a_finished_experiment_is_one_result_and_its_runs_are_not_counted_again(
     client: TestClient, engine: Engine, waiting: int
 ) -> None:
     experiment = read(engine, waiting)

@@ -249,7 +249,7 @@ def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Eng
     assert f'href="/runs/{baseline}/journey"' in page
 
 
-def test_the_list_is_asked_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
+def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
     assert "No experiments yet" in text(client, "/experiments")
     number = plan(engine, baseline)
     assert f'href="/experiments/{number}"' in text(client, "/experiments?state=planned&project=tuning")
@@ -282,7 +282,7 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
     assert [knob.field for knob in read(engine, int(planned.url.path.rpartition("/")[2])).knobs] == ["dispatcher"]
 
 
-def test_a_withdrawn_experiment_says_who_and_why_and_goes_on_from_its_baseline(
+def test_a_withdrawn_experiment_names_the_user_and_reason_and_continues_from_its_baseline(
     client: TestClient, engine: Engine, baseline: int
 ) -> None:
     number = plan(engine, baseline, runs_each=1)
@@ -404,7 +404,7 @@ def test_a_side_is_downloaded_as_a_script_that_bash_reads(client: TestClient, en
     assert client.get(f"/api/v1/experiments/{number}/launch.exe").status_code == 404
 
 
-def test_news_come_only_when_there_are_some(client: TestClient, engine: Engine, baseline: int) -> None:
+def test_updates_come_only_after_a_change(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=2)
     match = re.search(rf'hx-get="(/experiments/{number}/news\?seen=[^"]+)"', text(client, f"/experiments/{number}"))
     assert match is not None

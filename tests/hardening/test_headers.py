@@ -76,9 +76,7 @@ def test_so_does_a_defect(teams: Teams) -> None:
         ("https://t.example", "http://testserver", HTTPS),
     ],
 )
-def test_https_is_asked_for_where_there_is_some(
-    settings: Settings, public_url: str, base_url: str, sent: str | None
-) -> None:
+def test_https_is_required_if_available(settings: Settings, public_url: str, base_url: str, sent: str | None) -> None:
     app = create_app(settings.model_copy(update={"public_url": public_url}))
     answer = TestClient(app, base_url=base_url).get("/login")
     assert answer.headers.get("strict-transport-security") == sent
@@ -123,7 +121,7 @@ def test_it_answers_only_under_its_own_host_names(settings: Settings, host: str,
 
 
 @pytest.mark.parametrize("host", ['x"onload=x', "a b", "a/../b", "a,b", "a\\b", "[x]", "a:b:c"])
-def test_what_is_no_name_is_refused_without_a_list_too(settings: Settings, host: str) -> None:
+def test_an_invalid_name_is_rejected_without_a_list_too(settings: Settings, host: str) -> None:
     app = create_app(settings, open_to=OPEN_TO)
     assert TestClient(app, headers={"Host": host}).get("/").status_code == 400
     app.state.engine.dispose()

@@ -80,7 +80,7 @@ def test_a_service_without_log_ins_has_no_rate_limits(settings: Settings) -> Non
     app.state.engine.dispose()
 
 
-def test_zero_is_no_limit(settings: Settings) -> None:
+def test_zero_is_not_a_limit(settings: Settings) -> None:
     limits = RequestLimits(settings.model_copy(update={"requests_per_minute": 0}), Counting(settings))
     assert limits._requests is None
 

@@ -202,7 +202,7 @@ def test_a_pool_that_is_used_up_is_503(app: FastAPI, client: TestClient, monkeyp
     assert client.get("/api/v1/runs").status_code == 200
 
 
-def test_a_mistake_in_a_statement_is_no_fault_of_the_database(app: FastAPI, client: TestClient) -> None:
+def test_a_mistake_in_a_statement_is_not_a_database_failure(app: FastAPI, client: TestClient) -> None:
     with closing(sqlite3.connect(app.state.settings.data_dir / "threewalls.db")) as other:
         other.execute("ALTER TABLE experiment RENAME TO away")
     answer = client.get("/api/v1/experiments", headers={"X-Request-ID": "abc-1"})

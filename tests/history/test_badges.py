@@ -118,7 +118,7 @@ def address_on_page(teams: Teams, stack: Stack, who: str = "viewer") -> str:  # 
     return f"{address.path}?{address.query}" if address.query else address.path
 
 
-def test_a_private_badge_needs_its_key_or_somebody_who_may_read_the_project(teams: Teams, stack: Stack) -> None:  # noqa: F811
+def test_a_private_badge_needs_its_key_or_a_user_who_may_read_the_project(teams: Teams, stack: Stack) -> None:  # noqa: F811
     plain, keyed = f"/badges/{stack.key}/verdict.svg", address_on_page(teams, stack)
     assert {who: teams.client(who).get(plain).status_code for who in ("anonymous", "outsider", "viewer")} == {
         "anonymous": 404, "outsider": 404, "viewer": 200,

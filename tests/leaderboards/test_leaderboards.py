@@ -144,7 +144,7 @@ def test_a_tie_has_a_reason_and_a_range_of_places(client: TestClient, stacks: di
     assert "a bad node" in page
 
 
-def test_faster_with_more_memory_is_said_with_the_gain(client: TestClient, stacks: dict[str, str]) -> None:
+def test_more_memory_is_stated_with_the_gain(client: TestClient, stacks: dict[str, str]) -> None:
     page = of_stack(client, stacks["leader"])
     assert re.findall(r'class="board" data-reading="(\w+)"', page) == ["leader"]
     assert "but needs 12.1\u202f% more memory" in page
@@ -357,7 +357,7 @@ def test_a_lead_that_begins_with_the_last_measurement_is_drawn(engine: Engine, s
     assert chart["periods"][0]["name"].startswith(f"{period.text}: ") or not period.is_first
 
 
-def test_who_quarantined_a_run_and_when_is_said(client: TestClient, stacks: dict[str, str]) -> None:
+def test_a_quarantine_shows_user_and_time(client: TestClient, stacks: dict[str, str]) -> None:
     left_out = of_stack(client, stacks["tie"]).partition('class="left-out"')[2]
     assert "mara: a bad node" in left_out
 
@@ -556,7 +556,7 @@ def test_who_led_when(client: TestClient, engine: Engine) -> None:
     assert len(client.get("/api/v1/leaderboards/changes?newest=2").json()["items"]) == 2
 
 
-def test_what_cannot_be_asked_for(client: TestClient) -> None:
+def test_invalid_requests(client: TestClient) -> None:
     for field, value in (
         ("rank", "zz"), ("evidence", "best"), ("routing", "bogus"), ("semantic_class", "x"), ("ep_size", "huge"),
         ("precision", "bf17"),

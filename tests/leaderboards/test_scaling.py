@@ -53,7 +53,7 @@ def scaling(client: TestClient, **query: str) -> dict[str, Any]:
     return document
 
 
-def test_weak_scaling_is_held_against_the_smallest_size(client: TestClient, session: Session) -> None:
+def test_weak_scaling_is_relative_to_the_smallest_size(client: TestClient, session: Session) -> None:
     runs = weak(session, 1.0, 0.98, 0.9)
     result = scaling(client)
     assert (result["schema"], result["family"], result["hardware"]) == ("threewalls.scaling/1", "Qwen3-30B-A3B", "H100")
@@ -117,7 +117,7 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
     assert "more than size" in client.get("/scaling").text
 
 
-def test_a_quarantined_run_is_no_part_of_it(client: TestClient, session: Session) -> None:
+def test_a_quarantined_run_is_not_part_of_it(client: TestClient, session: Session) -> None:
     runs = weak(session, 1.0, 0.9)
     key = scaling(client)["series"][0]["points"][-1]["stack_key"]
 

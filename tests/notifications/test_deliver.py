@@ -144,9 +144,7 @@ def test_what_never_arrives_is_given_up_and_stays_in_the_log(
     assert deliveries(engine)[0].error == "It answered 503."
 
 
-def test_a_receiver_that_is_gone_for_good_is_not_asked_again(
-    engine: Engine, settings: Settings, receiver: Receiver
-) -> None:
+def test_a_receiver_that_is_gone_is_not_tried_again(engine: Engine, settings: Settings, receiver: Receiver) -> None:
     receiver.answers = [410]
     trial(engine, receiver.address)
     work_off(engine, settings)

@@ -84,7 +84,7 @@ def test_runs_that_are_judged_again_are_not_reported_again(engine: Engine, setti
     assert states(engine) == before
 
 
-def test_news_go_to_those_who_want_that_event_of_that_stack_and_are_not_paused(
+def test_notifications_go_to_active_receivers_of_the_event_and_stack(
     engine: Engine, settings: Settings, client: TestClient
 ) -> None:
     run = bring(engine, settings, steady(1000, 13))[0]
@@ -103,7 +103,7 @@ def test_news_go_to_those_who_want_that_event_of_that_stack_and_are_not_paused(
     assert [delivery.receiver_id for delivery in deliveries(engine)] == wanted
 
 
-def test_runs_that_were_uploaded_long_ago_are_no_news(engine: Engine, settings: Settings) -> None:
+def test_runs_uploaded_long_ago_send_no_notification(engine: Engine, settings: Settings) -> None:
     listen(engine, NOWHERE, "verdict.no_baseline")
     bring(engine, settings, [1000.0], created_at=utc_now().replace(year=2025))
     assert events(engine) == []
@@ -173,7 +173,7 @@ def types_received(receiver: Receiver) -> list[str]:
     return [json.loads(item.body)["type"].partition(".")[2] for item in receiver.got]
 
 
-def test_what_waits_is_not_overtaken_by_what_came_after_it(
+def test_waiting_deliveries_are_not_overtaken_by_later_ones(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     receiver_id = listen(engine, receiver.address)
@@ -212,9 +212,7 @@ def test_all_that_waits_goes_when_the_receiver_is_back(engine: Engine, settings:
     assert work_off(engine, settings) == [True, True]
 
 
-def test_a_message_that_is_not_taken_keeps_no_other_waiting(
-    engine: Engine, settings: Settings, receiver: Receiver
-) -> None:
+def test_a_rejected_message_does_not_block_others(engine: Engine, settings: Settings, receiver: Receiver) -> None:
     receiver_id = listen(engine, receiver.address)
     receiver.answers = [400, 200, 400]
     put_all(engine, receiver_id, "opened")
@@ -226,7 +224,7 @@ def test_a_message_that_is_not_taken_keeps_no_other_waiting(
     assert work_off(engine, settings) == [False, True]
 
 
-def test_a_message_that_is_refused_again_and_again_is_not_tried_with_every_other(
+def test_a_message_that_is_repeatedly_refused_is_not_retried_with_every_other(
     engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     receiver_id = listen(engine, receiver.address)
@@ -245,7 +243,7 @@ def test_a_message_that_is_refused_again_and_again_is_not_tried_with_every_other
     assert deliveries(engine)[0].state == "failed"
 
 
-def test_what_waits_is_sent_now_when_somebody_asks(
+def test_waiting_deliveries_are_sent_on_request(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     project(engine)

@@ -95,7 +95,7 @@ def test_a_test_message_arrives_and_can_be_sent_again(
     assert client.get(f"{API}/receivers/{number}").json()["delivered_at"] is not None
 
 
-def test_what_waits_for_a_receiver_that_is_paused_is_not_sent(
+def test_deliveries_to_a_paused_receiver_are_not_sent(
     client: TestClient, engine: Engine, settings: Settings, receiver: Receiver
 ) -> None:
     number = add(client, receiver.address)["id"]

@@ -56,7 +56,7 @@ def test_a_worker_stores_firings_once_even_if_enqueued_repeatedly(client: TestCl
     assert len(fired(engine, run_id)) == len(set(fired(engine, run_id)))
 
 
-def test_a_run_that_is_read_again_is_asked_again(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_rules_are_evaluated_again_when_a_run_is_reread(client: TestClient, engine: Engine, settings: Settings) -> None:
     run_id = upload(client, LOG, meta={"tp": 1}).json()["id"]
     process_run(run_id)
     with transaction(engine) as session:
@@ -69,7 +69,7 @@ def test_a_run_that_is_read_again_is_asked_again(client: TestClient, engine: Eng
     assert "profile-comm" in fired(engine, run_id)
 
 
-def test_failed_runs_count_and_runs_that_wait_are_not_asked(engine: Engine, settings: Settings) -> None:
+def test_failed_runs_count_and_waiting_runs_are_not_evaluated(engine: Engine, settings: Settings) -> None:
     with transaction(engine) as session:
         failed = make_run(session, status="failed")
         waiting = make_run(session, status="processing")
@@ -87,7 +87,7 @@ def test_the_sweep_enqueues_the_work_of_a_killed_worker(engine: Engine) -> None:
     assert fired(engine, run_id)
 
 
-def test_other_rules_and_another_threshold_have_all_runs_asked_again(
+def test_changed_rules_or_thresholds_evaluate_all_runs_again(
     engine: Engine, settings: Settings, tmp_path: Path
 ) -> None:
     (tmp_path / "ours.yaml").write_text(TP_IS_ONE)

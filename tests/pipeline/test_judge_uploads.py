@@ -87,7 +87,7 @@ def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) ->
     assert result["reason"] == "The job ran out of memory, so its speed does not count."
 
 
-def test_of_verdicts_that_were_made_again_those_stay_that_somebody_knows(client: TestClient, engine: Engine) -> None:
+def test_earlier_verdicts_that_a_user_may_have_seen_are_kept(client: TestClient, engine: Engine) -> None:
     last = processed(client, 28)
     for number in range(1, 12):
         processed(client, number, 400 + number % 3)

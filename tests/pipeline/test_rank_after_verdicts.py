@@ -57,7 +57,7 @@ def lose_lease(engine: Engine) -> None:
         session.execute(update(StackWorkRow).values(lease_until=utc_now() - timedelta(seconds=1)))
 
 
-def test_who_waits_has_the_verdict_before_the_standings_and_a_dead_worker_loses_none(
+def test_the_verdict_is_stored_before_the_standings_and_a_dead_worker_loses_neither(
     engine: Engine, settings: Settings
 ) -> None:
     run = arrive(engine, 1000, 0)

@@ -84,7 +84,7 @@ def test_a_single_slow_launch_opens_nothing_until_the_next_one_confirms_it(engin
     assert regressions_in(engine) == [("open", "", [second])]
 
 
-def test_a_rerun_confirms_a_slow_launch_and_a_quick_one_acquits_it(engine: Engine, settings: Settings) -> None:
+def test_a_slow_rerun_confirms_a_slow_launch_and_a_fast_one_clears_it(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 14))
     (slow,) = bring(engine, settings, [1100.0], 14, commit="guilty")
     bring(engine, settings, [1103.0], 15, commit="guilty")
@@ -381,7 +381,7 @@ def test_without_ci_runs_an_experiment_is_measured_against_the_nearest_one(engin
     assert document_of(engine, first).decision == "no_baseline"
 
 
-def test_what_a_regression_costs_follows_from_how_often_the_stack_runs(engine: Engine, settings: Settings) -> None:
+def test_the_cost_of_a_regression_follows_from_how_often_the_stack_runs(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     with read_session(engine) as session:
         row = session.exec(select(RegressionRow)).one()
@@ -520,7 +520,7 @@ def test_runs_from_before_the_upgrade_that_come_late_open_its_regression(engine:
         assert verdicts_of(session, upgraded[0])[0].because == ELSEWHERE
 
 
-def test_a_run_of_which_never_a_byte_came_is_near_to_nothing(engine: Engine, settings: Settings) -> None:
+def test_a_run_without_any_byte_is_not_a_nearest_run(engine: Engine, settings: Settings) -> None:
     before = bring(engine, settings, [1000.0, 1001.0])
     empty = arrive(engine, 1000, 2, fields={"container": "nvcr.io/nvidia/nemo:26.07"})
     with transaction(engine) as session:
@@ -600,7 +600,7 @@ def test_another_container_in_parallel_use_is_not_an_upgrade(engine: Engine, set
     assert result.measured.step_time is not None  # still shown with its number
 
 
-def test_a_slowdown_in_both_containers_is_no_upgrade_and_a_regression(engine: Engine, settings: Settings) -> None:
+def test_a_slowdown_in_both_containers_is_a_regression_and_not_an_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10), job="perf")
     beside = bring(engine, settings, [1400.0], 11, job="perf", fields=NEW)
     assert regressions_in(engine) == [("open", "", beside)]
@@ -608,7 +608,7 @@ def test_a_slowdown_in_both_containers_is_no_upgrade_and_a_regression(engine: En
     assert regressions_in(engine) == [("invalid", "", beside), ("open", "", slow)]
 
 
-def test_two_clusters_of_one_commit_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+def test_two_clusters_of_one_commit_are_not_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [1000.0, 1001.0], fields={"cluster": "west"}, commit="c1", job="perf")
     bring(engine, settings, [1150.0], fields={"cluster": "east"}, commit="c1", job="perf")
     assert regressions_in(engine) == []
@@ -622,7 +622,7 @@ def test_an_upgrade_of_one_job_is_measured_though_its_flags_changed(engine: Engi
     assert regressions_in(engine) == [("open", "", [upgraded])]
 
 
-def test_two_clusters_that_were_in_use_together_are_no_upgrade(engine: Engine, settings: Settings) -> None:
+def test_two_clusters_that_were_in_use_together_are_not_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [1000.0], fields={"cluster": "west"}, job="perf")
     bring(engine, settings, [500.0], 1, fields={"cluster": "east", "gpus": 64}, job="other")
     bring(engine, settings, [1001.0], 2, fields={"cluster": "west"}, job="perf")

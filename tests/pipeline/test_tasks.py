@@ -102,7 +102,7 @@ def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engin
     assert run_of(engine, run_id).status == "ready"
 
 
-def test_an_unexpected_error_is_tried_again_and_then_said_with_its_id(
+def test_an_unexpected_error_is_retried_and_then_reported_with_its_id(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
@@ -122,7 +122,7 @@ def test_an_unexpected_error_is_tried_again_and_then_said_with_its_id(
     assert 'threewalls_given_up{kind="run"} 1.0' in client.get("/metrics").text
 
 
-def test_a_database_that_is_away_is_no_attempt(
+def test_an_unreachable_database_does_not_count_as_an_attempt(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

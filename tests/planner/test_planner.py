@@ -132,7 +132,7 @@ def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engin
     assert client.get("/api/v1" + address).json()["given"]["edp"] == 1
 
 
-def test_a_quarantined_run_is_no_example(client: TestClient, engine: Engine) -> None:
+def test_a_quarantined_run_is_not_an_example(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_run(session, quarantine="broken node", quarantined_by="Ada")
     query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096"}

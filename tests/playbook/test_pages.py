@@ -208,7 +208,7 @@ def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Eng
     assert '<a href="/experiments?rule=host-gc">3 experiments</a>' in page
 
 
-def test_a_dispute_says_which_statement_counts_and_by_what(client: TestClient) -> None:
+def test_a_dispute_names_the_statement_that_counts_and_why(client: TestClient) -> None:
     (dispute,) = client.get("/api/v1/rules/prec-hopper").json()["disputes"]
     assert dispute["counts"] == "newer"
     assert dispute["because"]

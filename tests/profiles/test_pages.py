@@ -34,7 +34,7 @@ def test_the_page_shows_the_walls_and_what_to_do_next(client: TestClient) -> Non
     assert re.search(r'data-class="comm.collective"', text)
 
 
-def test_a_profile_that_waits_asks_for_news_and_shows_the_walls_later(client: TestClient) -> None:
+def test_a_waiting_profile_polls_and_shows_the_walls_later(client: TestClient) -> None:
     run_id = make_run(client)
     number = attach(client, run_id, trace("ddp-a100-ns")).json()["id"]
     address = f"/runs/{run_id}/profiles/{number}"
@@ -72,7 +72,7 @@ def phases_of(client: TestClient, run_id: int) -> dict[str, str]:
     return {phase["phase"]: phase["state"] for phase in phases}
 
 
-def test_the_step_that_asks_for_a_profile_says_what_waits_for_it(client: TestClient) -> None:
+def test_the_step_that_requests_a_profile_lists_what_waits_for_it(client: TestClient) -> None:
     run_id = make_run(client)
     text = page(client, f"/runs/{run_id}/next/profile-required")
     assert re.findall(r'data-waits="([\w-]+)"', text)

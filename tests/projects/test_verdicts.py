@@ -137,7 +137,7 @@ def test_while_the_reference_job_is_slow_slow_downs_of_its_cluster_are_marked_an
     assert document_of(engine, elsewhere[-1]).reference is None
 
 
-def test_when_the_budget_of_reruns_is_used_up_no_verdict_asks_for_more(
+def test_when_the_rerun_budget_is_used_up_no_verdict_requests_more(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     bring(engine, settings, steady(1000, 12), created_at=utc_now())

@@ -148,7 +148,7 @@ def test_a_correction_changes_what_it_names_and_says_what_was_before(client: Tes
     assert "not stated →" in page
 
 
-def test_a_correction_that_changes_nothing_is_no_event(client: TestClient) -> None:
+def test_a_correction_that_changes_nothing_is_not_recorded(client: TestClient) -> None:
     number = add(client)["id"]
     again = client.patch(f"/api/v1/references/{number}", json={"author": "Grace", "date": "2026-10"}).json()
     assert [event["action"] for event in again["events"]] == ["add"]
@@ -272,7 +272,7 @@ def test_times_are_in_utc(client: TestClient) -> None:
     assert added_at.utcoffset() == datetime.now(UTC).utcoffset()
 
 
-def test_a_parameter_that_there_is_not_is_refused_by_name(client: TestClient) -> None:
+def test_an_unknown_parameter_is_rejected_by_name(client: TestClient) -> None:
     refused = client.get("/api/v1/references?hardware=H100")
     assert_problem(refused, 422, field="hardware")
     assert all(name in refused.json()["errors"][0]["message"] for name in ("q, ", "model, ", "gpu, "))
@@ -301,7 +301,7 @@ def stack(session: Session, ms: float, **fields: Any) -> list[int]:
     return run_ids
 
 
-def test_a_run_is_held_against_the_nearest_figure(client: TestClient, session: Session) -> None:
+def test_a_run_is_compared_with_the_nearest_figure(client: TestClient, session: Session) -> None:
     run = stack(session, 21_846.0, **RECORD)[-1]
     result = nearest(client, run=run)
     assert (result["reference"]["step_time_ms"], result["reference"]["date"]) == (20147.29, "2026-07-27")
@@ -313,7 +313,7 @@ def test_a_run_is_held_against_the_nearest_figure(client: TestClient, session: S
     assert "41 to 50" in window
 
 
-def test_a_stack_is_held_against_it_by_its_fastest_result(client: TestClient, session: Session) -> None:
+def test_a_stack_is_compared_by_its_fastest_result(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, mbs=1)
     fast = stack(session, 25_000.0, mbs=1, ep_overlap=True)
     key = session.get_one(RunRow, fast[0]).stack_key
@@ -358,7 +358,7 @@ def test_another_model_has_no_figure_and_the_page_offers_to_add_one(client: Test
     assert "/references/new?model=Our-MoE&amp;gpu=A100" in client.get(f"/references/nearest?run={run}").text
 
 
-def test_what_nobody_states_is_said(client: TestClient, session: Session) -> None:
+def test_unstated_fields_are_listed(client: TestClient, session: Session) -> None:
     run = make_run(session, contract={}, model=None, gpu=None)
     session.commit()
     result = nearest(client, run=run)

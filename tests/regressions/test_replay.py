@@ -140,7 +140,7 @@ def test_every_verdict_says_no_more_than_the_history_shows(client: TestClient) -
     assert sorted(slow[0] for slow in memory) == [ids[1], ids[3]]
 
 
-def test_a_slow_night_is_called_and_asks_for_a_rerun_that_acquits_it(client: TestClient) -> None:
+def test_a_slow_night_is_detected_and_cleared_by_the_requested_rerun(client: TestClient) -> None:
     runs = history()
     slow = [upload(client, run) for run in runs[:11]][-1]
     verdict = said_of(client, slow)

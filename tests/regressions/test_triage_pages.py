@@ -60,7 +60,7 @@ def hidden(page: str, name: str) -> str:
     return match[1]
 
 
-def test_the_list_says_first_what_needs_somebody(client: TestClient, make: Make) -> None:
+def test_the_list_begins_with_what_needs_triage(client: TestClient, make: Make) -> None:
     make(worst_delta_pct=9.8, gpu_hours_per_day=62.0)
     make(gpu_hours_per_day=None, state="acknowledged")
     make(gpu_hours_per_day=0.0, state="acknowledged", proposal="stale")
@@ -302,7 +302,7 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert f"recovered since #{slow.runs[17]}" in page
 
 
-def test_a_change_in_one_run_is_said_to_be_one_and_has_no_level(client: TestClient, engine: Engine, make: Make) -> None:
+def test_a_change_in_one_run_is_marked_as_such_and_has_no_level(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0)
         lasting = make_slow_stack(session, stack="lasting", days=(13, 2), slow_pct=9.0)
@@ -394,7 +394,7 @@ def test_a_proposal_is_answered_with_one_click(
     assert 'id="proposal"' not in text
 
 
-def test_an_answer_without_a_name_is_asked_for_it_and_loses_nothing(
+def test_an_answer_without_a_name_requests_it_and_loses_no_input(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
     number = make(proposal="fixed", proposal_run_id=stack.runs[17], assignee="Grace")
@@ -516,7 +516,7 @@ def test_a_change_of_the_list_is_undone_in_the_list(client: TestClient, engine: 
     assert [(row.state, row.assignee) for row in rows] == [("open", "")] * 2
 
 
-def test_the_name_is_asked_once(client: TestClient, make: Make) -> None:
+def test_the_name_is_requested_once(client: TestClient, make: Make) -> None:
     number = make()
     html = client.get(f"/regressions/{number}").text
     assert 'class="field no-js"' in html

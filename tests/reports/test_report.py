@@ -160,7 +160,7 @@ def test_only_an_upgrade_puts_its_contrast_on_line_1(client: TestClient, lab: La
     assert "contrast" not in line
 
 
-def test_a_ci_run_of_another_commit_is_no_clean_a_b(client: TestClient, lab: Lab) -> None:
+def test_a_ci_run_of_another_commit_is_not_a_clean_a_b(client: TestClient, lab: Lab) -> None:
     nightly(lab)
     slow = lab.run({"dispatcher": "deepep"}, slower=0.2)
     lab.judge(slow)

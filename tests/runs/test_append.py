@@ -83,7 +83,7 @@ def test_a_piece_sent_again_changes_nothing(client: TestClient) -> None:
     assert stored_text(client, run_id) == LOG[:5000]
 
 
-def test_a_gap_and_another_text_are_refused_with_the_offset_that_is_held(client: TestClient) -> None:
+def test_a_gap_and_a_different_text_are_rejected_with_the_stored_offset(client: TestClient) -> None:
     run_id = opened(client, LOG[:CUT])
     for offset in (CUT + 1, 4000):
         gap = send(client, run_id, LOG[offset:], offset=offset)
@@ -183,7 +183,7 @@ def test_appends_while_a_worker_reads_are_read_after_it_once(
     assert (run["updating"], run["health"]["iterations"]) == (False, 50)
 
 
-def test_a_run_left_without_news_is_closed_and_news_open_it_again(client: TestClient, engine: Engine) -> None:
+def test_a_run_without_new_lines_is_closed_and_new_lines_reopen_it(client: TestClient, engine: Engine) -> None:
     run_id = opened(client, LOG[:CUT])
     process_run(run_id)
     with transaction(engine) as session:
@@ -211,7 +211,7 @@ def test_what_means_nothing_is_refused_by_name(client: TestClient, query: dict[s
     assert_problem(send(client, opened(client), b"text", **query), 422, words)
 
 
-def test_a_piece_that_is_no_text_is_no_log(client: TestClient) -> None:
+def test_a_piece_that_is_not_text_is_not_a_log(client: TestClient) -> None:
     assert_problem(send(client, opened(client), bytes(range(256)) * 40), 422, "is binary data")
     assert_problem(send(client, 99, b"text"), 404, "Run 99 does not exist")
 

@@ -79,7 +79,7 @@ def no_trace(engine: Engine, settings: Settings) -> Iterator[None]:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_file_that_is_no_log_is_refused_with_its_reason(client: TestClient, content: bytes, words: str) -> None:
+def test_a_file_that_is_not_a_log_is_rejected_with_its_reason(client: TestClient, content: bytes, words: str) -> None:
     assert_problem(upload(client, content, name="train.log.gz"), 422, "train.log.gz", words, "Nothing was saved")
 
 
@@ -119,7 +119,7 @@ def test_bad_metadata_keep_no_log(client: TestClient) -> None:
         ('{"a": ' + "9" * 5000 + "}", "an integer has too many digits"),
     ],
 )
-def test_metadata_that_are_no_metadata_are_refused(client: TestClient, meta: str, words: str) -> None:
+def test_invalid_metadata_are_rejected(client: TestClient, meta: str, words: str) -> None:
     assert_problem(upload(client, LOG, meta=meta), 422, words)
 
 
@@ -185,7 +185,7 @@ def test_too_many_files_are_refused(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 256, "t\tab"])
-def test_a_key_that_is_no_key_is_refused(client: TestClient, key: str) -> None:
+def test_a_key_that_is_not_a_key_is_rejected(client: TestClient, key: str) -> None:
     assert_problem(upload(client, LOG, key=key), 422, "Idempotency-Key")
 
 

@@ -393,7 +393,7 @@ def test_five_gigabytes_are_refused_early(address: str, engine: Engine, limited:
     assert traces(engine, limited) == {}
 
 
-def test_people_get_a_page(limited: Settings) -> None:
+def test_browsers_get_a_page(limited: Settings) -> None:
     client = TestClient(create_app(limited, open_to=OPEN_TO))
     headers = {"Content-Length": str(FIVE_GB), "Accept": "text/html"}
     answer = client.post("/upload", content=b"", headers=headers)

@@ -103,7 +103,7 @@ def test_several_logs_are_one_text_in_their_order(client: TestClient) -> None:
     assert "iteration        1/" in log["lines"][1]["text"]
 
 
-def test_configuration_and_events_are_kept_beside_the_log(client: TestClient) -> None:
+def test_configuration_and_events_are_stored_with_the_log(client: TestClient) -> None:
     events = bytes(range(256)) * 4
     run_id = upload(client, LOG, config=b"model:\n  tp: 8\n", events=events).json()["id"]
     process_run(run_id)
@@ -315,7 +315,7 @@ def processed(client: TestClient, *parts: tuple[str, tuple[str, bytes]]) -> dict
     return run
 
 
-def test_a_document_beside_a_log_states_its_fields(client: TestClient) -> None:
+def test_a_document_next_to_a_log_states_its_fields(client: TestClient) -> None:
     with every_case() as case:
         for content, document, stated, value in (
             (COMMAND, "launch command", "gpus", 16),

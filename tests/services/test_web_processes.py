@@ -67,7 +67,7 @@ def peak_mib(pid: int) -> int:
     return next(int(line.split()[1]) // 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-def test_a_large_upload_is_never_held_in_memory(
+def test_a_large_upload_is_never_in_memory_as_a_whole(
     tmp_path: Path, migrated_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in CALM.items():

@@ -46,7 +46,7 @@ def test_every_campaign_has_a_sample() -> None:
     assert set(CAMPAIGNS) == set(EVENTS)
 
 
-def test_a_loss_is_no_success() -> None:
+def test_a_loss_does_not_count_as_success() -> None:
     verdicts = {kind: Tally() for kind in ("lost", "doubled", "orphans", "errors")}
     for kind, tally in verdicts.items():
         tally.count(kind, "as an example")

@@ -129,7 +129,7 @@ def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Se
     assert container.past is None, "an upgrade of another stack is no A/B"
 
 
-def test_a_commit_beside_an_upgrade_in_the_same_stacks_is_only_possible(session: Session) -> None:
+def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)
     moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096)]
@@ -216,7 +216,7 @@ def test_a_version_counts_where_other_verdicts_have_the_same_difference(session:
     assert [move.run for move in driver.elsewhere.moved] == [str(slow[1])]
 
 
-def test_nothing_known_is_no_evidence(session: Session) -> None:
+def test_nothing_known_is_not_evidence(session: Session) -> None:
     nightly(session)
     slow = one_more(session, 440.0)
     commit = suspects(session, slow)["commit"]

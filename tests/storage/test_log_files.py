@@ -154,7 +154,7 @@ def test_a_store_that_answers_is_ready(store: LogFiles) -> None:
     store.check()
 
 
-def test_a_store_that_is_away_is_said_to_be(tmp_path: Path) -> None:
+def test_an_unreachable_store_is_reported(tmp_path: Path) -> None:
     away = LogFiles.from_settings(Settings(artifact_url="s3://bucket", s3_endpoint="http://127.0.0.1:9"))
     with pytest.raises(Unavailable, match="artifact store"):
         away.check()

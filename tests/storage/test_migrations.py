@@ -111,9 +111,7 @@ def test_runs_of_the_first_version_keep_their_files_and_their_work(empty_databas
         assert session.execute(text("SELECT object_key FROM run_file")).scalars().all() == ["ab/abc.zst"] * 3
 
 
-def test_of_earlier_runs_it_is_said_which_token_brought_them(
-    migrated_database: Settings, migrated_engine: Engine
-) -> None:
+def test_earlier_runs_name_the_token_that_uploaded_them(migrated_database: Settings, migrated_engine: Engine) -> None:
     with transaction(migrated_engine) as session:
         runs = [make_run(session, project="moe", name=name) for name in ("a", "b")]
         project = session.get_one(RunRow, runs[0]).project_id

@@ -86,7 +86,7 @@ def test_golden_values_are_kept_whole() -> None:
     assert_kept_whole(StoredReading(log, (document,), ()))
 
 
-def test_a_few_kilobytes_are_kept_beside_the_series() -> None:
+def test_a_few_kilobytes_are_stored_with_the_series() -> None:
     largest = max(logs_of_the_corpus(), key=lambda path: path.stat().st_size)
     log = merge_logs([LogPart(largest.name, parse_log([largest.read_bytes()]))])
     assert len(pack(StoredReading(log, (), ()))) < largest.stat().st_size / 10

@@ -147,9 +147,7 @@ def test_blockers_stand_first_and_hold_candidates_back(client: TestClient, engin
     assert listed[0] == min(listed)
 
 
-def test_a_blocker_that_the_run_ran_in_spite_of_warns_and_holds_nothing_back(
-    client: TestClient, engine: Engine
-) -> None:
+def test_a_blocker_that_a_run_completed_despite_warns_and_defers_nothing(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_advised(session, fields={"ep": 3}, metadata_stated=PROFILED)
     advice = suggestions(client, run)
@@ -498,7 +496,7 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     assert "eo-enable" in [row["rule"] for row in rows_of(client, run)]
 
 
-def test_a_shorter_sequence_is_no_way_back_but_context_parallelism_is_a_way_on(client: TestClient) -> None:
+def test_a_shorter_sequence_is_not_a_way_back_but_context_parallelism_is_a_way_on(client: TestClient) -> None:
     process_run(int(upload(client, training_log(20), meta={**JOB, "seq_len": 4096}).json()["id"]))
     log = training_log(1) + OUT_OF_MEMORY.encode()
     longer = {**JOB, "seq_len": 65_536, "cp": 1, "tp": 1, "pp": 1, "gpus": 16}
@@ -613,7 +611,7 @@ def test_a_run_of_a_container_that_was_left_does_not_bring_it_back(client: TestC
 
 
 @pytest.mark.parametrize(("ms", "is_offered"), [(30_000.0, False), (24_000.0, True)])
-def test_what_other_code_may_explain_is_no_gain_of_a_setting(
+def test_what_other_code_may_explain_is_not_a_gain_of_a_setting(
     client: TestClient, engine: Engine, ms: float, *, is_offered: bool
 ) -> None:
     with transaction(engine) as session:
@@ -645,7 +643,7 @@ def test_what_most_runs_need_leads_only_where_nothing_is_specific(client: TestCl
         assert ('id="s-profile-required"' in folded) is not is_tuned
 
 
-def test_noise_is_no_faster_run(client: TestClient, engine: Engine) -> None:
+def test_noise_is_not_a_faster_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")
         run = make_advised(session)

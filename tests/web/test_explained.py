@@ -62,7 +62,7 @@ def test_active_values_are_next_to_requested_ones(client: TestClient, make: Make
     assert "not in log" in table
 
 
-def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Make) -> None:
+def test_starts_timers_and_lines_to_report_are_shown(client: TestClient, make: Make) -> None:
     run = make(**explained())
     text = client.get(f"/runs/{run}?tab=iterations").text
     assert "Started 2 times: 1 resume." in text
@@ -77,7 +77,7 @@ def test_starts_timers_and_lines_to_report_are_told(client: TestClient, make: Ma
     assert '"timer": "forward backward"' in spec
 
 
-def test_a_crash_loop_is_no_resume(client: TestClient, make: Make) -> None:
+def test_a_crash_loop_is_not_a_resume(client: TestClient, make: Make) -> None:
     loop = [asdict(Slice("a.log", "retry", 1, 3, row, crash_loop=True)) for row in (0, 3, 6)]
     text = client.get(f"/runs/{make(slices=loop)}?tab=iterations").text
     assert "3 starts" in text
@@ -112,7 +112,7 @@ def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, eng
     assert 'id="L3" class="event' not in client.get(f"/runs/{run}/log?line=3", headers=HTMX).text
 
 
-def test_unknown_fields_are_asked_for_stack_members_first(client: TestClient, make: Make) -> None:
+def test_unknown_fields_are_requested_stack_members_first(client: TestClient, make: Make) -> None:
     run = make()
     head = client.get(f"/runs/{run}").text
     assert re.findall(r'name="field\.(\w+)"', head) == ["cluster"]
@@ -155,7 +155,7 @@ def test_a_correction_can_be_taken_back_where_one_stands(client: TestClient, mak
     assert "value from the log" in client.get(f"/runs/{run}?tab=config").text
 
 
-def test_news_of_a_growing_run_come_part_by_part(client: TestClient, make: Make, engine: Engine) -> None:
+def test_updates_of_a_growing_run_come_part_by_part(client: TestClient, make: Make, engine: Engine) -> None:
     run = make(reception="receiving", heard_at=datetime.now(UTC), processed_at=datetime(2026, 11, 20, tzinfo=UTC))
     page = client.get(f"/runs/{run}").text
     assert "still growing" in page

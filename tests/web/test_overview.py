@@ -105,7 +105,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     assert re.search(r'title="3 open regressions">3<', text)
 
 
-def test_one_regression_of_unknown_cost_is_said_so(client: TestClient, make: Make, make_regression: Make) -> None:
+def test_one_regression_of_unknown_cost_is_marked(client: TestClient, make: Make, make_regression: Make) -> None:
     make_regression(make())
     assert counts(overview(client), "open", "hours") == {"open": 1, "hours": None}
 
@@ -138,7 +138,7 @@ def test_an_unknown_branch_is_shown_as_filter_and_matches_nothing(client: TestCl
     assert "nobody<b>" not in client.get("/?branch=nobody%3Cb%3E").text
 
 
-def test_nothing_to_do_is_said_calmly(client: TestClient, make: Make) -> None:
+def test_nothing_to_do_is_stated_calmly(client: TestClient, make: Make) -> None:
     make()
     text = overview(client)
     assert counts(text, "open", "acknowledged") == {"open": 0, "acknowledged": 0}

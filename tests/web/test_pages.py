@@ -247,7 +247,7 @@ def test_empty_pages_give_the_command_that_fills_them(client: TestClient) -> Non
         assert "http://testserver/api/v1/runs" in client.get(address).text, address
 
 
-def test_errors_have_a_page_for_people(client: TestClient) -> None:
+def test_errors_have_a_page_for_browsers(client: TestClient) -> None:
     for address in ("/nowhere", "/runs/999", "/runs/0", "/runs/abc", "/runs/-1/log", f"/runs/{2**63}"):
         answer = client.get(address, headers=HTML)
         assert answer.status_code == 404, address
@@ -294,7 +294,7 @@ def test_the_form_shows_an_error_at_its_field_and_keeps_what_was_typed(
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n\x1a\n" + bytes(100)])
-def test_a_file_that_is_no_log_is_refused_at_the_file(client: TestClient, content: bytes) -> None:
+def test_a_file_that_is_not_a_log_is_rejected_at_the_file(client: TestClient, content: bytes) -> None:
     answer = client.post("/upload", files={"log": ("a.log", content)}, headers=HTML)
     assert answer.status_code == 422
     assert 'id="e-log"' in answer.text
@@ -364,7 +364,7 @@ def test_absurd_stored_figures_are_unknown_and_break_nothing(
         assert absurd is None
 
 
-def test_a_failed_run_opens_its_log_and_an_unconfirmed_setting_is_no_good_health(
+def test_a_failed_run_opens_its_log_and_an_unconfirmed_setting_is_not_good_health(
     client: TestClient, make: Make
 ) -> None:
     failure = {"kind": "hybridep_missing", "title": "t", "explanation": "e", "advice": "a", "rank": 0, "evidence": []}
@@ -454,7 +454,7 @@ def test_the_fields_of_a_run_can_be_searched(client: TestClient, make: Make) -> 
     ) == [name for name in every if "dispatcher" in name]
 
 
-def test_names_in_backticks_are_code_and_what_they_hold_is_escaped(client: TestClient, make: Make) -> None:
+def test_names_in_backticks_are_code_and_escaped(client: TestClient, make: Make) -> None:
     run = make(warnings=["`<b>` was read as `tp`."], status="ready")
     assert "<code>&lt;b&gt;</code>" in client.get(f"/runs/{run}?tab=health").text
     reference = client.get("/docs/runs").text

@@ -546,7 +546,7 @@ def test_the_data_of_a_chart_travels_again_only_when_it_changed(client: TestClie
         (b'{"a":' * 5_000, "nested too deeply"),
     ],
 )
-def test_a_body_that_is_no_json_object_is_refused_with_what_to_send(
+def test_a_body_that_is_not_a_json_object_is_rejected_with_what_to_send(
     client: TestClient, body: bytes, words: str
 ) -> None:
     answer = client.post("/api/v1/runs/1/quarantine", content=body, headers={"Content-Type": "application/json"})

@@ -80,7 +80,7 @@ def test_the_verdict_is_the_first_sentence_and_shown_next_to_every_figure(client
     ]  # fmt: skip
 
 
-def test_the_baseline_is_listed_with_who_is_left_out_and_why(client: TestClient, make: Make, engine: Engine) -> None:
+def test_the_baseline_is_listed_with_excluded_runs_and_reasons(client: TestClient, make: Make, engine: Engine) -> None:
     with transaction(engine) as session:
         short = make_stack_run(session, 13, short=True)
         odd = make_stack_run(session, 14, purpose="experiment")

@@ -181,7 +181,7 @@ def test_an_invalid_value_is_omitted_with_a_warning() -> None:
     assert "attention" in contract.warnings[0]
 
 
-def test_the_batch_of_the_iteration_lines_is_used_where_nobody_states_one() -> None:
+def test_the_batch_of_the_iteration_lines_is_used_if_none_is_stated() -> None:
     sizes = [512.0] * 10
     log = make_log([100.0] * 10, columns={"global_batch_size": sizes})
     batch = resolve(log, make_metadata()).fields["gbs"]

@@ -97,7 +97,7 @@ def test_comparison_ignores_the_case_of_names_only() -> None:
 @pytest.mark.parametrize(
     ("value", "text"), [(None, "unset"), (True, "true"), ((), "empty"), (("a", "b"), "a, b"), (1.5, "1.5")]
 )
-def test_values_are_shown_as_people_write_them(value: Value, text: str) -> None:
+def test_values_are_shown_as_users_write_them(value: Value, text: str) -> None:
     assert shown(value) == text
 
 

@@ -218,7 +218,7 @@ def test_names(reference, name, digest):
         "x" * 2000,
     ],
 )
-def test_what_is_no_name_is_refused(reference):
+def test_an_invalid_name_is_rejected(reference):
     with pytest.raises(ValueError, match=r"\."):
         read_image(reference)
     assert stated_by_image(reference, "test") == {}
@@ -294,7 +294,7 @@ def test_accounting_states_the_allocation(new: bool) -> None:
     assert ending_of(document) == ""
 
 
-def test_requeues_count_and_another_job_is_said() -> None:
+def test_requeues_count_and_another_job_is_reported() -> None:
     first = job("NODE_FAIL", time={"start": 5, "submission": 1}, failed_node="gb-nvl-007")
     document = read_slurm_accounting(sacct(job("COMPLETED"), first))
     assert (document.facts["slurm_restart_count"], document.facts["slurm_state"]) == ("1", "COMPLETED")

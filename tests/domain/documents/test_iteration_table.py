@@ -57,7 +57,7 @@ def test_names_of_other_tools_and_memory_have_units() -> None:
     }  # fmt: skip
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_is_kept() -> None:
+def test_unreadable_parts_are_reported_and_the_rest_is_kept() -> None:
     text = (
         '{"step": 1, "step_time_s": 0.5}\n{broken\n{"step": "x", "step_time_s": 1}\n{"step": 2, "step_time_s": "fast"}'
     )
@@ -89,7 +89,7 @@ def test_other_documents_are_refused_with_what_to_change(text: str, complaint: s
         read_iteration_table(text)
 
 
-def test_logs_and_other_json_are_no_tables() -> None:
+def test_logs_and_other_json_are_not_tables() -> None:
     for text in (
         '{"log": "iteration 5\\n", "stream": "stdout", "time": "x"}\n',
         "step 5 loss 2.5 time 0.3, next\n",

@@ -145,7 +145,7 @@ def test_invalid_values_are_refused_by_name(document: dict[str, object], field: 
 @pytest.mark.parametrize(
     "field", ["gpu", "cluster", "container", "precision", "gpus", "sp", "recompute_modules", "vpp"]
 )
-def test_a_placeholder_is_no_value(field: str, text: str) -> None:
+def test_a_placeholder_is_not_a_value(field: str, text: str) -> None:
     for raw in (text, [text]) if field == "recompute_modules" else (text,):
         with pytest.raises(InvalidMetadata) as caught:
             read_metadata({field: raw})
@@ -153,7 +153,7 @@ def test_a_placeholder_is_no_value(field: str, text: str) -> None:
         assert "is the placeholder" in caught.value.errors[0].message
 
 
-def test_placeholders_of_an_environment_and_of_a_command_are_no_values_either() -> None:
+def test_placeholders_of_an_environment_and_of_a_command_are_not_values_either() -> None:
     with pytest.raises(InvalidMetadata, match=r"meta\.env\.USE_MNNVL"):
         read_metadata({"env": {"USE_MNNVL": "..."}})
     assert read_metadata({"note": "...", "name": "TODO"}).extra == {"note": "..."}

@@ -55,7 +55,7 @@ def test_a_run_that_records_its_first_iteration_keeps_it():
     assert column(data, "step_time_true_ms") == [2000.0, 1000.0, 666.667]
 
 
-def test_an_interval_of_several_iterations_is_no_artefact():
+def test_an_interval_of_several_iterations_is_not_an_artefact():
     losses = [event(step, simple("lm loss", 10.0)) for step in range(1, 11)]
     data = event_file(*losses, event(5, simple("iteration-time", 4.0)), event(10, simple("iteration-time", 1.0)))
     true = read_tensorboard([data]).columns["step_time_true_ms"]

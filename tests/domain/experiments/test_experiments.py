@@ -181,7 +181,7 @@ def test_knobs_are_read_into_canonical_values() -> None:
 # --- The commands to paste for a planned change.
 
 
-def test_a_flag_that_is_no_field_changes_against_the_arguments_of_the_log() -> None:
+def test_a_flag_that_is_not_a_field_changes_against_the_arguments_of_the_log() -> None:
     idea = OwnIdea({}, megatron_lm=("--manual-gc-interval 50",))
     (lm,) = planned_change(idea, {}, None, {"manual_gc_interval": 10, "context_parallel_size": 2}).commands
     assert lm.diff == ("- --manual-gc-interval 10", "+ --manual-gc-interval 50")
@@ -274,7 +274,7 @@ def test_the_evidence_is_no_better_than_its_runs(change: dict[str, object], leve
     assert because in result.evidence_because
 
 
-def test_no_run_counts_on_two_sides_and_the_order_of_what_does_not_count_is_nothing() -> None:
+def test_no_run_counts_on_two_sides_and_ignored_runs_have_no_order() -> None:
     fell_back = Activity(Stated("deepep", "arguments"), Stated("alltoall", "log line", "line 9"), agrees=False)
     stranger = member("x", "candidate", -0.9, activity={"dispatcher": fell_back})
     arms = sides((0.0, 0.001), (-0.05, -0.049))

@@ -72,7 +72,7 @@ def test_a_block_without_end_is_read_as_far_as_it_goes() -> None:
     assert [problem.kind for problem in log.problems] == ["unfinished dump"]
 
 
-def test_the_block_of_a_restart_wins_and_what_it_changes_is_said() -> None:
+def test_the_block_of_a_restart_wins_and_its_changes_are_reported() -> None:
     log = parse_text(block(num_experts=64, iteration=0) + block(num_experts=32, iteration=50))
     assert log.stated["num_experts"].value == 32
     (problem,) = log.problems

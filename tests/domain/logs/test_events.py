@@ -163,7 +163,7 @@ def test_every_end_of_a_run_is_tried_here() -> None:
         "Setting rerun_state_machine.current_iteration to 0...",
     ],
 )
-def test_ordinary_lines_are_no_events(text: str) -> None:
+def test_ordinary_lines_are_not_events(text: str) -> None:
     assert parse_text(text + "\n").events == ()
 
 
@@ -223,7 +223,7 @@ def test_a_torn_report_is_counted() -> None:
 
 
 @pytest.mark.parametrize("text", ["out of (some) memory (very bad)", "memory (MB) is a unit", "(all) memory (MB) used"])
-def test_other_words_on_memory_are_no_reports(text: str) -> None:
+def test_other_lines_about_memory_are_not_reports(text: str) -> None:
     log = parse_text(text + "\n")
     assert (log.memory, log.unrecognised_lines) == ((), 0)
 

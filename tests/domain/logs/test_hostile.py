@@ -223,7 +223,7 @@ def test_ever_new_fields_make_neither_columns_nor_patterns_without_end() -> None
     assert len(reading._rows.tables) <= MAX_NAMES + 1
 
 
-def test_lines_of_ever_the_same_kinds_with_other_names_are_not_taken_apart_again(
+def test_lines_of_known_kinds_with_new_names_are_not_parsed_field_by_field(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = 0
@@ -246,7 +246,7 @@ def test_values_of_known_names_are_read_among_ever_new_ones() -> None:
     assert column(log, "lm_loss")[200:] == [n if n % 2 else None for n in range(200, 300)]
 
 
-def test_more_iterations_than_can_be_kept_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_iterations_beyond_the_limit_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(iterations, "MAX_ROWS", 3)
     log = parse_text("".join(iteration(n, 10.0) for n in range(1, 9)))
     assert column(log, "iteration") == [1, 2, 3]

@@ -72,7 +72,7 @@ def test_fields_are_known_by_their_names(field: str, name: str, value: float) ->
 
 
 @pytest.mark.parametrize("field", ["eta: 0:00:00", "mood: 1.258Q", "mem: GB/2.60GB", ": 5", "free text"])
-def test_values_that_are_no_numbers_are_left_out(field: str) -> None:
+def test_values_that_are_not_numbers_are_left_out(field: str) -> None:
     log = parse_text(iteration(1, 10.0, tail=f"{field} | lm loss: 2.5") * 2)
     assert set(log.columns) == {
         "iteration", "consumed_samples", "step_time_ms", "step_time_true_ms", "global_batch_size", "lm_loss"
@@ -88,7 +88,7 @@ def test_a_line_without_loss_leaves_a_gap_in_its_column() -> None:
     assert log.problems == ()
 
 
-def test_the_loss_scale_is_no_loss_and_a_validation_line_is_no_iteration() -> None:
+def test_the_loss_scale_is_not_a_loss_and_a_validation_line_is_not_an_iteration() -> None:
     validation = " validation loss at iteration 2 | lm loss value: 4.583530E+00 | lm loss PPL: 9.785927E+01 | \n"
     log = parse_text(iteration(1, 10.0) + validation)
     assert log.n == 1
@@ -144,7 +144,7 @@ def test_a_line_without_a_closing_bar_is_whole_when_it_has_a_line_break() -> Non
         ("", [10.0], [2.5]),
     ],
 )
-def test_a_value_that_was_cut_is_no_value(cut_after: str, times: list[float], losses: list[float | None]) -> None:
+def test_a_value_that_was_cut_is_not_a_value(cut_after: str, times: list[float], losses: list[float | None]) -> None:
     first = iteration(1, 10.0, tail="lm loss: 2.5")
     log = parse_text(first + " iteration        2/     100 | " + cut_after)
     assert column(log, "step_time_ms") == times
@@ -162,7 +162,7 @@ def test_a_line_that_cannot_be_read_is_counted_and_quoted() -> None:
     assert "oops" in problem.example
 
 
-def test_a_summary_of_an_author_is_no_iteration_line() -> None:
+def test_a_summary_of_an_author_is_not_an_iteration_line() -> None:
     log = parse_text("elapsed time per iteration: 10250.49\nthroughput per GPU: 589.3\n")
     assert (log.n, log.unrecognised_lines, log.problems) == (0, 0, ())
 
@@ -198,7 +198,7 @@ def test_a_restart_is_seen_without_any_word_about_it() -> None:
     assert log.segment_starts == (0, 1)
 
 
-def test_a_restart_at_the_same_line_is_no_doubled_line() -> None:
+def test_a_restart_at_the_same_line_is_not_a_doubled_line() -> None:
     log = parse_text(iteration(1, 10.0) + iteration(2, 10.0) + STARTED + iteration(2, 10.0))
     assert column(log, "iteration") == [1, 2]
     assert list(log.line_numbers) == [1, 4]

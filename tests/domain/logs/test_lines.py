@@ -92,7 +92,7 @@ def test_blocks_hold_all_bytes_and_cut_long_lines_at_fixed_places(lengths: list[
     assert len(long_pieces) >= sum(length // 300 for length in lengths)
 
 
-def test_blocks_of_nothing_are_nothing() -> None:
+def test_empty_blocks_yield_nothing() -> None:
     assert list(blocks([])) == list(blocks([b"", b""])) == []
 
 

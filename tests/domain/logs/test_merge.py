@@ -130,7 +130,7 @@ def test_three_starts_that_get_no_further_are_a_crash_loop(from_checkpoint: int)
     assert "crash loop" not in kinds(merged(start(0), start(1)))
 
 
-def test_slices_that_each_go_on_from_a_checkpoint_are_no_crash_loop() -> None:
+def test_slices_that_continue_from_checkpoints_are_not_a_crash_loop() -> None:
     texts = [
         LOADED.format(iteration=10 * i)
         + START.format(stamp=f"{3 + i:02}:00:00")

@@ -204,7 +204,7 @@ def test_megatron_iteration_lines_win_over_lines_of_libraries() -> None:
     assert log.problems == ()
 
 
-def test_bars_without_losses_are_no_steps() -> None:
+def test_bars_without_losses_are_not_steps() -> None:
     bars = "".join(f"\r{n}%|    | {n}/100 [00:{n:02d}<01:00,  1.00s/it]" for n in range(1, 60))
     assert parse_text(bars).n == 0
     assert parse_text("{'loss': 2.5, 'learning_rate': 1e-05, 'epoch': 0.1}\n").n == 0
@@ -238,7 +238,7 @@ def test_lightning_ends_normally_at_its_limit() -> None:
         assert (column(log, "iteration"), outcome_of(log)[0]) == (list(range(2, 40)), outcome), end
 
 
-def test_running_means_are_said_and_are_no_fair_sample() -> None:
+def test_running_means_are_reported_and_are_not_a_fair_sample() -> None:
     with_means = [
         text for text, *_ in CASES if RUNNING_MEANS in {problem.kind for problem in parse_text(text).problems}
     ]

@@ -39,7 +39,7 @@ def test_a_printed_throughput_is_not_replaced() -> None:
     assert column(parse_text(line + step(1.0, 400.0)), "tflops_per_gpu") == [500.5]
 
 
-def test_step_lines_alone_are_counted_and_that_is_said() -> None:
+def test_step_lines_alone_are_counted_with_a_remark() -> None:
     # Megatron-Bridge on 64 GB200, with its author's comments
     log = parse_text(
         "Step Time : 125.37s GPU utilization: 20.9MODEL_TFLOP/s/GPU    # iter 1, JIT warmup\n"

@@ -480,7 +480,7 @@ def test_an_attention_without_a_formula_is_named() -> None:
     assert reading.missing == ("a FLOPs formula for dsa attention",)
 
 
-def test_unset_means_what_the_trainer_takes() -> None:
+def test_unset_means_the_default_of_the_trainer() -> None:
     shape = read_shape(QWEN3_30B | {"num_query_groups": None, "kv_channels": None, "num_experts": None,
                                     "ffn_hidden_size": 8192}).shape  # fmt: skip
     assert shape is not None

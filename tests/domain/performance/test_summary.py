@@ -155,7 +155,7 @@ def test_an_absurd_number_of_layers_is_refused_before_they_are_listed() -> None:
     (1200.0, "H100", "MFU is left out: 1200 TFLOP/s/GPU exceeds the peak of a H100 in BF16 (989). One of `gpu`, "
      "`precision` and `gpus` is wrong, or `gbs`, `seq_len` or the model's shape."),
 ])  # fmt: skip
-def test_more_than_the_peak_is_no_mfu(printed: float, gpu: str, words: str) -> None:
+def test_more_than_the_peak_is_not_an_mfu(printed: float, gpu: str, words: str) -> None:
     stated: dict[str, Value] = {"precision": "bf16"}
     log = make_log(TIMES, stated=stated, columns={"tflops_per_gpu": [printed] * 22})
     summary = summarise(log, make_metadata(PLACE | {"gpu": gpu}))
@@ -421,7 +421,7 @@ def test_golden_values_alone_are_a_run_with_the_same_step_times(index: int) -> N
     assert summary.contract["num_experts"].value is not None or "num_experts" not in golden.stated
 
 
-def test_a_projects_defaults_fill_what_nobody_states() -> None:
+def test_project_defaults_fill_unstated_fields() -> None:
     log = make_log([100.0] * 10, stated=OVERLAP_CASE | {"gpus": 8})
     defaults: dict[str, Value] = {"gpu": "H100", "cluster": "eos", "gbs": 1, "nonsense": 1, "cp": "many"}
     summary = summarise(log, make_metadata({"cluster": "csw"}), project_defaults=defaults)
@@ -654,7 +654,7 @@ def test_losses_that_are_not_finite(columns: dict[str, list[float]], finite: boo
     assert health["outcome"] == outcome
 
 
-def test_a_cut_last_line_is_no_lost_loss() -> None:
+def test_a_cut_last_line_is_not_a_lost_loss() -> None:
     log = make_log([100.0] * 4, columns={"lm_loss": [3.0, 2.0, 1.0, NAN]}, total_iterations=9, truncated=True)
     health = read_health(log)
     assert health["loss_finite"] is True

@@ -369,7 +369,7 @@ def test_f14_a_sequence_that_2_x_cp_does_not_divide() -> None:
     assert "2 x CP = 8" in violation.text
 
 
-def test_f04_expert_overlap_without_vpp_is_no_violation_of_the_layout() -> None:
+def test_f04_expert_overlap_without_vpp_is_not_a_violation_of_the_layout() -> None:
     assert not broken(EXPERTS_64, gpus=64, num_experts=128, tp=1, cp=1, pp=4, vpp=1, ep=16, etp=1)
 
 

@@ -215,7 +215,7 @@ def test_a_gap_is_attributed_to_the_event_that_its_stream_waited_for(producer: s
     assert profile["facts"]["dependency_trace"] is True
 
 
-def test_without_records_nothing_is_said_of_dependencies() -> None:
+def test_without_records_dependencies_are_not_mentioned() -> None:
     profile = document(kineto(COMMUNICATION, with_waits=False))
     assert profile["quality"]["dependencies"] is None
     assert profile["facts"]["dependency_trace"] is False

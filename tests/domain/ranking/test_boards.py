@@ -577,7 +577,7 @@ def test_dispatchers_on_other_code_are_listed_outside_the_board() -> None:
     assert "6 days" in board.sentence
 
 
-def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
+def test_a_leader_keeps_its_wins_on_older_code() -> None:
     runs = [
         *nights("hybridep", [*FAST, *SLOW]),
         *nights("alltoall", [23_600.0] * 2),
@@ -588,7 +588,7 @@ def test_a_leader_stays_one_over_who_it_beat_on_older_code() -> None:
     assert (board.reading, board.leaders) == ("leader", ("hybridep",))
 
 
-def test_two_that_never_ran_the_same_code_are_no_ranking() -> None:
+def test_two_that_never_ran_the_same_code_are_not_ranking() -> None:
     runs = [make_run("ab", "alltoall", 23_615, hour=24 * 2), *nights("hybridep", [*SLOW, *FAST], first=3)]
     # Alltoall ran before the slow nights. Whether on their code or the earlier code is unknown, so it counts to their
     # side.

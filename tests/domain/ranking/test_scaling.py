@@ -156,7 +156,7 @@ def days_of(gpus: int, times: dict[int, float], **fields: Any) -> tuple[ScalingR
 REGRESSED = {day: 20_000.0 if day < 7 else 24_000.0 for day in range(1, 13)}
 
 
-def test_a_change_of_the_code_is_no_scaling() -> None:
+def test_a_change_of_the_code_is_not_scaling() -> None:
     """16 GPUs became slower on day 7; 32 were measured before: 98 % on the same days, and never 118 %."""
     few, many = days_of(16, REGRESSED), days_of(32, {1: 20_400.0, 2: 20_400.0, 3: 20_400.0})
     (series,) = scaling_series([*few, *many])

@@ -145,7 +145,7 @@ def test_the_first_ranking_is_made_by_the_run_that_completes_the_pair() -> None:
     assert (head.run, head.because) == ("135", "Run 135 was added.")
 
 
-def test_a_run_that_was_known_counts_again_and_does_not_come_in() -> None:
+def test_a_known_run_that_counts_again_is_not_called_new() -> None:
     head = explanation(SLOW, [*SLOW, *FAST], newest="137")
     assert (head.run, head.because) == ("136", "Runs 135 and 136 count again.")
     head = explanation(SLOW, [*SLOW, *FAST], newest="135")

@@ -296,7 +296,7 @@ def test_a_team_s_own_reference_is_read_and_labelled() -> None:
         ({"speed": 3}, "speed"),
     ],
 )
-def test_what_is_wrong_is_told_by_field(change: dict[str, Any], field: str) -> None:
+def test_problems_are_reported_by_field(change: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidReference) as caught:
         read_reference(VALID | change)
     assert list(caught.value.fields) == [field]

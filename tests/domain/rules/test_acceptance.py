@@ -176,7 +176,7 @@ def test_the_cases_are_all_here() -> None:
     assert sorted(cases()) == sorted(CASES)
 
 
-def test_a_gain_of_ones_own_comes_before_every_prior_where_all_facts_of_a_run_are_known() -> None:
+def test_a_measured_gain_precedes_every_prior_if_all_facts_of_a_run_are_known() -> None:
     ran = {"nodes": 2, "gpus_per_node": 8, "tp": 1, "cp": 1, "etp": 1, "seq_len": 4096, "mbs": 1, "gpus": 16}
     measured = {"exposed_comm_frac": 0.3, "fits": True, "steps_done": 50, "window": 10, "step_s": 36.0}
     facts = facts_of_case(cases()["F03-isolate-ep-overlap"]) | ran | measured

@@ -57,12 +57,12 @@ def test_all_errors_are_returned_together() -> None:
     assert len(str(error.value).splitlines()) == 2
 
 
-def test_a_rule_stands_once() -> None:
+def test_each_rule_is_listed_once() -> None:
     with pytest.raises(RuleError, match=r"is already defined in more\.yaml"):
         load_texts({"more": GOOD, "scale": GOOD}, SOURCES)
 
 
-def test_a_file_that_is_no_yaml_is_named() -> None:
+def test_a_file_that_is_not_yaml_is_named() -> None:
     with pytest.raises(RuleError, match=r"scale\.yaml:2: is not valid YAML"):
         scale_book("- id: [\n")
 
@@ -122,7 +122,7 @@ def test_a_good_rule_has_no_mistakes() -> None:
         (("examples: {fires: {vpp: 2", "examples: {fires: {vppp: 2"), "vppp is not a known fact"),
     ],
 )
-def test_each_mistake_is_said(change: tuple[str, str], message: str) -> None:
+def test_each_mistake_is_reported(change: tuple[str, str], message: str) -> None:
     text = GOOD.replace(*change)
 
     assert text != GOOD
@@ -447,7 +447,7 @@ def test_nothing_is_retuned_without_a_profile_but_the_bring_up_goes_on() -> None
     assert retune == ["disp-alltoall-first"]
 
 
-def test_memory_that_suffices_asks_for_no_recomputation() -> None:
+def test_sufficient_memory_needs_no_recomputation() -> None:
     facts = {**BASE, "oom": False, "mem_alloc_peak_gb": 40.0, "recompute_granularity": "none"}
 
     suggested = order(evaluate(facts, built_in_rules()))

@@ -310,7 +310,7 @@ def test_modules_are_read_back_together_with_their_switch() -> None:
     assert read_value("recompute_modules", stated["recompute_modules"].value) == ("mlp", "moe_act")
 
 
-def test_unset_means_that_the_flag_is_not_there() -> None:
+def test_unset_means_an_absent_flag() -> None:
     assert "--num-virtual-stages-per-pipeline-rank" in written("vpp", None).megatron_lm.without
     assert written("sp", False).megatron_lm.without == ("--sequence-parallel",)
     assert written("dispatcher", "alltoall").megatron_lm.without == (

@@ -176,7 +176,7 @@ def test_a_blocker_in_a_run_that_ran_is_in_doubt() -> None:
     assert evaluate({"cp": 2, "steps_done": 9}, rules).blockers[0].doubt.startswith("The run completed 9 iterations")
 
 
-def test_a_blocker_that_the_run_ran_in_spite_of_is_a_warning_and_holds_nothing_back() -> None:
+def test_a_blocker_that_a_run_completed_despite_is_a_warning_and_defers_nothing() -> None:
     rules = book(
         rule("a-tune", "tp > 1"),
         rule("c-blocked", "cp > 1", kind="blocker", phase="scale"),
@@ -210,7 +210,7 @@ def test_after_a_crash_neither_sizes_nor_a_profile_are_suggested() -> None:
     assert evaluation.suggestions[0].rule.id == "fit-crash"
 
 
-def test_only_what_somebody_could_act_upon_is_worth_asking() -> None:
+def test_only_actionable_facts_are_worth_requesting() -> None:
     rules = book(
         rule("a-tune", 'graph_impl == "none"'),
         rule("b-tune", "exposed_comm_frac > 0.2"),
@@ -440,7 +440,7 @@ def test_leaving_a_fact_out_makes_a_rule_ask_or_changes_nothing() -> None:
                             assert isinstance(without, Unknown) or without is answer, left_out
 
 
-def test_names_in_texts_and_bound_names_are_no_facts() -> None:
+def test_names_in_texts_and_bound_names_are_not_facts() -> None:
     expression = compile_expression('recompute_modules.exists(m, m == "env.moe") && env.USE_MNNVL != "tp"')
 
     assert expression.names == ("recompute_modules", "env.USE_MNNVL")
@@ -497,7 +497,7 @@ def test_a_blocker_blocks_its_phase_and_retuning() -> None:
     )
 
 
-def test_a_blocker_that_the_run_ran_in_spite_of_blocks_nothing() -> None:
+def test_a_blocker_that_a_run_completed_despite_blocks_nothing() -> None:
     progress = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
 
     assert (progress.step("scale").state, progress.step("retune").state) == ("done", "open")

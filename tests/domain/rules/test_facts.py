@@ -85,7 +85,7 @@ def test_what_metadata_state_is_known_and_the_rest_is_not() -> None:
     assert "etp_unset" not in facts
 
 
-def test_a_knob_that_is_not_in_use_is_known_as_it_was_asked_for() -> None:
+def test_an_unused_knob_keeps_its_requested_value() -> None:
     by_name = facts_of(stated(dispatcher_type="alltoall", flex_backend="deepep"))
     by_flags = facts_of(stated(launch_args="--moe-token-dispatcher-type alltoall --moe-flex-dispatcher-backend deepep"))
 
@@ -240,7 +240,7 @@ FULL = {
 """First suggestion of real full logs, as uploaded without metadata."""
 
 
-def test_a_contract_is_asked_for_first_only_where_the_log_says_little() -> None:
+def test_the_contract_is_requested_first_only_if_the_log_shows_little() -> None:
     folder = shared_folder("corpus") / "logs" / "real-full"
     for name, first in FULL.items():
         log = parse_log([(folder / name).read_bytes()])
@@ -284,7 +284,7 @@ def test_a_low_share_of_the_peak_takes_the_profile_out_of_what_suits_every_run()
     assert tiers == {90.0: "workflow", 300.0: "other"}
 
 
-def test_an_unknown_gpu_is_asked_for_and_hides_nothing_else() -> None:
+def test_an_unknown_gpu_is_requested_and_hides_nothing_else() -> None:
     facts = {"steps_done": 50, "window": 20, "unknown_fields": 4, "unknown_names": "gpu", "data_mode": "mock"}
     evaluation = evaluate({**facts, "step_s": 15.0, "routing_mode": "dropless"}, built_in_rules())
     offered = [item.rule.id for item in evaluation.suggestions]
@@ -383,7 +383,7 @@ def test_a_value_is_read_by_its_kind(name: str, raw: object, value: object) -> N
         ("oom_phase", "x" * 600, "at most 500"),
     ],
 )
-def test_what_is_wrong_is_said(name: str, raw: object, message: str) -> None:
+def test_problems_are_reported(name: str, raw: object, message: str) -> None:
     accepted, (error,) = read_facts({name: raw}, "facts")
     assert (accepted, error.field) == ({}, f"facts.{name}")
     assert message in error.message

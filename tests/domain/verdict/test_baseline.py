@@ -63,7 +63,7 @@ def test_a_family_that_varies_more_keeps_more() -> None:
         (RunEstimate.from_steady_state("bad", None), "only 0 steady iterations, 5 are needed"),
     ],
 )
-def test_a_run_that_says_nothing_is_no_baseline(run: RunEstimate, why: str) -> None:
+def test_a_run_without_a_stated_branch_is_not_a_baseline(run: RunEstimate, why: str) -> None:
     baseline = select_baseline([*make_runs([0, 0.001]), run], VARIANCE)
     assert [r.run for r in baseline.used] == ["run 0", "run 1"]
     assert [(d.run, d.why) for d in baseline.dropped] == [("bad", why)]
@@ -131,7 +131,7 @@ CELLS = [
 
 
 @pytest.mark.parametrize(("columns", "ran"), CELLS)
-def test_configurations_of_one_commit_are_cells_and_no_baseline(
+def test_configurations_of_one_commit_are_cells_and_not_baselines(
     columns: dict[str, str], ran: list[tuple[str, str]]
 ) -> None:
     earlier = [make_record(f"{config} at {commit}", {"dispatcher": config}, commit=commit) for config, commit in ran]
@@ -143,7 +143,7 @@ def test_configurations_of_one_commit_are_cells_and_no_baseline(
 @pytest.mark.parametrize(
     "other", [{"outcome": "failed"}, {"purpose": "experiment"}, {"job": "another"}, {"quarantined": "bad node"}]
 )
-def test_a_failed_run_or_an_experiment_of_the_same_commit_is_no_cell(other: dict[str, str]) -> None:
+def test_a_failed_run_or_an_experiment_of_the_same_commit_is_not_a_cell(other: dict[str, str]) -> None:
     earlier = [make_record("a", {"tp": 4}, job="nightly"), make_record("b", {"tp": 2}, commit="new", **other)]
     choice = choose_baseline(make_record(commit="new", job="nightly"), earlier, MAIN)
     assert (choice.kind, names(choice.runs)) == ("last_config", ["a"])
@@ -212,7 +212,7 @@ def test_a_pin_does_not_make_a_bad_run_good(bad: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"routing_mode": "forced-balance"}, {"data_mode": "mock"}, {"data_mode": ...}])
-def test_forced_balance_and_made_up_data_are_no_baseline_for_natural_routing(fields: dict[str, str]) -> None:
+def test_forced_balance_and_generated_data_are_not_baseline_for_natural_routing(fields: dict[str, str]) -> None:
     bench = make_record("bench", fields)
     assert choose_baseline(make_record(), [bench], MAIN).kind == "none"
     assert choose_baseline(bench, [make_record()], MAIN).kind == "none"
@@ -356,7 +356,7 @@ def test_losses_are_compared_over_iterations_that_all_runs_have() -> None:
     assert shared_losses([silent]) == [None]
 
 
-def test_one_or_two_runs_that_stand_out_are_no_baseline_until_a_third_confirms_them() -> None:
+def test_one_or_two_runs_that_stand_out_are_not_baseline_until_a_third_confirms_them() -> None:
     usual = [make_record(f"usual {i}", slower=i % 3 * 0.001) for i in range(14)]
     slow = [make_record(f"slow {i}", slower=0.08 + i % 2 * 0.001) for i in range(3)]
     for many in (1, 2):
@@ -469,7 +469,7 @@ def test_three_runs_with_more_memory_are_a_level() -> None:
     assert judge([make_run("next", peak_memory_bytes=66.0 * GIB)], [*baseline, *level], FAMILY).decision != "regression"
 
 
-def test_a_run_with_a_worse_loss_is_no_reference() -> None:
+def test_a_run_with_a_worse_loss_is_not_a_reference() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
     verdict = judge([make_run("next", loss=2.0)], [*baseline, make_run("bad", loss=2.4)], FAMILY)
     assert "bad" not in verdict.baseline_used
@@ -482,7 +482,7 @@ def test_a_loss_far_below_its_reference_warns() -> None:
     assert any("40.0 % lower" in note for note in verdict.notes)
 
 
-def test_a_run_that_skipped_steps_says_so_and_is_no_improvement() -> None:
+def test_a_run_that_skipped_steps_is_marked_and_not_an_improvement() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)])
     verdict = judge([make_run("fast", -0.2, skipped_share=0.04)], baseline, FAMILY)
     assert verdict.decision == "inconclusive"
@@ -491,7 +491,7 @@ def test_a_run_that_skipped_steps_says_so_and_is_no_improvement() -> None:
     assert judge([make_run("fast", -0.2, skipped_share=0.04)], skipping, FAMILY).decision == "improvement"
 
 
-def test_a_run_that_skipped_many_steps_is_no_reference() -> None:
+def test_a_run_that_skipped_many_steps_is_not_a_reference() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)])
     verdict = judge([make_run("next")], [*baseline, make_run("skips", skipped_share=0.5)], FAMILY)
     assert "skips" not in verdict.baseline_used

@@ -48,7 +48,7 @@ def test_a_commit_within_the_noise_is_measured_again_and_one_that_fails_is_avoid
     assert (stuck.next, stuck.first_bad, len(stuck.left)) == ("", "", 32)
 
 
-def test_a_second_change_is_said_and_the_first_one_searched() -> None:
+def test_a_second_change_is_reported_and_the_first_one_searched() -> None:
     launches = [*ends(), launch(3, 8, bad_from=4), launch(4, 20, bad_from=30)]
     search = bisect(COMMITS, launches, SPREAD**2)
     assert (search.is_mixed, search.left[-1]) == (True, COMMITS[8])

@@ -141,7 +141,7 @@ def test_differences_are_grouped_by_axis_and_versions_are_outside_the_keys() -> 
 
 
 @pytest.mark.parametrize(("a", "b"), [("", "0f3c2a9d"), ("0f3c2a9d", "0f3c2a9dffff"), ("same", "same")])
-def test_a_commit_that_is_unknown_or_shortened_is_no_difference(a: str, b: str) -> None:
+def test_a_commit_that_is_unknown_or_shortened_is_not_a_difference(a: str, b: str) -> None:
     assert compare_contracts(make_record("a", commit=a), make_record("b", commit=b)).beside == ()
 
 
@@ -205,7 +205,7 @@ def test_the_members_that_differ_are_those_by_which_the_keys_differ(a: RunRecord
 
 @given(records("a"), records("b"))
 @settings(deadline=None)
-def test_nothing_is_attributed_to_a_field_that_somebody_left_unknown(a: RunRecord, b: RunRecord) -> None:
+def test_nothing_is_attributed_to_a_field_that_is_unknown_on_a_side(a: RunRecord, b: RunRecord) -> None:
     comparison = compare_contracts(a, b)
     uncertain = [difference for difference in (*comparison.stack, *comparison.knobs) if not difference.is_certain]
     assert {difference.to_supply for difference in uncertain} <= set(comparison.unknown)

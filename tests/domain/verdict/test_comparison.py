@@ -62,7 +62,7 @@ def of(run: RunRecord, **changes: object) -> RunRecord:
         ({"ep_overlap": ...}, 0.2, "side_by_side", "a", None),
     ],
 )
-def test_the_contract_decides_what_may_be_said(
+def test_the_contract_decides_what_may_be_concluded(
     fields: Fields, slower: float, kind: str, winner: str, attributed_to: str | None
 ) -> None:
     comparison = compared(record("1"), record("2", fields, slower=slower))
@@ -176,7 +176,7 @@ def test_a_set_is_compared_as_far_as_is_honest(
     assert not (comparison.winner and not measured)
 
 
-def test_nothing_differs_is_said_with_what_no_key_holds() -> None:
+def test_equal_contracts_still_name_differences_outside_the_keys() -> None:
     comparison = compared(record("1"), record("2", commit="77aa01bc"))
     assert comparison.comparability.kind == "verdict"
     assert "commit (0f3c2a9d -> 77aa01bc)" in comparison_text(comparison).differs

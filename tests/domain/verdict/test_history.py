@@ -105,7 +105,7 @@ def test_change_points(levels: list[tuple[int, float]], runs: list[int]) -> None
     assert [point.run for point in find_changes(history(1, *levels), FAMILY).change_points] == runs
 
 
-def test_one_slow_run_at_the_end_is_no_level() -> None:
+def test_one_slow_run_at_the_end_is_not_a_level() -> None:
     histories = [history(seed, (20, 6.0), (1, 6.1)) for seed in range(200)]
     assert sum(bool(find_changes(y, FAMILY).change_points) for y in histories) <= 4  # with edges repeated: 180
 
@@ -247,7 +247,7 @@ def test_noise_does_not_reopen() -> None:
         ([(12, 6.0), (5, 6.1), (5, 6.0)], 17, "fixed"),
     ],
 )
-def test_what_somebody_holds_to_be_fixed_is_reopened_by_later_runs_only(
+def test_a_regression_marked_fixed_is_reopened_by_later_runs_only(
     parts: list[tuple[int, float]], stated_fixed_at: int, state: str
 ) -> None:
     assert follow_up(OPENED, find_changes(levels(*parts), FAMILY), stated_fixed_at).state == state

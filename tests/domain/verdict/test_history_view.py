@@ -77,7 +77,7 @@ def test_each_configuration_has_its_own_levels() -> None:
     assert sorted(first.runs + second.runs) == list(range(34))
 
 
-def test_a_configuration_of_which_no_run_counts_has_no_level() -> None:
+def test_a_configuration_without_counted_runs_has_no_level() -> None:
     runs = [replace(run, short=True) for run in history((3, 400))]
     (configuration,) = configurations(runs, eligibilities(runs))
     assert (configuration.levels, configuration.changes, configuration.now) == ((), (), None)

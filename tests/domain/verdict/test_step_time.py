@@ -283,7 +283,7 @@ def test_equal_variances_give_the_firmest_prior() -> None:
     assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + PSI_10) / 10)
 
 
-def test_moderate_spread_gives_the_degrees_of_freedom_whose_trigamma_it_is() -> None:
+def test_moderate_spread_gives_the_degrees_of_freedom_with_that_trigamma() -> None:
     # f = 2: trigamma(1) = pi^2 / 6. Choose e = -a, -a, 0, a, a with variance a^2 = pi^2 / 6 + trigamma(2).
     a = math.sqrt(math.pi**2 / 6 + math.pi**2 / 6 - 1)
     sds = [0.006 * math.exp(step * a / 2) for step in (-1, -1, 0, 1, 1)]
@@ -293,7 +293,7 @@ def test_moderate_spread_gives_the_degrees_of_freedom_whose_trigamma_it_is() -> 
     assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + (1 - EULER)) / 2)
 
 
-def test_a_wild_spread_is_held_at_four_degrees_of_freedom() -> None:
+def test_a_wide_spread_keeps_at_least_four_degrees_of_freedom() -> None:
     assert family_prior([pair(sd) for sd in (1e-4, 1e-4, 0.003, 0.04, 0.04)]).degrees_of_freedom == 4
 
 
@@ -305,7 +305,7 @@ def test_a_clean_change_of_40_percent_is_decided_whatever_five_configurations_ta
         assert judge(make_runs([math.log(1.4)]), baseline, prior).decision == "regression"
 
 
-def test_one_odd_run_does_not_widen_what_a_configuration_teaches() -> None:
+def test_one_outlier_does_not_widen_the_learned_variation() -> None:
     usual = (0.001 * np.random.default_rng(1).standard_normal(12)).tolist()
     clean, odd = sample_of(make_runs(usual)), sample_of(make_runs([*usual, 0.04]))
     assert clean is not None

@@ -78,7 +78,7 @@ def test_a_stack_that_differs_in_more_is_named_with_the_fields_and_not_measured(
     assert "1 near match" in sentence(upgrade)
 
 
-def test_a_knob_that_was_turned_as_well_is_no_contrast() -> None:
+def test_a_contrast_with_a_changed_knob_is_not_attributed() -> None:
     upgrade = report([config(OLD)], [config(NEW, {"dispatcher": "deepep"}, slower=0.1, first=50)])
     assert not upgrade.pairs
     assert [[difference.field for difference in near.differences] for near in upgrade.near] == [["dispatcher"]]
@@ -99,7 +99,7 @@ def test_only_the_current_level_of_either_side_counts() -> None:
     assert set(upgrade.pairs[0].measured.baseline_used) == {run.run for run in after.runs}
 
 
-def test_one_odd_run_on_the_new_side_is_no_part_of_it() -> None:
+def test_one_outlier_on_the_new_side_is_not_part_of_it() -> None:
     new = config(NEW, slower=0.05, first=50)
     odd = make_record("99", {"container": NEW}, slower=0.25)
     upgrade = report([config(OLD)], [ConfigRuns(odd, (*new.runs, odd))])

@@ -390,7 +390,7 @@ def test_throughput_falls_as_the_step_time_rises() -> None:
     assert tokens.decision == time.decision == "regression"
 
 
-def test_figures_of_other_work_a_step_are_not_judged() -> None:
+def test_figures_of_steps_with_different_work_are_not_judged() -> None:
     verdict = judge([run("new", 400)], [run("a", 400)])
     tokens = metric_changes(verdict, {"new": figures(400, 8e6), "a": figures(400, 4e6)})["tokens_per_s_per_gpu"]
     assert tokens is not None
@@ -532,7 +532,7 @@ def planned(*slower: float, baseline: int = 5, spread: float = 0.006) -> Verdict
     return assess(runs, earlier, prior=Prior(spread**2, 5, 8)).verdict
 
 
-def test_a_slow_launch_asks_for_one_that_confirms_it() -> None:
+def test_a_slow_launch_requests_one_rerun_to_confirm_it() -> None:
     first = planned(0.05)
     assert (first.decision, first.looks, reruns_wanted(first)) == ("regression", 1, 1)
     confirmed = planned(0.05, 0.048)
@@ -570,7 +570,7 @@ def test_the_certainty_is_corrected_for_every_look(looks: int, planned_looks: in
 
 
 @pytest.mark.parametrize(("needed", "wanted"), [(3, 3), (4, 0)])
-def test_more_than_three_reruns_are_not_asked_for(needed: int, wanted: int) -> None:
+def test_more_than_three_reruns_are_not_requested(needed: int, wanted: int) -> None:
     first = verdict(0.013)
     assert first.step_time is not None
     assert reruns_wanted(replace(first, step_time=replace(first.step_time, need_runs=needed))) == wanted
