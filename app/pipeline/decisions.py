@@ -35,7 +35,7 @@ ANY_BRANCH = "*"
 
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
-    """Take a run out of every baseline, level and ranking. Raises NotFound, InvalidChange."""
+    """Exclude a run from every baseline, segment and ranking. Raises NotFound, InvalidChange."""
     who, reason = checked(who, reason, needed=True)
     run = get_run(session, run_id)
     work_ids = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")

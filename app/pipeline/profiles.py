@@ -45,7 +45,7 @@ MAX_PROFILES = 50
 _RETRY_SECONDS = 1
 _PROGRESS_SECONDS = 1
 _READING_SHARE = 0.9
-"""Share of the progress that reading is; taking the figures is the rest."""
+"""Share of the progress for reading the files; computing the figures is the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class _Progress:
         self._size = size_bytes
 
     def report(self, share: float) -> None:
-        """Take which share of the current file was read."""
+        """Record the share of the current file that was read."""
         if time.monotonic() - self._written_at < _PROGRESS_SECONDS:
             return
         done = _READING_SHARE * (self._done + share * self._size) / self._total

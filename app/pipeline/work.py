@@ -545,7 +545,7 @@ class DeliveryClaim(Claim):
 
 
 class DeliveryQueue(WorkQueue):
-    """People also change this queue (pause, send now): those statements name the mapped class, whose rows are
+    """Users also change this queue (pause, send now): those statements name the mapped class, whose rows are
     filtered by the projects that the caller sees.
     """
 
@@ -646,7 +646,7 @@ class DeliveryQueue(WorkQueue):
         return True
 
     def given_up(self, session: Session, claim: DeliveryClaim, *, status: int | None, error: str) -> bool:
-        """Record the failure. The delivery stays in the log, where people can send it again."""
+        """Record the failure. The delivery stays in the log, where users can send it again."""
         return self.write(session, claim, work="", state="failed", lease_until=None, answer_status=status, error=error)
 
     def stop(self, session: Session, receiver_id: int) -> int:

@@ -159,7 +159,7 @@ class RunRow(SQLModel, table=True):
 
     `job` is the CI job or test that the upload, or a document in it, states (`RunFacts.is_of_job`).
 
-    `merge_base` is the commit at which the branch of a change left its target: later runs are no baseline.
+    `merge_base` is the commit at which the branch of a change left its target: later runs are not its baseline.
 
     `notes`: Markdown of users.
 

@@ -7,8 +7,8 @@ derive                 facts that follow from others
 expression             conditions: CEL, three-valued
 load, lint             files -> rules, and everything that can be wrong with them
 engine                 facts + rules -> what fires, what is silent, what asks
-rank, precedence       in which order suggestions stand, and which evidence counts
+rank, precedence       the order of suggestions, and which evidence counts
 change                 a rule's change as a diff against the run's own launch arguments
-journey                the six phases, and the wall that the evidence points at
+journey                the six phases, and the wall that the evidence points to
 run_facts              a run's contract and measurements -> facts
 """

@@ -73,7 +73,7 @@ def alarms_of(
 ) -> tuple[Alarm, ...]:
     """Return the alarms of a verdict, or of the contrast that replaces it after an upgrade; most verdicts have none.
 
-    `branch`: the run's branch when it is not the baseline branch. It then is part of the cause, except for commits and
+    `branch`: the run's branch when it is not the baseline branch. It is then part of the cause, except for commits and
     upgrades, which are the same on every branch.
     """
     if document.reference is not None:

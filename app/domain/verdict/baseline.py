@@ -35,7 +35,7 @@ class BaselineRules:
     """Project settings. `branch`: the baseline branch, None for any. `pinned`: the stack's golden runs.
 
     `branch_point`: history position at which a judged change left its target branch; `after_it`: later runs, whose code
-    the change does not contain. `is_named`: a user named the earlier runs as the baseline, so they are no cells.
+    the change does not contain. `is_named`: a user named the earlier runs as the baseline, so they are not cells.
     """
 
     branch: str | None = None
@@ -193,7 +193,7 @@ def _is_cell(run: RunFacts, newest: RunFacts, runs: Iterable[RunFacts]) -> bool:
     """Return whether `run` and `newest`, the run before it, are cells of a matrix: no commit changed one to the other.
 
     A commit changed the configuration if the commits differ and the job ran one configuration at each of them.
-    `runs`: those of the stack. An experiment is no cell: it is an A/B against whatever ran last.
+    `runs`: those of the stack. An experiment is not a cell: it is an A/B against whatever ran last.
     """
     if run.purpose == "experiment":
         return False

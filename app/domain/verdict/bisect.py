@@ -38,7 +38,7 @@ class MeasuredCommit:
 class Bisection:
     """The progress of a bisection. Commits are in order, oldest first.
 
-    `left`: commits that may have brought the change, the last of them measured as bad. `next`: the commit to measure;
+    `left`: commits that may have caused the change, the last of them measured as bad. `next`: the commit to measure;
     empty when one commit is left, or nothing more can be measured. `launches`: runs of a commit that decide it.
     `steps`: commits to measure until one is left. `is_mixed`: a good commit follows a bad one, so there is more
     than one change.
@@ -55,7 +55,7 @@ class Bisection:
 
     @property
     def first_bad(self) -> str:
-        """Return the commit that brought the change; empty while several are left."""
+        """Return the commit that caused the change; empty while several are left."""
         return self.left[0] if len(self.left) == 1 else ""
 
 

@@ -21,7 +21,7 @@ _ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
 AGREE = 0.75
-"""Share of the A/Bs that must have changed in the direction of the change; else their median is of no use."""
+"""Share of the A/Bs that must have changed in the direction of the change; else their median means nothing."""
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 
@@ -138,7 +138,7 @@ def rank_suspects(
 
 
 def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> bool:
-    """Return whether only stacks in which something supported changed, too, speak for a change of the code.
+    """Return whether the code is suspected only in stacks where a supported suspect changed as well.
 
     The code changes from run to run, so such stacks rather show the rarer change.
     """
