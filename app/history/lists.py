@@ -41,7 +41,7 @@ UNKNOWN = "unknown"
 
 MOST_STACKS = 500
 """Newest stacks that the list groups by workload; filters reach the older ones."""
-MOST_EARLIER = 3
+MOST_EARLIER = 2
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
 LEAST_RANGE = 0.12
 """Range that the trend of every row has at least, as a share of the step time, so that rows compare."""
@@ -117,31 +117,45 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class StackPage(ListPage[StackItem]):
-    """`is_cut`: it groups only the MOST_STACKS newest of the matching stacks."""
+    """`slow`: how many of all matching workloads have an active regression of step time.
 
+    `is_cut`: it groups only the MOST_STACKS newest of the matching stacks.
+    """
+
+    slow: int = field(default=0, kw_only=True)
     is_cut: bool = field(default=False, kw_only=True)
 
 
 def find_stacks(session: Session, query: StackQuery) -> StackPage:
-    """Return the newest stack of each matching workload, those with one run last.
+    """Return the newest stack of each matching workload: first those with comparable runs, last those with one run.
 
     A page past the end is empty, with the true total.
     """
     wanted = (
-        select_any(StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus, StackRow.runs)
+        select_any(
+            StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus, StackRow.runs,
+            StackRow.verdict,
+        )
         .where(*_conditions(session, query))
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
         .limit(MOST_STACKS)
-    )
+    )  # fmt: skip
     rows = session.execute(wanted).all()
     runs = {row.stack_key: row.runs for row in rows}
-    # A workload with one run has no trend.
-    groups = sorted(_by_workload(session, rows), key=lambda keys: sum(runs[key] for key in keys) < 2)
+    compared = {row.stack_key for row in rows if row.verdict not in ("", "no_baseline")}
+    groups = _by_workload(session, rows)
+    regressed = _regressed(session, [newest for newest, *_ in groups])
+    # Those with a trend have runs that were compared with each other.
+    groups.sort(
+        key=lambda keys: (
+            keys[0] not in regressed and compared.isdisjoint(keys),
+            sum(runs[key] for key in keys) < 2,
+        )
+    )
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
-    regressed = _regressed(session, list(others))
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
     items = tuple(
         replace(
@@ -154,7 +168,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
         for item in stacks_of(session, list(others))
     )
     is_cut = len(rows) == MOST_STACKS
-    return StackPage(items, page.total, page.page, page.page_size, is_cut=is_cut)
+    return StackPage(items, page.total, page.page, page.page_size, slow=len(regressed), is_cut=is_cut)
 
 
 def stack_options(session: Session) -> StackOptions:

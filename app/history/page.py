@@ -395,10 +395,18 @@ class HistoryPage:
         return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
 
     @property
-    def unseen_alarms(self) -> list[HistoryAlarm]:
-        """Return active regressions that no change point shows."""
+    def events(self) -> list[tuple[StackRun, ContainerStep | ChangeRow]]:
+        """Return the changes of container and the change points with their first runs, newest first."""
+        events: list[tuple[StackRun, ContainerStep | ChangeRow]] = [(row.run, row) for row in self.changes]
+        if len(self.steps) > 1:
+            events += [(self.history.runs[step.position], step) for step in self.steps]
+        return sorted(events, key=lambda event: (event[0].ordered_at, event[0].id), reverse=True)
+
+    @property
+    def unseen_alarms(self) -> dict[int, HistoryAlarm]:
+        """Return active regressions that no change point shows, by their slow run."""
         drawn = {row.regression_id for row in self.changes}
-        return [alarm for alarm in self.open_alarms if alarm.regression_id not in drawn]
+        return {alarm.run_id: alarm for alarm in self.open_alarms if alarm.regression_id not in drawn}
 
     @cached_property
     def configurations(self) -> tuple[ConfigurationRow, ...]:

@@ -165,7 +165,9 @@ def test_without_script_there_is_the_table(open_page: OpenPage, runs: list[int],
     page = open_page(address, script=False)
     unfold(page, "runs")
     expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(25)
-    expect(page.locator("#changes")).to_contain_text("slower in configuration A since")
+    expect(page.get_by_role("region", name="Changes").get_by_role("row", name="in configuration A")).to_contain_text(
+        "slower"
+    )
     page.get_by_label("From run", exact=True).fill(str(runs[-3]))
     page.get_by_role("button", name="Zoom").click()
     expect(page.get_by_role("region", name="Runs, newest first").locator("tbody tr")).to_have_count(3)
