@@ -70,13 +70,19 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Range of the baseline runs in the unit of the chart: lowest, centre, highest."""
+    """Step times of the baseline runs in the unit of the chart, sorted, and their centre."""
 
-    low: float
+    values: tuple[float, ...]
     value: float
-    high: float
-    runs: int
     label: str = "baseline"
+
+    @property
+    def low(self) -> float:
+        return min(self.values[0], self.value)
+
+    @property
+    def high(self) -> float:
+        return max(self.values[-1], self.value)
 
 
 def series_names(columns: Mapping[str, FloatArray]) -> tuple[str, ...]:
@@ -158,8 +164,7 @@ def baseline_band(
     if not step_times_ms or centre_ms is None:
         return None
     per_ms = 1e-3 if unit == "s" else 1.0
-    low, high = min(*step_times_ms, centre_ms), max(*step_times_ms, centre_ms)
-    return Band(per_ms * low, per_ms * centre_ms, per_ms * high, len(step_times_ms), label)
+    return Band(tuple(sorted(per_ms * ms for ms in step_times_ms)), per_ms * centre_ms, label)
 
 
 def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
@@ -250,6 +255,7 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, baseline: 
         "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
         "figure": [row | {"below": bool(band) and not is_slower} for row in figure],
         "baseline": [row | {"below": is_slower} for row in band],
+        "baseline_runs": _each_run(baseline, scale) if band else [],
         "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
     }
 
@@ -284,6 +290,7 @@ def _frame(alt: Any, x: Any, y: Any) -> Any:
 def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
     """Return the layers behind the points, each with the name of its dataset."""
     return [
+        ("baseline_runs", [_baseline_runs(alt)]),
         ("baseline", _baseline(alt)),
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
@@ -296,13 +303,17 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
 def _baseline(alt: Any) -> list[Any]:
     data = alt.NamedData("baseline")
     place = {"x": alt.X("first:Q"), "x2": "last:Q"}
-    band = alt.Chart(data).mark_rect(color=charts.BASELINE, opacity=charts.BAND_OPACITY, clip=True)
     rule = alt.Chart(data).mark_rule(color=charts.BASELINE, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
     return [
-        band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
         rule.encode(**place, y=alt.Y("value:Q")),
         _line_label(alt, data, charts.BASELINE),
     ]
+
+
+def _baseline_runs(alt: Any) -> Any:
+    # A tick per run: a range would not show that most of them are close together and one is not.
+    tick = alt.Chart(alt.NamedData("baseline_runs")).mark_rule(color=charts.BASELINE, strokeWidth=1.5)
+    return tick.encode(x=alt.value(alt.expr("width - 16")), x2=alt.value(alt.expr("width")), y=alt.Y("value:Q"))
 
 
 def _line_label(alt: Any, data: Any, colour: str) -> Any:
@@ -447,12 +458,17 @@ def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: 
 
 
 def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit: str) -> list[dict[str, Any]]:
-    """Return the band over the full width, cut to the axis; nothing where it lies beyond the axis."""
+    """Return the centre over the full width; nothing where it lies beyond the axis."""
     if band is None or not scale.low <= band.value <= scale.high:
         return []
-    low, high = max(band.low, scale.low), min(band.high, scale.high)
     label = step_time(band.value * (1000 if unit == "s" else 1))
-    return [{"first": first, "last": last, "value": band.value, "low": low, "high": high, "label": label}]
+    return [{"first": first, "last": last, "value": band.value, "label": label}]
+
+
+def _each_run(band: Band | None, scale: Scale) -> list[dict[str, Any]]:
+    """Return a mark for each of several baseline runs on the axis."""
+    values = band.values if band is not None and len(band.values) > 1 else ()
+    return [{"value": value} for value in values if scale.low <= value <= scale.high]
 
 
 def _shown_window(steady: SteadyState | None, low: int, high: int) -> tuple[int, int]:

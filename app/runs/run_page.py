@@ -1163,7 +1163,7 @@ class RunPage:
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:
-        """Return the range of the baseline runs, or of the experiment's other side, drawn behind the step times."""
+        """Return the baseline runs, or those of the experiment's other side, drawn behind the step times."""
         if self.shown_series != "step_time_ms":
             return None
         if (lead := self.experiment_lead) is not None:
