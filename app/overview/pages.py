@@ -100,7 +100,7 @@ def show_trend(request: Request, session: ReadSession, first: int = 0, last: int
     """
     filters = OverviewQuery.from_params(request.query_params)
     read = read_overview_trend(session, filters).zoomed(first, last)
-    spec = trend.trend_chart(read) if read.lines else None
+    spec = trend.trend_chart(read, trend.changed_knobs(session, read)) if read.lines else None
     return render(
         request,
         "overview/trend.html",

@@ -12,13 +12,16 @@ from typing import Any, ClassVar
 from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.resolve import workload
 from app.domain.naming import TitledStack, container_tag, short_names, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.text import shortened
+from app.domain.verdict.comparability import differing, marked
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.words import side_text
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, stored_contracts
 from app.storage.tables import (
@@ -46,9 +49,9 @@ _LANE, _NARROW_LANE, _NARROW, _LEAD = 230, 72, 560, 12
 of the part of the lane in which a stroke leads from a level to its label."""
 _LONGEST_NAME = 24
 """Characters of a name in the lane; the key and the table have all of it."""
-_FLAG_SHARE, _FLAG_LINE, _RELEASE_SHARE = 0.09, 14, 0.45
-"""Width of the number of a flag as a share of the period, and its height in pixels; on phones, the width of the name of
-a container."""
+_FLAG_SHARE, _FLAG_LINE, _NARROW_LETTERS = 0.09, 14, 28
+"""Width of the number of a flag as a share of the period, and its height in pixels; letters of a container's name that
+a phone has room for."""
 _WITHIN = 0.5
 """Percent from the reference up to which the throughput counts as equal."""
 _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
@@ -172,8 +175,6 @@ class Trend:
         If several projects are shown and the lines are of one, it begins `moe throughput:`.
         """
         compared = [line for line in self.lines if line.reference]
-        # Another configuration is not what became slower or faster.
-        compared = [line for line in compared if line.reconfigured is None] or compared
         if not compared:
             return ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
@@ -409,8 +410,23 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
 # --- The chart. Each line has its own hue, which its label and the key share.
 
 
-def trend_chart(trend: Trend) -> dict[str, Any]:
-    """Return the Vega-Lite specification; a click on a point opens its run, on a flag its regression."""
+def changed_knobs(session: Session, trend: Trend) -> dict[int, str]:
+    """Return what changed with the current configuration of each line, by its first run: `permute_fusion off`."""
+    pairs = [(line.reconfigured[0].id, line.reconfigured[1].id) for line in trend.lines if line.reconfigured]
+    contracts = stored_contracts(session, [run_id for pair in pairs for run_id in pair]) if pairs else {}
+    texts = {}
+    for before, after in pairs:
+        members = marked(list(differing(CONFIG_FIELDS, contracts[before], contracts[after])))
+        knobs = [f"{item.field} {side_text(item.field, item.b)}" for item in members if not item.follows]
+        texts[after] = knobs[0] if len(knobs) == 1 else f"{len(knobs)} knobs changed"
+    return texts
+
+
+def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
+    """Return the Vega-Lite specification; a click on a point opens its run, on a flag its regression.
+
+    `knobs`: what `changed_knobs` returns.
+    """
     points: list[dict[str, Any]] = []
     flags: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
@@ -436,7 +452,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
             before, after, percent = line.reconfigured
             changes.append(
                 {
-                    "at": _milliseconds(after), "shown": percent, "line": number, "text": "configuration changed",
+                    "at": _milliseconds(after), "shown": percent, "line": number, "text": knobs[after.id],
                     "href": f"/compare?a={before.id}&b={after.id}", "tip": f"#{before.id} → #{after.id}",
                 }
             )  # fmt: skip
@@ -456,7 +472,7 @@ def trend_chart(trend: Trend) -> dict[str, Any]:
     span = max(row["at"] for row in points) - min(row["at"] for row in points)
     _stack(flags, span * _FLAG_SHARE)
     for release, later in pairwise(marks):
-        if later["at"] - release["at"] < span * _RELEASE_SHARE:
+        if later["at"] - release["at"] < span * len(release["text"]) / _NARROW_LETTERS:
             release["narrow"] = ""
     data = {"levels": levels, "points": points, "labels": labels, "releases": marks, "flags": flags}
     data |= {"changes": changes, "current": current}
