@@ -332,6 +332,7 @@ def _render(
             "purpose": PURPOSES,
             "evidence": EVIDENCE_LEVELS,
             "outcome": OUTCOMES,
-            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS} | {"none": "not judged"},
+            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS}
+            | {"regression": "slower or regression", "none": "not judged"},
         },
     )

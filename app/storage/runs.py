@@ -509,7 +509,7 @@ class RunListItem:
     one, empty until the run is judged; its change is of step time. `quarantine`: the user's reason, else empty.
     `notes`: the beginning. `experiment_id`, `side`: the newest experiment of the run, and `baseline` or `candidate`.
     `ab`: the verdict compares configurations, so it opens no regression. `upgrade_pct`: the change by an upgrade, if
-    that is a regression.
+    that is a regression. `is_unopened`: slower, but not part of a regression, for example before a rerun confirms it.
     """
 
     id: int
@@ -540,6 +540,7 @@ class RunListItem:
     side: str = ""
     ab: bool = False
     upgrade_pct: float | None = None
+    is_unopened: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,6 +650,7 @@ def _list_item(row: Row[Any]) -> RunListItem:
         experiment_id=row.experiment_id, side=row.side or "",
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
         upgrade_pct=row.delta_pct if upgraded else None,
+        is_unopened=row.regression_id is None and row.verdict == "regression" and (row.verdict_delta_pct or 0) >= 1,
     )  # fmt: skip
 
 
