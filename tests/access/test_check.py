@@ -236,7 +236,7 @@ def project_of(teams: Teams) -> str:
     return str(runs[0]["project"])
 
 
-def test_a_token_brings_runs_into_its_own_project_and_need_not_name_it(teams: Teams) -> None:
+def test_a_token_uploads_into_its_own_project_without_naming_it(teams: Teams) -> None:
     client = teams.client("token:upload")
     assert upload(client)[0] == 202
     assert project_of(teams) == "alpha"
@@ -316,7 +316,7 @@ def words(text: str) -> str:
     return html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"\s+", " ", text)))
 
 
-def test_a_refusal_says_the_project_the_roles_and_whom_to_ask(teams: Teams) -> None:
+def test_a_refusal_names_the_project_the_roles_and_whom_to_ask(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         run, shown = make_run(session, project=OURS), make_run(session, project=PUBLIC)
         second = users.create_user(session, "ada o'neil", by="test").id

@@ -27,14 +27,14 @@ def traced(name: str) -> Path:
     return corpus() / f"{name}.json.gz"
 
 
-def test_one_file_gives_one_object_with_the_values_of_its_sidecar() -> None:
+def test_one_file_yields_one_object_with_the_values_of_its_sidecar() -> None:
     answer = threewalls("profile", traced("ddp-a100-ns"), "--json")
     assert answer.code == 0
     assert differences(expected("ddp-a100-ns")["expected"], answer.document) == []
     assert answer.document["facts"]["launch_starved_frac"] == 0.792253
 
 
-def test_several_files_give_a_list_with_who_waits_for_whom() -> None:
+def test_several_files_yield_a_list_of_which_rank_waits_for_which() -> None:
     objects: list[Any] = threewalls(
         "profile", traced("megatron-tp2-rank0"), traced("megatron-tp2-rank1"), "--json"
     ).document
@@ -50,7 +50,7 @@ def test_a_compressed_export_is_recognised_by_content(tmp_path: Path) -> None:
     assert list(document["devices"]) == ["16777360:0", "16777361:1"]
 
 
-def test_an_archive_holds_several_ranks(tmp_path: Path) -> None:
+def test_an_archive_contains_several_ranks(tmp_path: Path) -> None:
     archive = tmp_path / "ranks.zip"
     with zipfile.ZipFile(archive, "w") as writer:
         for rank in range(4):

@@ -257,7 +257,7 @@ def checkout(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_clean_checkout_tells_a_slurm_job_its_commit(checkout: Path) -> None:
+def test_a_slurm_job_takes_its_commit_from_a_clean_checkout(checkout: Path) -> None:
     job = surrounding_job(SLURM, checkout)
     assert job is not None
     assert (job.branch, job.commit) == ("work", git(checkout, "rev-parse", "HEAD"))
@@ -271,7 +271,7 @@ def test_one_that_was_changed_does_not(checkout: Path) -> None:
     assert (job.branch, job.commit) == ("", "")
 
 
-def test_git_knows_when_the_commit_of_a_ci_job_was_made(checkout: Path) -> None:
+def test_git_dates_the_commit_of_a_ci_job(checkout: Path) -> None:
     env = {"JENKINS_URL": "https://ci.example.org", "GIT_COMMIT": git(checkout, "rev-parse", "HEAD")}
     job = surrounding_job(env, checkout)
     assert job is not None
@@ -281,7 +281,7 @@ def test_git_knows_when_the_commit_of_a_ci_job_was_made(checkout: Path) -> None:
     assert other.commit_time == ""
 
 
-def test_git_knows_where_a_change_left_its_target(checkout: Path) -> None:
+def test_git_finds_the_merge_base_of_a_change(checkout: Path) -> None:
     base = git(checkout, "rev-parse", "HEAD")
     for branch in ("work", "change"):
         git(checkout, "checkout", "-q", "-B", branch)
@@ -539,7 +539,7 @@ def test_an_unreachable_service_fails_only_jobs_that_wait_and_the_log_is_kept(se
         assert forge.wrong == []
 
 
-def test_a_service_that_is_away_is_a_status_on_gitlab_and_the_log_an_artifact(server: Running, tmp_path: Path) -> None:
+def test_an_unreachable_service_is_a_status_on_gitlab_and_the_log_an_artifact(server: Running, tmp_path: Path) -> None:
     logs(tmp_path, "a.log")
     with running_gitlab() as forge, answering(REFUSED) as nowhere:
         job = gitlab_job(server, forge.base, OWN) | {"THREEWALLS_URL": nowhere.url}

@@ -88,7 +88,7 @@ def test_a_verdict_that_is_not_there_is_not_green() -> None:
     assert exit_code_of({"exit_code": 5}) == 5
 
 
-def test_a_report_for_a_terminal_holds_no_escape_sequence() -> None:
+def test_a_report_for_a_terminal_contains_no_escape_sequence() -> None:
     row = {"figure": "step time", "baseline": "400 ms", "candidate": "440 ms", "change": "10 % slower", "decision": "x"}
     report = {
         "headline": "regression\x1b[2J: step time", "baseline": "baseline: 12 runs", "moved": [row],
@@ -416,7 +416,7 @@ def test_names_that_are_not_text_and_pipes_are_uploaded(server: Running, tmp_pat
     }  # fmt: skip
 
 
-def test_a_log_that_holds_nothing_is_3_and_metadata_are_2(
+def test_an_empty_log_exits_with_3_and_invalid_metadata_with_2(
     server: Running, call: Called, log: str, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.log").touch()
@@ -467,7 +467,7 @@ def test_a_project_with_another_default_branch_gets_the_reason_and_the_setting(
     assert "baseline_branch" in page
 
 
-def test_a_run_for_which_there_is_not_a_room_does_not_begin(
+def test_a_run_without_enough_disk_space_does_not_begin(
     server: Running, call: Called, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE_BYTES", 4096)
@@ -512,7 +512,7 @@ def test_a_cut_file_in_pieces_keeps_its_warning_and_many_files_go(
     assert any("a.log is gzip" in warning for warning in run["warnings"]), run["warnings"]
 
 
-def test_a_run_of_another_service_is_not_taken_for_one_of_this(server: Running, call: Called, log: str) -> None:
+def test_a_run_of_another_service_is_not_mistaken_for_a_local_run(server: Running, call: Called, log: str) -> None:
     run_id = call(server.address, "upload", log, "--project", "client-own", "--wait", "--json").document["id"]
     port = server.address.rpartition(":")[2]
     for base in ("http://other.example.org", f"http://localhost:{port}", f"{server.address}/elsewhere"):

@@ -140,7 +140,7 @@ def test_while_the_service_takes_nothing_the_file_keeps_everything(
     assert [(file.name, file.path, file.in_pieces) for file in rest.files] == [("train.log", log, True)]
 
 
-def test_a_tail_reads_on_in_the_file_that_was_moved_away_before_the_next(tmp_path: Path) -> None:
+def test_a_tail_finishes_the_rotated_file_before_the_next(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     tail = Tail(log)
     assert (tail.read(10), tail.is_over(), tail.identity) == (b"", False, "")

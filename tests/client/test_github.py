@@ -192,7 +192,7 @@ def test_the_comment_of_another_user_sets_no_label_and_a_fork_may_not(forge: Git
         github.post_label(api, place(forge, FORK), message([judged(43)]), LABEL)
 
 
-def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -> None:
+def test_a_check_has_three_states_and_is_updated(forge: GitHub) -> None:
     key = judged().key
     for run, conclusion in ((judged(41), "failure"), (undecided(42, key), "neutral"), (fine(43, key), "success")):
         check(forge, run)
@@ -203,7 +203,7 @@ def test_a_check_has_the_three_states_and_is_brought_up_to_date(forge: GitHub) -
     assert shown["output"]["summary"] == fine(43).markdown
 
 
-def test_where_the_job_knows_only_the_change_its_head_gets_the_check(forge: GitHub) -> None:
+def test_if_the_job_names_only_the_change_its_head_gets_the_check(forge: GitHub) -> None:
     with asking(forge) as api:
         github.post_check(api, replace(place(forge), sha=""), message([judged(41)]))
     assert [item["head_sha"] for item in forge.checks] == [HEAD]

@@ -88,7 +88,7 @@ def test_a_status_is_of_the_pipeline_and_never_green_for_neutral(forge: GitLab, 
     assert [(entry["state"], entry["pipeline_id"]) for entry in forge.statuses.values()] == [(state, PIPELINE)]
 
 
-def test_a_version_that_knows_no_skipped_gets_canceled() -> None:
+def test_a_gitlab_version_without_skipped_receives_canceled() -> None:
     with running_gitlab(knows_skipped=False) as forge:
         name = message([undecided()]).name
         assert status(forge, undecided()) == f"status {name}: canceled"
@@ -130,7 +130,7 @@ def test_a_status_of_several_runs_says_which_is_the_newest(forge: GitLab) -> Non
     assert "the newer run 43" in status(forge, fine(42, judged().key))
 
 
-def test_a_status_that_gitlab_does_not_let_change_is_an_error_and_not_taken_for_ours(forge: GitLab) -> None:
+def test_a_status_that_gitlab_does_not_let_us_change_is_an_error(forge: GitLab) -> None:
     refused = Answer(400, {"message": "Cannot transition status via :succeed from :failed"})
     forge.faults.append(Fault("POST", "/statuses/", refused))
     with pytest.raises(ForgeError, match="Cannot transition"):

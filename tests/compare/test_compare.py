@@ -92,7 +92,7 @@ def test_different_tasks_are_shown_and_not_compared(client: TestClient, make: Ma
         ({}, {"status": "failed"}, "No winner: #2 failed"),
     ],
 )
-def test_the_sentence_says_why_there_is_not_a_winner(
+def test_the_sentence_explains_why_there_is_no_winner(
     client: TestClient, make: Make, fields: dict[str, Any], columns: dict[str, Any], says: str
 ) -> None:
     make()

@@ -193,7 +193,7 @@ def test_it_is_small(alone: Path) -> None:
 
 
 @pytest.mark.server
-def test_it_uploads_and_brings_the_verdict(alone: Path, server: Running, tmp_path: Path) -> None:
+def test_it_uploads_and_returns_the_verdict(alone: Path, server: Running, tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_bytes(training_log(step_time_ms=407))
     words = ("upload", str(log), "--project", "client-alone", "--set", "gpu=H100", "--wait", "--json")

@@ -80,7 +80,7 @@ def test_slack_blocks_escape_all_markup_from_outside() -> None:
     )
 
 
-def test_teams_gets_a_card_in_which_nothing_is_markdown_that_we_did_not_write() -> None:
+def test_teams_gets_a_card_without_markdown_from_user_input() -> None:
     body = json.loads(messages.teams_body(make_notification(HOSTILE, project="a_b*[c](d)"), LINK))
     attachment = body["attachments"][0]
     assert (body["type"], attachment["contentType"]) == ("message", "application/vnd.microsoft.card.adaptive")

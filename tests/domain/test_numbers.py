@@ -196,7 +196,7 @@ def test_unstated_values_are_unknown_or_omitted() -> None:
 # --- Templates of commit links: accepted forms; only the commit is inserted.
 
 
-def test_a_commit_is_quoted_where_its_placeholder_stands() -> None:
+def test_a_commit_is_quoted_at_its_placeholder() -> None:
     template = read_template(" https://github.com/org/repo/commit/{commit} ", COMMIT)
     assert commit_address(template, "0f3c2a9d") == "https://github.com/org/repo/commit/0f3c2a9d"
     assert commit_address(template, '"><b>/..') == "https://github.com/org/repo/commit/%22%3E%3Cb%3E%2F.."
@@ -211,7 +211,7 @@ def test_a_range_needs_two_commits() -> None:
     assert range_address(template, "", "b") == ""
 
 
-def test_a_stored_template_of_another_scheme_gives_no_link() -> None:
+def test_a_stored_template_with_another_scheme_yields_no_link() -> None:
     assert commit_address("javascript:alert('{commit}')", "a") == ""
 
 
@@ -300,7 +300,7 @@ def test_a_change_has_sign_percent_word_and_its_interval_in_the_direction_of_the
 @pytest.mark.parametrize(
     ("delta", "text"), [(3.42, "+3.4 %"), (-2.0, "−2.0 %"), (0.001, "0.00 %"), (-0.001, "0.00 %"), (-0.006, "−0.01 %")]
 )
-def test_without_a_word_the_sign_gives_the_direction_and_zero_has_none(delta: float, text: str) -> None:
+def test_without_a_word_the_sign_sets_the_direction_and_zero_has_none(delta: float, text: str) -> None:
     assert signed(delta) == text.replace(" %", f"{THIN}%")
 
 
@@ -317,7 +317,7 @@ def test_no_sign_contradicts_its_word(delta: float, below: float, above: float) 
 @pytest.mark.parametrize(
     ("hours", "text"), [(0.02, "under 0.1"), (0.44, "0.4"), (2.64, "2.6"), (41.3, "41"), (1180.0, "1,180")]
 )
-def test_a_cost_is_no_more_exact_than_an_estimate(hours: float, text: str) -> None:
+def test_a_cost_is_rounded_like_an_estimate(hours: float, text: str) -> None:
     assert gpu_hours(hours) == text
 
 

@@ -230,7 +230,7 @@ def test_an_older_version_is_rejected_and_a_newer_one_accepted(settings: Setting
     engine.dispose()
 
 
-def test_a_database_that_is_away_is_named_without_its_password() -> None:
+def test_an_unreachable_database_is_named_without_its_password() -> None:
     away = Settings(database_url=f"postgresql+psycopg://threewalls:hidden@127.0.0.1:{free_port()}/threewalls")
     with pytest.raises(Unavailable, match=r"@127\.0\.0\.1:\d+/threewalls does not answer: .*refused") as refused:
         require_migrated(away)

@@ -63,7 +63,7 @@ def test_uploads_with_the_tag_join_and_the_state_follows(engine: Engine, planned
     assert done.counted == {"baseline": 2, "candidate": 2}
 
 
-def test_uploads_without_the_tag_join_by_what_they_are(engine: Engine, planned: int) -> None:
+def test_uploads_without_the_tag_join_by_configuration(engine: Engine, planned: int) -> None:
     (fast,) = add_runs(engine, "", [25_000.0], fields={"ep_overlap": True}, side="")
     (usual,) = add_runs(engine, "", [31_300.0], side="")
     (other,) = add_runs(engine, "", [31_300.0], fields={"dispatcher": "deepep"}, side="")

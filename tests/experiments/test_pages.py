@@ -77,7 +77,7 @@ def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client
         assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(hours)], path
 
 
-def test_a_form_without_a_name_comes_back_with_what_was_typed(client: TestClient, baseline: int) -> None:
+def test_a_form_without_a_name_keeps_its_input(client: TestClient, baseline: int) -> None:
     answer = client.post(f"/runs/{baseline}/experiments", data={"rule": "eo-enable", "runs_each": "3"})
     assert answer.status_code == 422
     assert 'aria-invalid="true"' in answer.text

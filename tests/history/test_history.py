@@ -136,7 +136,7 @@ def test_htmx_gets_the_part_and_everyone_else_the_page(client: TestClient, engin
     assert client.get(f"{address}/chart").text.startswith("<!doctype html>")
 
 
-def test_the_chart_holds_runs_levels_and_changes(client: TestClient, engine: Engine, moved: list[int]) -> None:
+def test_the_chart_shows_runs_levels_and_changes(client: TestClient, engine: Engine, moved: list[int]) -> None:
     with transaction(engine) as session:
         short, bad = session.get_one(RunRow, moved[4]), session.get_one(RunRow, moved[5])
         short.short, bad.quarantine = True, "a slow node"
@@ -438,7 +438,7 @@ def test_a_run_of_an_experiment_never_becomes_the_golden_run(
         ({"run": "1", "author": "Ada", "note": "n" * 1001}, "at most 1,000 characters"),
     ],
 )
-def test_a_refused_pin_keeps_what_was_typed(
+def test_a_rejected_pin_keeps_its_input(
     client: TestClient, engine: Engine, moved: list[int], form: dict[str, str], message: str
 ) -> None:
     answer = client.post(f"/history/{key_of(engine, moved[0])}/pin", data=form)
@@ -630,7 +630,7 @@ def test_a_list_that_means_nothing_is_refused(client: TestClient, query: str) ->
     assert f"<code>{query.partition('=')[0]}</code>" in answer.text
 
 
-def test_the_empty_list_gives_the_command_that_fills_it(client: TestClient) -> None:
+def test_the_empty_list_shows_the_command_that_fills_it(client: TestClient) -> None:
     assert "http://testserver/api/v1/runs" in client.get("/history").text
 
 

@@ -151,7 +151,7 @@ def test_more_memory_is_stated_with_the_gain(client: TestClient, stacks: dict[st
     assert "requested, not active" in page
 
 
-def test_by_memory_the_order_turns_and_says_so(client: TestClient, stacks: dict[str, str]) -> None:
+def test_ranking_by_memory_reverses_the_order(client: TestClient, stacks: dict[str, str]) -> None:
     by_speed, by_memory = (of_stack(client, stacks["leader"], **more) for more in ({}, {"rank": "memory_headroom"}))
     assert places(by_speed) == ["hybridep", "alltoall", "deepep"]
     assert places(by_memory) == ["alltoall", "hybridep", "deepep"]
@@ -517,7 +517,7 @@ def test_a_board_is_in_the_order_that_is_asked_for(client: TestClient, engine: E
     assert [row["dispatcher"] for row in rows if row["first_place"]] == ["alltoall", "hybridep"]
 
 
-def test_the_api_knows_the_filters_of_the_page(client: TestClient) -> None:
+def test_the_api_supports_the_filters_of_the_page(client: TestClient) -> None:
     (call,) = client.get("/openapi.json").json()["paths"]["/api/v1/leaderboards"].values()
     assert set(BoardQuery.names()) <= {parameter["name"] for parameter in call["parameters"]}
 

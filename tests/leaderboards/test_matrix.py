@@ -91,7 +91,7 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
 
 
-def test_a_single_ep_degree_offers_the_next_ones_that_the_gpus_allow(client: TestClient, session: Session) -> None:
+def test_a_single_ep_degree_offers_the_next_degrees_that_the_gpus_allow(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, {"ep": 16})
     fast = stack(session, 26_600.0, HYBRIDEP | {"ep": 16})
     page = client.get(f"{PAGE}/matrix").text.replace("&amp;", "&")

@@ -167,7 +167,7 @@ def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session
         assert_problem(client.get(f"{address}?hardware=tpu"), 404, "Available: a100, h100.")
 
 
-def test_the_page_holds_the_table_and_the_chart_follows(client: TestClient, session: Session) -> None:
+def test_the_page_contains_the_table_and_the_chart_loads_later(client: TestClient, session: Session) -> None:
     weak(session, 1.0, 0.98, 0.9)
     page = client.get("/scaling").text.replace(THIN, " ")
     assert re.search(r'<p class="answer">[^<]*weak 90.0 % at \d+ GPUs', page)

@@ -66,7 +66,7 @@ def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> N
     assert standings.about["seq_len"] == 4096
 
 
-def test_summaries_cover_all_stacks_and_not_only_the_shown_ones(session: Session) -> None:
+def test_summaries_cover_all_stacks_and_not_only_those_shown(session: Session) -> None:
     leaderboard = make_leaderboard(session)
     page = standings_of(session, *HERE, StandingsFilters(), 2, size=1)
     assert (len(page.items), page.total, page.pages) == (1, 4, 4)

@@ -214,7 +214,7 @@ def test_a_name_is_looked_up_once_and_called_at_the_address_that_was_checked(
         checked_addresses(target, NEAR)
 
 
-def test_one_private_address_among_public_ones_spoils_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_private_address_among_public_ones_rejects_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     places = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (place, 443)) for place in ("1.1.1.1", "10.0.0.1")]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
     with pytest.raises(RefusedError, match=r"10\.0\.0\.1"):
@@ -356,7 +356,7 @@ def test_a_mail_waits_for_its_server(engine: Engine, settings: Settings) -> None
         assert len(back.mails) == 1
 
 
-def test_a_server_that_speaks_no_tls_gets_no_mail(engine: Engine, settings: Settings) -> None:
+def test_no_mail_is_sent_to_a_server_without_tls(engine: Engine, settings: Settings) -> None:
     with mail_server() as server:
         mailing = settings.model_copy(update={"smtp_host": "127.0.0.1", "smtp_port": server.port})
         trial(engine, "a@example.com", "email")

@@ -173,9 +173,7 @@ def types_received(receiver: Receiver) -> list[str]:
     return [json.loads(item.body)["type"].partition(".")[2] for item in receiver.got]
 
 
-def test_waiting_deliveries_are_not_overtaken_by_later_ones(
-    engine: Engine, settings: Settings, receiver: Receiver
-) -> None:
+def test_waiting_deliveries_are_sent_before_later_ones(engine: Engine, settings: Settings, receiver: Receiver) -> None:
     receiver_id = listen(engine, receiver.address)
     receiver.answers = [500]
     put_all(engine, receiver_id, "fixed")

@@ -215,7 +215,7 @@ def test_a_receiver_is_added_and_its_secret_shown_once(client: TestClient) -> No
     assert "1 receiver gets notifications" in client.get(AT).text
 
 
-def test_a_form_that_is_wrong_keeps_what_was_typed(client: TestClient) -> None:
+def test_an_invalid_form_keeps_its_input(client: TestClient) -> None:
     answer = client.post(AT, data=FORM | {"target": "http://10.0.0.1/", "stacks": "zz"})
     assert answer.status_code == 422
     assert 'value="http://10.0.0.1/"' in answer.text

@@ -123,7 +123,7 @@ def test_a_run_is_kept_and_judged_later_when_judging_it_at_once_fails(
     engine.dispose()
 
 
-def test_a_stack_that_another_worker_holds_is_judged_by_its_queue(settings_of: list[Settings]) -> None:
+def test_a_stack_locked_by_another_worker_is_judged_by_its_queue(settings_of: list[Settings]) -> None:
     settings = settings_of[0]
     engine, log_files = make_engine(settings), LogFiles.from_settings(settings)
     for number in range(2):

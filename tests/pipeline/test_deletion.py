@@ -152,7 +152,7 @@ def test_verdicts_are_made_again_without_a_deleted_baseline(service: tuple[Setti
         assert session.get_one(RunRow, runs[5]).verdict == before != "no_baseline"
 
 
-def test_numbers_of_deleted_runs_are_not_given_away(service: tuple[Settings, Engine]) -> None:
+def test_numbers_of_deleted_runs_are_not_reused(service: tuple[Settings, Engine]) -> None:
     _, engine = service
     with transaction(engine) as session:
         run = make_run(session)

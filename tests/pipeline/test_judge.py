@@ -49,7 +49,7 @@ def test_runs_are_judged_as_they_come_and_a_slow_one_opens_one_regression(engine
     assert (event.who, event.action, event.after) == ("Threewalls", "opened", {"state": "open", "run": runs[14]})
 
 
-def test_the_order_in_which_runs_come_in_and_the_bells_change_nothing(engine: Engine, settings: Settings) -> None:
+def test_the_order_of_uploads_and_notifications_changes_nothing(engine: Engine, settings: Settings) -> None:
     times = [*steady(1000, 9), 1100.0, *steady(1000, 5), *steady(1070, 3)]
     order = [5, 0, 1, 9, 2, 3, 16, 4, 6, 7, 8, 10, 12, 11, 13, 15, 14]
     by_place = {}
@@ -157,7 +157,7 @@ def test_a_quarantine_removes_a_run_from_every_baseline_immediately_and_a_releas
     assert list(events) == ["quarantine", "release"]
 
 
-def test_a_quarantined_slow_run_takes_its_regression_along_and_brings_it_back(
+def test_quarantining_a_slow_run_removes_its_regression_and_release_restores_it(
     engine: Engine, settings: Settings
 ) -> None:
     for number, time in enumerate(steady(1000, 10)):

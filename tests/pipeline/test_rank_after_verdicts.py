@@ -138,7 +138,7 @@ def test_a_slow_worker_keeps_its_stack(engine: Engine, settings: Settings, monke
     assert (only_stack(engine).work, only_stack(engine).attempts) == ("", 0)
 
 
-def test_a_database_that_is_away_parks_no_stack(
+def test_an_unreachable_database_parks_no_stack(
     engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = arrive(engine, 1000, 0)

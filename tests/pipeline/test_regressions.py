@@ -608,7 +608,7 @@ def test_a_slowdown_in_both_containers_is_a_regression_and_not_an_upgrade(engine
     assert regressions_in(engine) == [("invalid", "", beside), ("open", "", slow)]
 
 
-def test_two_clusters_of_one_commit_are_not_upgrade(engine: Engine, settings: Settings) -> None:
+def test_two_clusters_of_one_commit_are_not_an_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [1000.0, 1001.0], fields={"cluster": "west"}, commit="c1", job="perf")
     bring(engine, settings, [1150.0], fields={"cluster": "east"}, commit="c1", job="perf")
     assert regressions_in(engine) == []
@@ -622,7 +622,7 @@ def test_an_upgrade_of_one_job_is_measured_though_its_flags_changed(engine: Engi
     assert regressions_in(engine) == [("open", "", [upgraded])]
 
 
-def test_two_clusters_that_were_in_use_together_are_not_upgrade(engine: Engine, settings: Settings) -> None:
+def test_two_clusters_in_use_together_are_not_an_upgrade(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [1000.0], fields={"cluster": "west"}, job="perf")
     bring(engine, settings, [500.0], 1, fields={"cluster": "east", "gpus": 64}, job="other")
     bring(engine, settings, [1001.0], 2, fields={"cluster": "west"}, job="perf")

@@ -88,7 +88,9 @@ def test_a_log_without_iterations_fails_with_the_lines_that_were_seen(client: Te
     assert "last words" in (run.error or "")
 
 
-def test_a_store_that_is_away_costs_no_attempt(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_an_unreachable_store_does_not_count_as_an_attempt(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
     process_run(uploaded(client, training_log(step_time_ms=20)))
     run_id = uploaded(client)
     store = settings.data_dir / "artifacts"

@@ -175,7 +175,7 @@ def test_an_upload_over_the_byte_quota_stores_nothing(small: TestClient, engine:
     assert upload(small, LOG + b"\n", meta={"project": "other"}).status_code == 202
 
 
-def test_a_log_that_grows_stays_as_it_was_when_there_is_no_more_room(small: TestClient) -> None:
+def test_a_growing_log_is_unchanged_when_the_quota_is_used_up(small: TestClient) -> None:
     allow(small, quota_bytes=SIZE + 5)
     run = upload(small, LOG, meta=SMALL | {"complete": False}, key="grows").json()["id"]
     address = f"/api/v1/runs/{run}/logs"

@@ -246,7 +246,7 @@ def test_by_form_a_figure_is_added_corrected_and_withdrawn(client: TestClient) -
     assert "withdrawn" in client.get(address).text
 
 
-def test_a_refused_form_keeps_what_was_typed_and_marks_what_is_wrong(client: TestClient) -> None:
+def test_a_rejected_form_keeps_its_input_and_marks_the_errors(client: TestClient) -> None:
     form = {"field.model": "Mixtral<b>", "field.gpus": "many", "tflops_per_gpu": "fast", "author": "Ada"}
     answer = client.post("/references/new", data=form)
     assert answer.status_code == 422

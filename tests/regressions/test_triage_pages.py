@@ -405,7 +405,7 @@ def test_an_answer_without_a_name_requests_it_and_loses_no_input(
     assert row_of(engine, number).state == "open"
 
 
-def test_the_form_changes_what_was_typed_and_nothing_else(client: TestClient, engine: Engine, make: Make) -> None:
+def test_the_form_changes_only_the_edited_fields(client: TestClient, engine: Engine, make: Make) -> None:
     number = make(assignee="Grace", external_url="https://tracker.example/1")
     address = f"/regressions/{number}"
     form = {"was_assignee": "Grace", "was_external_url": "https://tracker.example/1"}
@@ -417,9 +417,7 @@ def test_the_form_changes_what_was_typed_and_nothing_else(client: TestClient, en
     assert "https://tracker.example/1 <span aria-hidden" in text
 
 
-def test_a_conflict_keeps_what_was_typed_and_shows_what_the_other_did(
-    client: TestClient, engine: Engine, make: Make
-) -> None:
+def test_a_conflict_keeps_the_input_and_shows_the_other_change(client: TestClient, engine: Engine, make: Make) -> None:
     number = make()
     address = f"/regressions/{number}"
     page = client.get(address).text

@@ -111,13 +111,13 @@ def test_the_project_of_the_newest_run_is_ended_first(client: TestClient, engine
     assert ask(engine, settings) == []
 
 
-def test_a_batch_holds_few_long_logs(client: TestClient, engine: Engine, settings: Settings) -> None:
+def test_a_batch_contains_few_long_logs(client: TestClient, engine: Engine, settings: Settings) -> None:
     ids = processed(client, 300.0, 301.0, 302.0)
     outdate(engine, *ids, read_seconds=process.BATCH_SECONDS * 0.6)
     assert len(ask(engine, settings)) == 1
 
 
-def test_a_run_that_cannot_be_recomputed_keeps_its_figures_and_blocks_no_other(
+def test_a_run_that_cannot_be_recomputed_keeps_its_figures_and_does_not_block_others(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run_id,) = processed(client, 412.0)
@@ -169,7 +169,7 @@ def test_a_run_whose_files_are_lost_is_given_up_and_can_be_tried_again(
     assert counts(engine) == (1, 0, 0)
 
 
-def test_a_store_that_is_away_is_waited_for(
+def test_an_unreachable_store_is_waited_for(
     client: TestClient, engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run_id,) = processed(client, 412.0)

@@ -119,7 +119,7 @@ def test_metadata_may_come_as_a_file(client: TestClient) -> None:
     assert run["name"] == "from a file"
 
 
-def test_without_a_name_a_run_is_called_as_its_log(client: TestClient) -> None:
+def test_without_a_name_a_run_is_named_after_its_log(client: TestClient) -> None:
     run = client.get(upload(client, LOG, name="C:\\jobs\\qwen3 night.log.gz").headers["location"]).json()
     assert run["name"] == "qwen3 night"
 
@@ -398,7 +398,7 @@ def _cut_zstd() -> bytes:
     return zstandard.compress(training_log(iterations=3000))[:-1000]
 
 
-def test_a_golden_run_gives_back_its_step_times(engine: Engine, log_files: LogFiles, settings: Settings) -> None:
+def test_a_golden_run_returns_its_step_times(engine: Engine, log_files: LogFiles, settings: Settings) -> None:
     for path in sorted(shared_folder("corpus").glob("golden/*/*.json"))[::EVERY]:
         series = json.loads(path.read_text())["series"]
         if "iteration-time" not in series:

@@ -85,7 +85,7 @@ def empty_machine(settings: Settings, folder: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(("database", "target"), sized(SAMPLE, EVERY_PAIR))
-def test_a_restored_service_gives_equal_answers(
+def test_a_restored_service_returns_equal_answers(
     service: tuple[Settings, Engine], target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> None:  # fmt: skip

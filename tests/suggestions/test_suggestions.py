@@ -318,7 +318,7 @@ def test_fields_of_the_contract_that_are_unknown_are_named_where_to_fill_them_in
         assert f'href="/runs/{plain}#a-field.{name}"' in page
 
 
-def test_a_step_without_a_knob_is_a_step_of_the_profile_and_holds_nothing(client: TestClient, profiled: int) -> None:
+def test_a_step_without_a_knob_is_a_profiling_step_and_defers_nothing(client: TestClient, profiled: int) -> None:
     page = client.get(f"/runs/{profiled}/next").text
     wall = page[page.index('id="wall"') : page.index('id="missing"')]
     assert 'id="s-profile-comm"' in wall
@@ -397,7 +397,7 @@ def test_measurements_in_the_log_override_stated_values(client: TestClient, engi
     assert 'data-overridden="loss_finite"' in client.get(f"/runs/{run}/next").text
 
 
-def test_the_form_does_the_same_and_keeps_what_was_typed(client: TestClient, run: int) -> None:
+def test_the_form_does_the_same_and_keeps_its_input(client: TestClient, run: int) -> None:
     page = client.get(f"/runs/{run}/next?fact=sharp").text
     assert 'name="fact.exposed_comm_frac"' in page
     assert 'name="fact.sharp"' in page

@@ -158,7 +158,7 @@ def test_the_table_is_exported(client: TestClient, session: Session) -> None:
     ]
 
 
-def test_a_version_that_no_key_holds_is_compared_run_by_run(client: TestClient, session: Session) -> None:
+def test_a_version_in_no_key_is_compared_run_by_run(client: TestClient, session: Session) -> None:
     times = [400 * (1 + change / 1000) for change in NOISE]
     make_stack(session, times, fields={**KNOWN, "driver": "570.1"})
     make_stack(session, [1.08 * time for time in times], fields={**KNOWN, "driver": "580.2"}, started=LATER)

@@ -86,7 +86,7 @@ def test_any_series_has_an_axis(values: list[float], log: bool) -> None:
     assert scale.low < scale.high
 
 
-def test_a_specification_holds_every_role_and_the_window() -> None:
+def test_a_specification_contains_every_role_and_the_window() -> None:
     times = step_times(400.0, 50)
     data = points_of(times)
     steady = steady_state(np.arange(1, 51), times)

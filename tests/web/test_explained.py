@@ -52,7 +52,7 @@ def test_failures_come_before_figures_with_evidence_and_advice(client: TestClien
     assert 'id="L61" class="event chosen"' in log
 
 
-def test_active_values_are_next_to_requested_ones(client: TestClient, make: Make) -> None:
+def test_active_values_are_next_to_requested_values(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make(**explained())}?tab=health").text
     badge = "dispatcher: requested deepep, active alltoall"
     assert badge in text[: text.index("</h1>") + 3000]
@@ -144,7 +144,7 @@ def test_a_statement_needs_a_name_and_a_value_that_can_be(client: TestClient, ma
     assert "Ada" in history
 
 
-def test_a_correction_can_be_taken_back_where_one_stands(client: TestClient, make: Make, engine: Engine) -> None:
+def test_an_existing_correction_can_be_withdrawn(client: TestClient, make: Make, engine: Engine) -> None:
     run = make()
     with transaction(engine) as session:
         session.add(AmendmentRow(run_id=run, field="ep", value=8, old_value=16, old_source="arguments", author="Ada"))
@@ -231,7 +231,7 @@ def test_a_project_states_its_defaults(client: TestClient, make: Make) -> None:
     assert client.get("/settings/projects/nobody", headers=HTML).status_code == 404
 
 
-def test_the_glossary_holds_every_term_and_field(client: TestClient) -> None:
+def test_the_glossary_contains_every_term_and_field(client: TestClient) -> None:
     text = client.get("/glossary").text
     assert len(terms()) > 20
     for name in FIELDS:

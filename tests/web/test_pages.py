@@ -281,7 +281,7 @@ def test_a_run_exports_as_csv(client: TestClient, make: Make) -> None:
         ({"window.first": "9", "window.last": "3"}, "window.first", "window"),
     ],
 )
-def test_the_form_shows_an_error_at_its_field_and_keeps_what_was_typed(
+def test_the_form_shows_an_error_at_its_field_and_keeps_its_input(
     client: TestClient, fields: dict[str, str], place: str, message: str
 ) -> None:
     files = {"log": ("a.log", b"iteration 1\n")}

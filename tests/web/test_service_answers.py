@@ -418,7 +418,7 @@ def test_streams_errors_and_cookies_are_not_shared(answer: Handler) -> None:
     asyncio.run(crowd())
 
 
-def test_a_request_that_fails_or_goes_away_holds_up_no_other() -> None:
+def test_a_failed_or_cancelled_request_does_not_block_others() -> None:
     async def fail(_: Scope) -> Response:
         raise ValueError
 

@@ -204,7 +204,7 @@ def test_layouts_that_cannot_be_read(layout: str) -> None:
     assert layout_problem(layout, None, None, None) == "cannot be read"
 
 
-def test_the_registry_holds_each_field_once_and_each_role() -> None:
+def test_the_registry_contains_each_field_once_and_each_role() -> None:
     assert set(STACK_FIELDS) | set(CONFIG_FIELDS) <= set(FIELDS)
     assert not set(STACK_FIELDS) & set(CONFIG_FIELDS)
     assert {"model", "task", "data_mode", "seq_len", "gbs", "mbs", "precision", "gpu", "gpus", "cluster", "container",

@@ -198,7 +198,7 @@ def test_an_unknown_field_is_kept_and_the_nearest_known_one_named(name: str, hin
     assert (f"`{name}` is unknown" in warning, warning.endswith(f"{hint}?")) == (True, True)
 
 
-def test_an_unknown_field_like_no_other_gets_no_hint() -> None:
+def test_an_unknown_field_without_a_similar_name_gets_no_hint() -> None:
     (warning,) = read_metadata({"zzz": 1}).warnings
     assert ("`zzz` is unknown" in warning, "?" in warning) == (True, False)
 

@@ -66,7 +66,7 @@ def test_a_name_alone_decides_nothing(name, head):
     assert recognise(name, head) is None
 
 
-def test_no_log_of_the_corpus_is_taken_for_a_document():
+def test_no_log_of_the_corpus_is_mistaken_for_a_document():
     files = sorted((shared_folder("corpus") / "logs").rglob("*.log"))
     assert files
     taken = [(file.name, kind) for file in files if (kind := recognise(file.name, file.read_bytes()[:HEAD_BYTES]))]

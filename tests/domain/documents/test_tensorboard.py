@@ -45,7 +45,7 @@ def test_step_times_are_milliseconds_by_iteration():
     assert document.problems == ()
 
 
-def test_first_recorded_time_holds_two_iterations_and_has_no_true_value():
+def test_the_first_recorded_time_spans_two_iterations_and_has_no_true_value():
     true = read_tensorboard([run_file()]).columns["step_time_true_ms"]
     assert np.flatnonzero(np.isnan(true)).tolist() == [0, 1]
 
@@ -280,7 +280,7 @@ def test_entries_that_are_not_numbers_are_skipped_with_a_warning():
     assert problem.startswith("lm loss: 4 values")
 
 
-def test_every_golden_run_gives_its_step_times():
+def test_every_golden_run_yields_its_step_times():
     """In golden-run/1, and in upstream's layout derived from it."""
     files = sorted((shared_folder("corpus") / "golden").glob("*/*.json"))
     assert len(files) == 688

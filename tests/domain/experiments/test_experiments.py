@@ -267,7 +267,7 @@ def test_memory_and_loss_are_guards() -> None:
         ({"commit": "another"}, "screen", "different commits"),
     ],
 )
-def test_the_evidence_is_no_better_than_its_runs(change: dict[str, object], level: str, because: str) -> None:
+def test_the_evidence_is_as_good_as_its_runs(change: dict[str, object], level: str, because: str) -> None:
     arms = [*sides((0.0, 0.0), ()), *(member(f"c{place}", "candidate", -0.05, **change) for place in range(2))]
     result = outcome(arms, ENROLMENT, rules())
     assert result.evidence_level == level

@@ -108,7 +108,7 @@ def test_every_value_of_the_sidecars_is_compared_or_named() -> None:
     assert {key for name in LOGS for key in read(name)[1]} <= names
 
 
-def test_log_gives_what_its_sidecar_says() -> None:
+def test_a_log_yields_the_values_of_its_sidecar() -> None:
     with every_case() as case:
         for name in LOGS or [""]:
             with case(name):

@@ -89,7 +89,7 @@ def test_a_resumed_slice_wins_the_overlap_and_marks_the_restart() -> None:
         assert not any(piece.crash_loop for piece in log.slices)
 
 
-def test_the_last_rank_alone_shows_a_resume_that_rank_zero_tells_of() -> None:
+def test_the_last_rank_alone_shows_a_resume_that_rank_zero_logs() -> None:
     log = merged(iterations(1, 50), iterations(51, 100, minute=60), LOADED.format(iteration=50))
     assert log.segment_starts == (0, 50)
 
@@ -210,7 +210,7 @@ def assert_same_series(log: ParsedLog, other: ParsedLog) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(index=st.integers(0, 51), share=st.floats(0, 1), swapped=st.booleans())
-def test_a_log_split_anywhere_gives_the_series_of_the_whole(index: int, share: float, swapped: bool) -> None:
+def test_a_log_split_anywhere_yields_the_series_of_the_whole(index: int, share: float, swapped: bool) -> None:
     lines, whole = corpus_log(index)
     cut = round(share * len(lines))
     parts = [LogPart("head", parse_log(lines[:cut])), LogPart("tail", parse_log(lines[cut:]))]

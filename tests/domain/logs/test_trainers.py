@@ -165,7 +165,7 @@ def test_a_list_that_was_cut_loses_its_last_number() -> None:
     assert (column(log, "step_time_ms"), log.truncated) == ([9900.0, 7120.0], True)
 
 
-def test_pith_train_gives_the_tokens_of_the_job_and_memory_in_bytes() -> None:
+def test_pith_train_prints_the_tokens_of_the_job_and_memory_in_bytes() -> None:
     log = parse_text(PITH_TRAIN)
     assert (log.trainer, log.total_iterations) == ("pith-train", 15)
     assert column(log, "step_time_ms") == [43142.0]
@@ -201,7 +201,7 @@ def test_a_fork_that_drops_a_blank_is_read() -> None:
         ("no trainer at all\n", ""),
     ],
 )
-def test_most_lines_decide_the_family_and_the_last_ones_among_equals(text: str, trainer: str) -> None:
+def test_most_lines_decide_the_family_and_the_last_lines_break_ties(text: str, trainer: str) -> None:
     assert parse_text(text).trainer == trainer
 
 

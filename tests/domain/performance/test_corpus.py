@@ -150,7 +150,7 @@ def test_a_crash_before_the_first_iteration_is_an_error_with_its_line() -> None:
     assert summary.contract["gpus"].value == 8
 
 
-def test_every_log_of_the_corpus_gives_an_answer_in_plain_sentences() -> None:
+def test_every_log_of_the_corpus_is_answered_in_plain_sentences() -> None:
     for path in sorted((shared_folder("corpus") / "logs").glob("*/*.log")):
         summary = summary_of(path)
         assert summary.error is not None or summary.health["iterations"], path.name

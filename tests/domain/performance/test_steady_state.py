@@ -57,7 +57,7 @@ def test_where_the_window_begins(times: list[float], first: int, last: int, step
     assert result.method == "detected"
 
 
-def test_a_slow_start_is_refined_away_in_batches_of_five() -> None:
+def test_a_slow_start_is_excluded_in_batches_of_five() -> None:
     # 40 iterations: 1 is start-up, 2-11 run 2 % slow (within the 3 % of the scan), the rest alternate 99.9, 100.1.
     # From iteration 2 there are 7 whole batches of five, aligned to the end: they begin at iterations 6, 11, 16, ...
     # Two batches dropped (6-10, 11-15) leave the smallest score, so the window begins at 16.
@@ -226,7 +226,7 @@ def test_spikes_hardly_move_the_median(seed: int, where: set[int], height: float
 
 @settings(max_examples=60, deadline=None)
 @given(series)
-def test_the_window_is_in_the_run_and_the_interval_holds_the_value(times: FloatArray) -> None:
+def test_the_window_is_in_the_run_and_the_interval_contains_the_value(times: FloatArray) -> None:
     result = steady(times)
     assert 1 <= result.first_iteration <= len(times) // 2 + 2
     assert result.last_iteration == len(times)

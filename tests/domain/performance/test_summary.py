@@ -104,7 +104,7 @@ def test_printed_flops_give_way_to_the_formula_that_they_are_rounded_from(
         (0.05, 0.0),
     ],
 )
-def test_a_printed_figure_is_no_finer_than_its_last_digit(printed: float, share: float) -> None:
+def test_a_printed_figure_is_as_precise_as_its_last_digit(printed: float, share: float) -> None:
     summary = summarise(make_log(TIMES, columns={"tflops_per_gpu": [printed] * 22}), make_metadata())
     time, metric = summary.metrics["step_time_ms"], summary.metrics["tflops_per_gpu"]
     assert time is not None
@@ -479,7 +479,7 @@ def parts_of(**timers: float) -> dict[str, float]:
     return {part.label: part.ms for part in step_parts(named, 100.0)}
 
 
-def test_the_step_by_timers_counts_nested_ones_once() -> None:
+def test_the_step_by_timers_counts_nested_timers_once() -> None:
     parts = parts_of(
         forward_backward=80.0,
         forward_compute=25.0,

@@ -204,7 +204,7 @@ def test_fixed_degrees_stay_and_the_rest_is_planned() -> None:
     assert {(offer.layout.tp, offer.layout.ep) for offer in result.offers} == {(2, 4)}
 
 
-def test_where_nothing_is_feasible_the_closest_ones_say_why() -> None:
+def test_if_nothing_is_feasible_the_closest_layouts_say_why() -> None:
     result = plan(QWEN_30B, gbs=7, gpus=30, pp=7)
     assert result.feasible == 0
     assert {violation.constraint.id for violation in result.closest[0].violations} >= {"scale-world-identity"}

@@ -29,14 +29,14 @@ def test_every_kernel_name_has_its_class() -> None:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_kineto_trace_gives_its_expected_values(name: str) -> None:
+def test_a_real_kineto_trace_has_its_expected_values(name: str) -> None:
     values = expected(name)["expected"]
     file = document(kineto(name))["files"][0]
     assert differences({key: values[key] for key in ("rank", "world_size", "events", "devices")}, file) == []
 
 
 @pytest.mark.parametrize("name", REAL_NSIGHT)
-def test_a_real_nsight_export_gives_its_expected_values(name: str, tmp_path: Path) -> None:
+def test_a_real_nsight_export_has_its_expected_values(name: str, tmp_path: Path) -> None:
     devices = document(nsight(name, tmp_path))["files"][0]["devices"]
     assert differences(expected(name)["expected"], devices) == []
 
@@ -49,7 +49,7 @@ def measured(truth: dict[str, Any], steps: list[dict[str, Any]]) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SYNTHETIC)
-def test_a_built_trace_gives_the_values_it_was_built_of(name: str) -> None:
+def test_a_generated_trace_has_the_values_it_was_generated_from(name: str) -> None:
     (device,) = document(kineto(name))["files"][0]["devices"].values()
     assert measured(expected(name, ".truth.json"), device["steps"]) == []
 

@@ -72,7 +72,7 @@ Start (ns),Duration (ns),CorrId,GrdX,Bytes (MB),Device,Strm,Name
 """
 
 
-def test_the_table_of_all_activities_gives_the_parts_but_no_reasons() -> None:
+def test_the_table_of_all_activities_shows_the_parts_but_no_reasons() -> None:
     assert is_table(TRACE)
     profile = document(read_stats([TRACE[:90], TRACE[90:]]))
     whole = profile["files"][0]["devices"]["0"]["whole"]

@@ -42,7 +42,7 @@ def test_layout_and_size_of_chunks_change_nothing(layout: dict[str, object], siz
     assert trace.base_ns == 5
 
 
-def test_a_file_of_many_blocks_gives_every_event_once() -> None:
+def test_a_file_of_many_blocks_yields_every_event_once() -> None:
     # Longer than two blocks, with texts that look like boundaries between events.
     events = [event(ts=at, dur=1, name="a}, {b" * (at % 50), args={"text": "}\n,\n{" * 20}) for at in range(30_000)]
     data = trace_bytes(events)

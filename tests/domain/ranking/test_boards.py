@@ -109,7 +109,7 @@ def test_short_runs_make_a_ranking_directional() -> None:
     assert all(entry.directional for entry in board.entries)
 
 
-def test_a_short_run_counts_only_where_there_is_no_longer_one() -> None:
+def test_a_short_run_counts_only_without_a_longer_one() -> None:
     short = make_run("quick", "alltoall", 300, short=True, window=8, evidence_level="screen", hour=9)
     board = board_of([*make_runs("alltoall", [400, 401]), short, *make_runs("deepep", [390, 391])])
     entry = board.entry("alltoall")
@@ -375,7 +375,7 @@ def test_a_difference_under_one_percent_says_so() -> None:
     assert "1 %" in board.comparisons[0].tie_because
 
 
-def test_an_interval_that_holds_zero_needs_no_further_reason() -> None:
+def test_an_interval_that_includes_zero_needs_no_further_reason() -> None:
     board = board_of([*make_runs("alltoall", [400, 401]), *make_runs("deepep", [399, 402])])
     assert board.comparisons[0].tie
     assert board.comparisons[0].tie_because == ""
@@ -588,7 +588,7 @@ def test_a_leader_keeps_its_wins_on_older_code() -> None:
     assert (board.reading, board.leaders) == ("leader", ("hybridep",))
 
 
-def test_two_that_never_ran_the_same_code_are_not_ranking() -> None:
+def test_two_dispatchers_that_never_ran_the_same_code_are_not_ranked() -> None:
     runs = [make_run("ab", "alltoall", 23_615, hour=24 * 2), *nights("hybridep", [*SLOW, *FAST], first=3)]
     # Alltoall ran before the slow nights. Whether on their code or the earlier code is unknown, so it counts to their
     # side.

@@ -205,7 +205,7 @@ def test_runs_far_apart_say_so() -> None:
     assert series.points[1].days_apart == pytest.approx(20)
 
 
-def test_the_most_sizes_that_one_kind_of_series_may_have() -> None:
+def test_the_largest_number_of_sizes_in_one_kind_of_series_is_counted() -> None:
     def sizes(gpus: int, seq_len: int) -> Sizes:
         return sizes_of(BASE | {"gpus": gpus, "seq_len": seq_len})
 

@@ -346,7 +346,7 @@ def boards(runs: list[RankedRun]) -> list[tuple[StackStandings, Board]]:
 
 @THOROUGH
 @given(RUNS)
-def test_no_ranking_holds_two_stacks_two_classes_or_an_ineligible_run(runs: list[RankedRun]) -> None:
+def test_no_ranking_mixes_stacks_or_classes_or_includes_an_ineligible_run(runs: list[RankedRun]) -> None:
     by_name = {run.name: run for run in runs}
     for stack, board in boards(runs):
         for entry in board.entries:

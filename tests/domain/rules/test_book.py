@@ -79,7 +79,7 @@ def test_a_rule_is_sound_and_its_examples_behave_as_stated() -> None:
                 assert mistakes_of(book.rules[name], book) == []
 
 
-def test_a_rule_file_holds_at_most_300_lines() -> None:
+def test_a_rule_file_has_at_most_300_lines() -> None:
     assert [path.name for path in FOLDER.glob("*.yaml") if len(path.read_text().splitlines()) > 300] == []
 
 
@@ -397,7 +397,7 @@ def test_every_candidate_of_the_papers_is_here_as_they_have_it() -> None:
     assert {name: properties.get(name) for name in listed} == listed
 
 
-def test_a_proposed_change_brings_no_blocker() -> None:
+def test_a_proposed_change_triggers_no_blocker() -> None:
     with every_case() as case:
         for rule in TUNING:
             with case(rule.id):

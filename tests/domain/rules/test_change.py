@@ -104,7 +104,7 @@ def test_the_harness_flag_that_turns_two_knobs_is_taken_out() -> None:
     assert signed(changed.bridge.lines)[3:5] == ["--pp 4", "+-pp 8"]
 
 
-def test_without_a_command_the_contract_stands_in() -> None:
+def test_without_a_command_the_contract_is_changed() -> None:
     changed = diff("set: {graph_modules: [moe_router, moe_preprocess]}", {"graph_modules": ["attn"]})
 
     assert signed(changed.megatron_lm.lines) == [

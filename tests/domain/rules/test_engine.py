@@ -333,7 +333,7 @@ def own(name: str, gain: float, **more: object) -> OwnResult:
     return OwnResult(name, 4, gain, gain - 0.5, gain + 0.5, ("stack",), "2026-11-01", **more)
 
 
-def test_results_measured_here_outrank_published_ones_and_hide_none() -> None:
+def test_results_measured_here_outrank_published_results_and_hide_none() -> None:
     rules = book(rule("a-published", "true", PUBLISHED), rule("b-plain", "true"), rule("c-gain", "true"))
     facts = {"gpu": "H100", "profiled": True}
 
@@ -357,7 +357,7 @@ def test_a_change_that_lost_in_an_own_ab_is_not_ranked_as_measured_gain() -> Non
     assert [(item.rule.id, item.place.tier) for item in lost] == [("b-plain", "other"), ("a-faster", "slower")]
 
 
-def test_a_range_that_includes_zero_gives_low_confidence() -> None:
+def test_a_range_that_includes_zero_has_low_confidence() -> None:
     results = {
         "a-sure": OwnResult("a-sure", 3, 4.8, 2.4, 7.1, ("stack",), "2026-11-01"),
         "b-open": OwnResult("b-open", 3, 4.8, -10.4, 14.8, ("stack",), "2026-11-01"),

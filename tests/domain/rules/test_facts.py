@@ -93,7 +93,7 @@ def test_an_unused_knob_keeps_its_requested_value() -> None:
     assert (by_flags["flex_backend"], by_flags["dispatcher"]) == ("deepep", "alltoall")
 
 
-def test_a_log_gives_steps_memory_and_figures() -> None:
+def test_a_log_yields_steps_memory_and_figures() -> None:
     log = make_log([31_310.0] * 20, stated=OVERLAP_CASE, memory=(MemoryReport(3, 0, 2, 62e9, 66e9),))
     facts = facts_of(reading_of(summarise(log, make_metadata(PLACE)), arguments={"nccl_ub": True, "nothing": 1}))
 

@@ -258,7 +258,7 @@ def test_flags_that_a_script_may_add_are_unknown_and_not_off() -> None:
     assert "sbatch_benchmarking.sh" in checked(f"bash ./sbatch_benchmarking.sh {flags}").defaults
 
 
-def test_slurm_gives_the_gpus_that_srun_does_not_set() -> None:
+def test_slurm_reports_the_gpus_that_srun_does_not_set() -> None:
     script = "#!/bin/bash\n#SBATCH --nodes=4\n#SBATCH --gpus-per-node=8\nCMD='python pretrain_gpt.py --bf16'\n"
     check = checked(f'{script}srun --mpi=pmix bash -c "$CMD --pipeline-model-parallel-size 5"')
     assert check.contract.fields["gpus"].value == 32
@@ -267,7 +267,7 @@ def test_slurm_gives_the_gpus_that_srun_does_not_set() -> None:
     assert smaller.contract.fields["gpus"].value == 8
 
 
-def test_the_name_of_a_recipe_gives_its_model() -> None:
+def test_the_name_of_a_recipe_identifies_its_model() -> None:
     launch = "python run_recipe.py --recipe gpt_oss_20b_pretrain_config model.expert_model_parallel_size=12"
     check = checked(launch)
     assert check.contract.fields["model"].value == "GPT-OSS-20B"

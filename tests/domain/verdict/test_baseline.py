@@ -212,7 +212,7 @@ def test_a_pin_does_not_make_a_bad_run_good(bad: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"routing_mode": "forced-balance"}, {"data_mode": "mock"}, {"data_mode": ...}])
-def test_forced_balance_and_generated_data_are_not_baseline_for_natural_routing(fields: dict[str, str]) -> None:
+def test_forced_balance_and_generated_data_are_not_a_baseline_for_natural_routing(fields: dict[str, str]) -> None:
     bench = make_record("bench", fields)
     assert choose_baseline(make_record(), [bench], MAIN).kind == "none"
     assert choose_baseline(bench, [make_record()], MAIN).kind == "none"
@@ -356,7 +356,7 @@ def test_losses_are_compared_over_iterations_that_all_runs_have() -> None:
     assert shared_losses([silent]) == [None]
 
 
-def test_one_or_two_runs_that_stand_out_are_not_baseline_until_a_third_confirms_them() -> None:
+def test_one_or_two_outliers_are_not_a_baseline_until_a_third_confirms_them() -> None:
     usual = [make_record(f"usual {i}", slower=i % 3 * 0.001) for i in range(14)]
     slow = [make_record(f"slow {i}", slower=0.08 + i % 2 * 0.001) for i in range(3)]
     for many in (1, 2):

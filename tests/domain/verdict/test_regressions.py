@@ -91,7 +91,7 @@ def test_runs_of_two_jobs_raise_no_alarm() -> None:
         assert alarms(make_record(slower=0.1, job="adam", fields=fields), earlier) == ()
 
 
-def test_a_job_that_an_upgrade_changed_in_several_fields_gives_an_alarm() -> None:
+def test_a_job_changed_in_several_fields_by_an_upgrade_raises_an_alarm() -> None:
     upgraded = make_record(slower=0.1, job="muon", fields={"container": "new", "tp": 4})
     (alarm,) = alarms(upgraded, usual(job="muon"))
     assert alarm.cause.key == "upgrade:container:train:2026.09:new"

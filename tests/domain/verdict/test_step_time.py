@@ -283,7 +283,7 @@ def test_equal_variances_give_the_firmest_prior() -> None:
     assert prior.variance == pytest.approx(0.006**2 * math.exp(EULER + PSI_10) / 10)
 
 
-def test_moderate_spread_gives_the_degrees_of_freedom_with_that_trigamma() -> None:
+def test_moderate_spread_yields_the_degrees_of_freedom_with_that_trigamma() -> None:
     # f = 2: trigamma(1) = pi^2 / 6. Choose e = -a, -a, 0, a, a with variance a^2 = pi^2 / 6 + trigamma(2).
     a = math.sqrt(math.pi**2 / 6 + math.pi**2 / 6 - 1)
     sds = [0.006 * math.exp(step * a / 2) for step in (-1, -1, 0, 1, 1)]
