@@ -101,6 +101,7 @@ def test_no_text_uses_a_banned_phrase() -> None:
 NAME_OF_TEST = re.compile(r"^ *(?:async )?def (test_\w+)", re.MULTILINE)
 ODD_NAME = re.compile(
     r"_(said|told|nobody|somebody|whoever|anew|of_which|ones_own|in_spite_of|held_against)(_|$)"
+    r"|_(what_was_typed|that_is_away|taken_for|stands_in|where_one_stands|no_other|holds_up)(_|$)"
     r"|(?<!there)_(is|are)_no_(?!longer|better|more|finer)"
 )
 

@@ -18,7 +18,7 @@ def send(teams: Teams, text: str, **more: Any) -> Any:
     return teams.client("administrator").post(ADDRESS, json={"csv": text, **more})
 
 
-def test_a_file_creates_users_and_gives_roles_and_groups(teams: Teams) -> None:
+def test_a_file_creates_users_and_assigns_roles_and_groups(teams: Teams) -> None:
     boss = teams.client("administrator")
     boss.post("/api/v1/groups", json={"name": "perf"})
     text = (

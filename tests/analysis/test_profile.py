@@ -34,7 +34,7 @@ def test_one_file_yields_one_object_with_the_values_of_its_sidecar() -> None:
     assert answer.document["facts"]["launch_starved_frac"] == 0.792253
 
 
-def test_several_files_yield_a_list_of_which_rank_waits_for_which() -> None:
+def test_several_files_yield_a_list_of_the_ranks_that_wait_for_each_other() -> None:
     objects: list[Any] = threewalls(
         "profile", traced("megatron-tp2-rank0"), traced("megatron-tp2-rank1"), "--json"
     ).document

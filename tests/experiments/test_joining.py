@@ -154,7 +154,7 @@ def test_a_run_of_another_configuration_does_not_count(engine: Engine, planned: 
     assert "`ep_overlap` is off" in why_not(engine, planned, unchanged)
 
 
-def test_quarantine_takes_a_run_out_of_the_result_and_release_brings_it_back(engine: Engine, planned: int) -> None:
+def test_quarantine_removes_a_run_from_the_result_and_release_restores_it(engine: Engine, planned: int) -> None:
     tag = read(engine, planned).tag
     runs = add_runs(engine, tag, FAST)
     add_runs(engine, tag, [31_300.0], side="baseline")

@@ -342,7 +342,7 @@ def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_contai
 
 
 @pytest.mark.parametrize("unsteady", [False, True])
-def test_the_spark_has_the_slow_runs_with_the_first_marked_and_no_other_configuration(
+def test_the_spark_contains_the_slow_runs_of_one_configuration_with_the_first_marked(
     client: TestClient, engine: Engine, make: Make, unsteady: bool
 ) -> None:
     with transaction(engine) as session:

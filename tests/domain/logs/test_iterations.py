@@ -259,7 +259,7 @@ def test_with_a_longer_interval_the_rest_of_the_window_is_averaged() -> None:
     assert column(log, "step_time_true_ms") == [100.0, 20.0, 20.0]
 
 
-def test_the_same_holds_after_each_restart() -> None:
+def test_the_result_is_the_same_after_each_restart() -> None:
     first = fine(1, 100.0) + fine(2, 60.0) + fine(3, 20.0)
     second = LOADED.format(2) + STARTED + fine(3, 200.0) + fine(4, 110.0) + fine(5, 20.0)
     log = parse_text(STARTED + first + second)
