@@ -81,10 +81,7 @@ def _specification(title: str, many: bool, ranges: bool, has_lane: bool) -> dict
     texts = outside.mark_text(baseline="bottom", dy=-6, color=charts.TEXT, fontSize=11)
     lane = [marks, texts.encode(x, y=place, text="lane:N")] if has_lane else []
     chart = alt.layer(*[frame, rule, label, *([band] if ranges else []), lines, *lane, area])
-    chart = chart.properties(width="container", height=HEIGHT, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(chart, HEIGHT)
 
 
 def stretch_of(overlay: Overlay) -> int:
@@ -239,10 +236,7 @@ def _distribution_chart_specification(unit: str, rows: int, row: int, drawn: fro
         boxes.encode(x("p25"), y, x2="p75:Q", color=colour, tooltip=tip),
         medians.encode(x("p50"), y, tooltip=tip),
     ]
-    chart = alt.layer(*layers).properties(width="container", height=rows * row, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(alt.layer(*layers), rows * row)
 
 
 def _tips(alt: Any) -> list[Any]:

@@ -502,10 +502,7 @@ def _specification(
     # Each layer has its own colours and shapes; shared scales would mix their meanings.
     apart: Any = dict.fromkeys(("stroke", "fill", "color", "shape"), "independent")
     chart = alt.layer(*layers).resolve_scale(**apart)
-    chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(chart, charts.HEIGHT)
 
 
 def _x(alt: Any, axis: str, field: str = "at") -> Any:

@@ -285,7 +285,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
         x, y, colour, fill=_colour(alt, alt.Fill, "dispatcher"), fillOpacity=filled, tooltip=tip
     )
     names = _names(alt, data, y)
-    return _finished(alt, alt.layer(zero, interval, dots, names), height)
+    return charts.finished(alt.layer(zero, interval, dots, names), height)
 
 
 @lru_cache(maxsize=64)
@@ -309,7 +309,7 @@ def _leader_specification(height: int) -> dict[str, Any]:
         filled=True, opacity=1, size=170, stroke=charts.TEXT, strokeWidth=2, yOffset=8, cursor="pointer"
     )
     ends = ended.encode(alt.X("to:T", title=_TIME), y, _colour(alt, alt.Color, "leader"), tooltip=tip)
-    return _finished(alt, alt.layer(bars, ends, _names(alt, data, y)), height)
+    return charts.finished(alt.layer(bars, ends, _names(alt, data, y)), height)
 
 
 def _names(alt: Any, data: Any, y: Any) -> Any:
@@ -318,10 +318,3 @@ def _names(alt: Any, data: Any, y: Any) -> Any:
     return data.mark_text(align="left", dy=-12, limit=limit, color=charts.TEXT).encode(
         x=alt.value(6), y=y, text="name:N"
     )
-
-
-def _finished(alt: Any, chart: Any, height: int) -> dict[str, Any]:
-    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec

@@ -128,7 +128,4 @@ def _specification(axis: str, sizes: tuple[int, ...], ends: tuple[float, float] 
     dots = points.mark_point(filled=True, opacity=1, size=90).encode(x, y, colour, shape, tooltip=tooltip)
     dots = dots.add_params(alt.selection_interval(name="zoom", encodings=["x"]))
     chart = alt.layer(ideal, lines, intervals, dots)
-    chart = chart.properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(chart, charts.HEIGHT)

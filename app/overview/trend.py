@@ -581,6 +581,4 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
         ],
     }
     chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))
-    chart = chart.properties(width="container", height=HEIGHT, config=charts.CONFIG)
-    spec: dict[str, Any] = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
-    return spec
+    return charts.finished(chart, HEIGHT)

@@ -276,10 +276,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     layers += _lane(alt, x, title) if "lane" in drawn else []
     if "points" in drawn:
         layers += [_marks(alt, x, y), charts.hit_area(alt, x, y, field="iteration", tip=_tip(title), size=140)]
-    chart = alt.layer(*layers).properties(width="container", height=charts.HEIGHT, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(alt.layer(*layers), charts.HEIGHT)
 
 
 def _frame(alt: Any, x: Any, y: Any) -> Any:
@@ -581,7 +578,4 @@ def _timer_chart_specification(height: int, end: float) -> dict[str, Any]:
     )
     labels = alt.Chart(alt.NamedData("timers")).mark_text(align="left", dx=6, color=charts.TEXT)
     chart = alt.layer(bars, labels.encode(x, y, text="label:N"))
-    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(chart, height)

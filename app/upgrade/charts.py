@@ -110,7 +110,4 @@ def _specification(height: int) -> dict[str, Any]:
         names.encode(x=alt.value(0), y=y, text="name:N"),
         changes.encode(x=alt.value(alt.expr("width")), y=y, text="label:N", color=colour),
     )
-    chart = chart.properties(width="container", height=height, config=charts.CONFIG)
-    chart = chart.properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    spec: dict[str, Any] = chart.to_dict()
-    return spec
+    return charts.finished(chart, height)

@@ -98,6 +98,13 @@ def hit_area(alt: Any, x: Any, y: Any, *, field: str, tip: str, size: int) -> An
     return area.encode(x, y, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest, zoom)
 
 
+def finished(chart: Any, height: float) -> dict[str, Any]:
+    """Return the specification of an Altair chart in our theme, as wide as its container."""
+    chart = chart.properties(width="container", height=height, config=CONFIG)
+    spec: dict[str, Any] = chart.properties(autosize={"type": "fit-x", "contains": "padding"}).to_dict()
+    return spec
+
+
 # --- From Vega-Lite, which Altair writes, to Vega, which the script of a page draws.
 
 _SEPARATE = ("datasets", "description")
