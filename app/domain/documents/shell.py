@@ -1,7 +1,8 @@
 """Fills a launch script's own variables and arrays into its commands, without executing anything.
 
 Conditions and loops are not followed: of several assignments the last one counts. Values that a script takes from
-programs or the environment stay as written.
+programs or the environment stay as written. `bashlex` is not used: it rejects arrays and arithmetic, which
+launch scripts use.
 """
 
 import re

@@ -17,7 +17,8 @@ from app.domain.run import Stated
 # --- Decodes the few fields of TensorBoard's Event messages that hold scalars and arguments.
 #
 # `tensorflow/core/util/event.proto`, `framework/summary.proto`, `framework/tensor.proto`; protobuf's wire format:
-# https://protobuf.dev/programming-guides/encoding/
+# https://protobuf.dev/programming-guides/encoding/.
+# The package `tensorboard` is not used: it installs gRPC, protobuf and a web server for these few fields.
 
 MAX_TAG = 200
 MAX_TEXT = 4000

@@ -14,6 +14,7 @@ from app.domain.verdict.special import t_two_sided_p
 from app.domain.verdict.step_time import CLIPPING_LOSS, DEFAULT_PRIOR, Prior
 
 # --- The optimal segmentation of a series: PELT with squared error (Killick, Fearnhead and Eckley 2012).
+# `ruptures` is not used: it needs SciPy for these thirty lines.
 
 SHORTEST_SEGMENT = 3
 """One or two odd runs are handled by verdicts (or come from a bad node); three form a segment."""
