@@ -1,5 +1,6 @@
 """Read the data of a comparison: the runs of both sides, the needed series, and runs to choose from."""
 
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -359,11 +360,8 @@ def pair_suggestions(session: Session, comparison: ComparedSides, rules: RulesIn
 
 def _middle(values: list[float | None]) -> float | None:
     """Return the median; None when one of the values is unknown."""
-    present = sorted(value for value in values if value is not None)
-    if not present or len(present) < len(values):
-        return None
-    half = len(present) // 2
-    return present[half] if len(present) % 2 else (present[half - 1] + present[half]) / 2
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present and len(present) == len(values) else None
 
 
 def _prior(session: Session, selection: SideSelection, run: ComparedRun) -> Prior:

@@ -354,12 +354,15 @@ class _TraceReader:
         self._fraction = self._fraction or bool((start % 1000).any())
         return usable, start, start + length
 
-    def _add_device(self, events: list[Any], start: Any, end: Any) -> None:
-        names, args = self._names, [event.args for event in events]
+    def _names_of(self, events: list[Any]) -> Any:
+        names = self._names
         try:
-            name = np.array([names[event.name] for event in events], np.int32)
+            return np.array([names[event.name] for event in events], np.int32)
         except (KeyError, TypeError):
-            name = np.array([self._name(event.name) for event in events], np.int32)
+            return np.array([self._name(event.name) for event in events], np.int32)
+
+    def _add_device(self, events: list[Any], start: Any, end: Any) -> None:
+        name, args = self._names_of(events), [event.args for event in events]
         places = self._of_each(self._places, [(arg.device, arg.stream) for arg in args], events, self._place)
         devices, streams = (np.array(column, np.int32) for column in zip(*places, strict=True))
         correlation = _integers([arg.correlation for arg in args])
@@ -385,11 +388,7 @@ class _TraceReader:
         self._device_events += len(events)
 
     def _add_calls(self, events: list[Any], start: Any, end: Any) -> None:
-        names = self._names
-        try:
-            name = np.array([names[event.name] for event in events], np.int32)
-        except (KeyError, TypeError):
-            name = np.array([self._name(event.name) for event in events], np.int32)
+        name = self._names_of(events)
         keys = [(event.pid, event.tid) for event in events]
         thread = np.array(self._of_each(self._thread_keys, keys, events, self._thread), np.int32)
         correlation = _integers([event.args.correlation for event in events])

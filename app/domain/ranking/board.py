@@ -104,12 +104,7 @@ class Results:
         self, runs: Iterable[RankedRun], segments: Segments, pools: Pools, contracts: Contracts, *, floor: str
     ) -> None:
         """Group `runs` (oldest first) by segment, leaving out runs older than the segments reach."""
-        by_number: dict[int, list[RankedRun]] = {}
-        for run in runs:
-            number = segments.number(run)
-            if number is not None:
-                by_number.setdefault(number, []).append(run)
-        self._runs = {number: by_number[number] for number in sorted(by_number, reverse=True)}
+        self._runs = dict(sorted(segments.grouped(runs).items(), reverse=True))
         self._candidates: dict[int, Candidates] = {}
         self._pools, self._contracts, self._floor = pools, contracts, floor
         self.segments = segments

@@ -190,6 +190,14 @@ class Segments:
         """
         return self._numbers.get(run.name)
 
+    def grouped(self, runs: Iterable[RankedRun]) -> dict[int, list[RankedRun]]:
+        """Return the runs by segment, without runs that are older than the segments reach."""
+        groups: dict[int, list[RankedRun]] = {}
+        for run in runs:
+            if (number := self.number(run)) is not None:
+                groups.setdefault(number, []).append(run)
+        return groups
+
     def changes_between(self, first: int, second: int) -> int:
         """Return how many changes lie, or may lie, between runs of two segments."""
         return len(between(self.changes, first, second))

@@ -195,12 +195,7 @@ def _stored_runs(
 
 def _newest_of_each(runs: Sequence[RankedRun], segments: Segments) -> list[RankedRun]:
     """Return the newest runs of each segment. Runs older than the segments count only if there are no others."""
-    by_number: dict[int, list[RankedRun]] = {}
-    for run in runs:
-        number = segments.number(run)
-        if number is not None:
-            by_number.setdefault(number, []).append(run)
-    own = [run for number in sorted(by_number) for run in by_number[number][-MOST_STORED:]]
+    own = [run for _, group in sorted(segments.grouped(runs).items()) for run in group[-MOST_STORED:]]
     return sorted(own, key=lambda run: run.history_position) or list(runs[-MOST_STORED:])
 
 

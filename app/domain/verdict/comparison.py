@@ -3,6 +3,7 @@
 The run is the sample, not the iteration: a side of three runs has three values of the step time.
 """
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -497,8 +498,5 @@ def _word(change: MetricChange, *, may_name: bool) -> OutcomeWord:
 
 def _typical(name: str, runs: list[Mapping[str, Metric | None]]) -> float | None:
     """Return the median over the runs of a side; None when a run lacks the figure."""
-    values = sorted(metric.value for metrics in runs if (metric := metrics.get(name)) is not None)
-    if not values or len(values) < len(runs):
-        return None
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+    values = [metric.value for metrics in runs if (metric := metrics.get(name)) is not None]
+    return statistics.median(values) if values and len(values) == len(runs) else None
