@@ -462,23 +462,16 @@ UNTRIAGED = "open"
 
 @dataclass(frozen=True, slots=True)
 class OpenRegressions:
-    """`gpu_hours_per_day`: sum of the known costs, None without any; `without_cost` counts the others."""
+    """`gpu_hours_per_day`: sum of the known costs, None without any."""
 
     count: int
     gpu_hours_per_day: float | None
-    without_cost: int
 
 
 def open_regressions(session: Session) -> OpenRegressions:
     """Return the numbers for the navigation and the overview, with one select on an index."""
-    counts = session.execute(
-        select(
-            func.count(),
-            func.sum(col(RegressionRow.gpu_hours_per_day)),
-            func.count(col(RegressionRow.gpu_hours_per_day)),
-        ).where(col(RegressionRow.state) == UNTRIAGED)
-    ).one()
-    return OpenRegressions(counts[0], counts[1], counts[0] - counts[2])
+    counts = select(func.count(), func.sum(col(RegressionRow.gpu_hours_per_day)))
+    return OpenRegressions(*session.execute(counts.where(col(RegressionRow.state) == UNTRIAGED)).one())
 
 
 # --- The cost of a slowdown, for regressions, their pages and upgrade reports.
