@@ -23,9 +23,9 @@ from app.domain.rules.engine import Suggestion
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import DroppedRun
 from app.pipeline.propose import LEAST_EFFECT_PCT, MOST_EFFECT_PCT
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE
 from app.storage.experiments import Experiment, ExperimentItem, ExperimentListPage
-from app.web.dependencies import ApiValue
+from app.web.dependencies import ApiValue, ListOut
 from app.web.identity import Author, author_field
 
 ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
@@ -38,7 +38,7 @@ class ExperimentIn(BaseModel, extra="forbid"):
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     rule: str = Field("", max_length=100, description="A rule that fires in the run.")
     knobs: dict[str, KnobValue] = Field({}, description="Contract fields by name, with their new values.")
-    author: Author = author_field("Author of the plan.", MAX_AUTHOR)
+    author: Author = author_field("Author of the plan.")
     title: str = Field("", max_length=300)
     note: str = Field("", max_length=MAX_NOTE)
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH, description="null: as many as `effect_pct` needs.")
@@ -54,7 +54,7 @@ class ExperimentIn(BaseModel, extra="forbid"):
 class ExperimentChangeIn(BaseModel, extra="forbid"):
     """A decision (`state`), or another number of runs (`runs_each`)."""
 
-    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
+    author: Author = author_field("Author of the decision.")
     state: Literal["accepted", "rejected", "withdrawn"] | None = None
     runs_each: int | None = Field(None, ge=1, le=MOST_ASKED_EACH)
     note: str = Field(
@@ -131,11 +131,7 @@ class ExperimentItemOut(ApiValue):
         }
 
 
-class ExperimentListOut(ApiValue):
-    items: list[ExperimentItemOut]
-    total: int
-    page: int
-    page_size: int
+class ExperimentListOut(ListOut[ExperimentItemOut]):
     states: dict[str, int] = Field(description="Number of experiments in each state, regardless of the filter.")
 
     @classmethod

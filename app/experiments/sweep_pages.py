@@ -22,7 +22,7 @@ from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, pl
 from app.experiments.pages import RunId, gain_text, is_generated
 from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm
 from app.settings import Settings
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
 from app.storage.experiments import Experiment, sweep_of
 from app.web.access_rule import requires
@@ -202,7 +202,7 @@ class SweepIn(BaseModel, extra="forbid"):
     run: int = Field(ge=1, lt=2**31, description="The baseline: a run with figures.")
     field: str = Field(max_length=100, description="The contract field to sweep.")
     values: list[KnobValue] = Field(max_length=50, description="2 to 12 different values.")
-    author: Author = author_field("Author of the plan.", MAX_AUTHOR)
+    author: Author = author_field("Author of the plan.")
     note: str = Field("", max_length=MAX_NOTE)
     runs_each: int | None = Field(
         None, ge=1, le=MOST_ASKED_EACH, description="Runs per side of the last value; null: as many as needed."
@@ -210,7 +210,7 @@ class SweepIn(BaseModel, extra="forbid"):
 
 
 class AdvanceIn(BaseModel, extra="forbid"):
-    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
+    author: Author = author_field("Author of the decision.")
 
 
 class TrialOut(ApiValue):

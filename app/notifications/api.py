@@ -32,10 +32,9 @@ from app.notifications.queries import (
     get_receiver,
     receivers_of,
 )
-from app.storage.audit import MAX_AUTHOR
 from app.storage.database import read_session
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, AuthorBody, author, author_field
 from app.web.templating import public_address
@@ -55,7 +54,7 @@ class ReceiverIn(BaseModel, extra="forbid"):
     target: str = Field(min_length=1, max_length=MAX_TARGET, description=_TARGET)
     events: list[str] = Field(list(USUAL), max_length=len(EVENTS), description=_EVENTS)
     stacks: list[str] = Field([], max_length=MOST_STACKS, description=_STACKS)
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class ReceiverChangeIn(BaseModel, extra="forbid"):
@@ -66,7 +65,7 @@ class ReceiverChangeIn(BaseModel, extra="forbid"):
     events: list[str] | None = Field(None, max_length=len(EVENTS), description=_EVENTS)
     stacks: list[str] | None = Field(None, max_length=MOST_STACKS, description=_STACKS)
     enabled: bool | None = Field(None, description="false pauses it and cancels its waiting deliveries.")
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class ReceiverOut(ApiValue):
@@ -119,11 +118,8 @@ class DeliveryOut(ApiValue):
     settled: bool = Field(description="It failed and was sent again or dismissed.")
 
 
-class DeliveryList(ApiValue):
-    items: list[DeliveryOut]
-    total: int
-    page: int
-    page_size: int
+class DeliveryList(ListOut[DeliveryOut]):
+    pass
 
 
 class CreatedDelivery(BaseModel):

@@ -33,7 +33,6 @@ from app.pipeline.notify import put_delivery
 from app.pipeline.work import delivery_queue
 from app.settings import Settings
 from app.storage import audit, projects
-from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR
 from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import DeliveryRow, ProjectRow, ReceiverRow, StackWorkRow, select_any, utc_now
@@ -145,8 +144,8 @@ def receiver_of(session: Session, slug: str, receiver_id: int) -> ReceiverRow:
 def checked_author(author: str) -> str:
     """Return the author in one line. Raises InvalidChange."""
     author = one_line(author)
-    if not 0 < len(author) <= MAX_AUTHOR:
-        raise InvalidChange.of_field("author", AUTHOR_ERROR)
+    if errors := audit.author_errors(author):
+        raise InvalidChange.of_field("author", errors[0].message)
     return author
 
 
@@ -174,8 +173,7 @@ def _checked(
         stacks = list(_stacks(session, project, spec.stacks))
     except ValueError as error:
         errors.append(FieldError("stacks", str(error)))
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors += audit.author_errors(author)
     if errors:
         raise InvalidChange.of(*errors)
     events = tuple(event for event in EVENTS if event in spec.events)

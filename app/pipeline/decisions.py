@@ -17,7 +17,7 @@ from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
 from app.storage import audit
-from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE
 from app.storage.runs import ENDED_BADLY, aware, get_run
 from app.storage.tables import (
     EVERYTHING,
@@ -223,10 +223,7 @@ def set_baseline_rules(session: Session, project: ProjectRow, who: str, *, basel
     before, after = {"baseline_branch": project.baseline_branch}, {"baseline_branch": branch}
     project.baseline_branch = branch
     session.add(project)
-    audit.record(
-        session, who=who, subject="project", subject_id=project.id or 0, action="baseline_branch",
-        project_id=project.id, before=before, after=after,
-    )  # fmt: skip
+    audit.record_project(session, project.id, "baseline_branch", who=who, before=before, after=after)
     return work_ids
 
 
@@ -277,9 +274,7 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
 def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
     """Return author and note as they are stored. Raises InvalidChange naming the wrong fields."""
     who, note = one_line(who), one_line(note)
-    errors = []
-    if not 0 < len(who) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors = audit.author_errors(who)
     if len(note) > MAX_NOTE or (needed and not note):
         errors.append(FieldError("note", f"must have {'1 to' if needed else 'at most'} {MAX_NOTE:,} characters"))
     if errors:

@@ -344,9 +344,9 @@ def undo_deletion(session: Session, project_id: int, deletion_id: int, *, who: s
     if row.selection["kind"] == "project":
         project.archived_at = None
         session.add(project)
-    audit.record(
-        session, who=who, subject="project", subject_id=project_id, action="undo_delete", project_id=project_id,
-        before={"deletion": row.id, "what": row.title}, after={"runs": row.runs},
+    audit.record_project(
+        session, project_id, "undo_delete", who=who, before={"deletion": row.id, "what": row.title},
+        after={"runs": row.runs},
     )  # fmt: skip
     return row
 

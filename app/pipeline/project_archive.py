@@ -227,10 +227,9 @@ def _create(engine: Engine, head: dict[str, Any], slug: str, who: str) -> int:
         new = row | {"slug": slug, "slug_lower": slug.lower(), "archived_at": row["created_at"], "public": False}
         table = table_of(ProjectRow)
         project_id = int(session.execute(insert(table).values(**new).returning(table.c.id)).scalar_one())
-        audit.record(
-            session, who=who, subject="project", subject_id=project_id, action="imported", project_id=project_id,
-            after={"slug": slug, "from": head["project"]["slug"]},
-        )  # fmt: skip
+        audit.record_project(
+            session, project_id, "imported", who=who, after={"slug": slug, "from": head["project"]["slug"]}
+        )
     return project_id
 
 

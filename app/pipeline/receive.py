@@ -462,9 +462,8 @@ def project_id(session: Session, slug: str, by: str) -> int:
             project = ProjectRow(slug=slug)
             session.add(project)
             session.flush()
-            audit.record(
-                session, who=by or audit.SERVICE, subject="project", subject_id=_id_of(project.id),
-                action="created", project_id=project.id, after={"slug": slug, "public": False},
+            audit.record_project(
+                session, project.id, "created", who=by or audit.SERVICE, after={"slug": slug, "public": False},
                 note="Created by its first upload.",
             )  # fmt: skip
     except IntegrityError:  # another upload created it at the same moment

@@ -257,7 +257,7 @@ def remove_profile(
 
 
 class Confirmation(BaseModel):
-    author: Author = author_field("Author of the confirmation.", MAX_AUTHOR)
+    author: Author = author_field("Author of the confirmation.")
 
 
 @router.post("/runs/{run_id}/profiles/{profile_id}/confirm", responses=documented(404, 422))

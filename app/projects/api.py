@@ -24,11 +24,10 @@ from app.projects.commands import (
     set_rules,
 )
 from app.projects.verdicts import ProjectPolicy, get_policy, rerun_value, set_policy, value_json
-from app.storage.audit import MAX_AUTHOR
 from app.storage.database import ListPage, read_session
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.lists import only_these
@@ -45,7 +44,7 @@ class DefaultsIn(BaseModel, extra="forbid"):
     container_image: str = Field(
         "", max_length=500, description="Completes short names: with nvcr.io/nvidia/nemo, `26.06` names a container."
     )
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class RulesChange(ApiValue):
@@ -73,7 +72,7 @@ class RulesIn(BaseModel, extra="forbid"):
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
     commit_url: str | None = Field(None, description="For example https://github.com/org/repo/commit/{commit}.")
     compare_url: str | None = Field(None, description="For example https://github.com/org/repo/compare/{from}...{to}.")
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class AvailabilityEvidenceOut(ApiValue):
@@ -95,13 +94,9 @@ class AvailabilityItem(ApiValue):
     evidence: list[AvailabilityEvidenceOut]
 
 
-class AvailabilityList(ApiValue):
+class AvailabilityList(ListOut[AvailabilityItem]):
     """The dispatchers in one page of containers, those with the newest runs first; `total` counts the containers."""
 
-    items: list[AvailabilityItem]
-    total: int
-    page: int
-    page_size: int
     pages: int
 
 
@@ -179,7 +174,7 @@ class VerdictPolicyIn(StackPolicyIn):
         max_length=100,
         description="Containers, drivers or clusters that replace those before them, even if these are still in use.",
     )
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class VerdictPolicyOut(ApiValue):
@@ -265,7 +260,7 @@ class QuotaIn(BaseModel, extra="forbid"):
     quota_runs_a_day: int | None = Field(
         None, ge=0, le=MOST_RUNS, description="0: no limit; null: the service's default."
     )
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 @router.get("/projects/{slug}/quota", responses=documented(404, 422))

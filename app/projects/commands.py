@@ -20,7 +20,7 @@ from app.pipeline.work import run_queue
 from app.queue import JUDGE_STACK, SWEEP, enqueue
 from app.settings import Settings
 from app.storage import audit
-from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, AuditEvent
+from app.storage.audit import AuditEvent
 from app.storage.database import transaction
 from app.storage.json_text import frozen
 from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
@@ -85,9 +85,9 @@ def set_defaults(
                 )
                 session.add(row)
         if changed:
-            audit.record(
-                session, who=one_line(author), subject="project", subject_id=project.id or 0, action="defaults",
-                project_id=project.id, before={name: _value(before.get(name)) for name in sorted(changed)},
+            audit.record_project(
+                session, project.id, "defaults", who=one_line(author),
+                before={name: _value(before.get(name)) for name in sorted(changed)},
                 after={name: after.get(name) for name in sorted(changed)},
             )  # fmt: skip
         session.flush()
@@ -111,9 +111,7 @@ def _rows(session: Session, project: ProjectRow) -> list[ProjectDefaultRow]:
 
 
 def _checked(fields: Mapping[str, object], container_image: str, author: str) -> dict[str, Any]:
-    errors: list[FieldError] = []
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors = audit.author_errors(author)
     if container_image:
         try:
             read_image(container_image)
@@ -198,9 +196,9 @@ def _set_links(session: Session, project: ProjectRow, author: str, links: Mappin
         setattr(project, name, links[name])
     if changed:
         session.add(project)
-        audit.record(
-            session, who=author, subject="project", subject_id=project.id or 0, action="links", project_id=project.id,
-            before={name: before[name] for name in changed}, after={name: links[name] for name in changed},
+        audit.record_project(
+            session, project.id, "links", who=author, before={name: before[name] for name in changed},
+            after={name: links[name] for name in changed},
         )  # fmt: skip
 
 
@@ -216,8 +214,7 @@ def _rules_checked(links: Mapping[str, str], branch: str, author: str) -> dict[s
             read[name] = read_template(template, _LINKS[name])
         except ValueError as error:
             errors.append(FieldError(name, str(error)))
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors += audit.author_errors(author)
     if errors:
         raise InvalidChange.of(*errors)
     return read
@@ -254,8 +251,7 @@ def set_quota(
         for name, value, most in (("quota_bytes", most_bytes, MOST_BYTES), ("quota_runs_a_day", runs_a_day, MOST_RUNS))
         if value is not None and not 0 <= value <= most
     ]
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors += audit.author_errors(author)
     if errors:
         raise InvalidChange.of(*errors)
     with transaction(engine, durable=True) as session:
@@ -265,10 +261,7 @@ def set_quota(
         if after != before:
             project.quota_bytes, project.quota_runs_a_day = most_bytes, runs_a_day
             session.add(project)
-            audit.record(
-                session, who=author, subject="project", subject_id=project.id or 0, action="quota",
-                project_id=project.id, before=before, after=after,
-            )  # fmt: skip
+            audit.record_project(session, project.id, "quota", who=author, before=before, after=after)
             log.info("quota_set", project=slug, **after)
         session.flush()
         return get_quota(session, settings, slug)

@@ -173,10 +173,7 @@ def set_retention(engine: Engine, slug: str, values: Mapping[str, Any], *, autho
             return
         project.retention = after
         session.add(project)
-        audit.record(
-            session, who=who, subject="project", subject_id=project.id or 0, action="retention",
-            project_id=project.id, before=before, after=after,
-        )  # fmt: skip
+        audit.record_project(session, project.id, "retention", who=who, before=before, after=after)
 
 
 def set_archived(engine: Engine, slug: str, archived: bool, *, author: str) -> None:
@@ -188,8 +185,7 @@ def set_archived(engine: Engine, slug: str, archived: bool, *, author: str) -> N
             return
         project.archived_at = utc_now() if archived else None
         session.add(project)
-        audit.record(
-            session, who=who, subject="project", subject_id=project.id or 0,
-            action="archived" if archived else "restored", project_id=project.id,
-            before={"archived": not archived}, after={"archived": archived},
+        audit.record_project(
+            session, project.id, "archived" if archived else "restored", who=who, before={"archived": not archived},
+            after={"archived": archived},
         )  # fmt: skip

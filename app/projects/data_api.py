@@ -81,7 +81,7 @@ class DeletionIn(BaseModel, extra="forbid"):
         [], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`."
     )
     stack: str = Field("", max_length=64, description="Complete stack key, for `stack`.")
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")
 
     def selection(self) -> DeletionSelection:
@@ -100,7 +100,7 @@ class RetentionIn(BaseModel, extra="forbid"):
     logs_days: Days = Field(None, description="Raw logs and other uploaded files; figures are kept.")
     failed_days: Days = Field(None, description="Runs without figures: failed and unread.")
     runs_days: Days = Field(None, description="All runs. Golden runs are kept under all three rules.")
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
 
 
 class DataOut(ApiValue):

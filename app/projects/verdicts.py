@@ -19,7 +19,7 @@ from app.errors import FieldError, InvalidChange
 from app.pipeline.decisions import judge_project_again
 from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
-from app.storage.audit import MAX_AUTHOR, AuditEvent
+from app.storage.audit import AuditEvent
 from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import RunResultRow, RunRow, VerdictRow, select_any, utc_now
@@ -76,9 +76,8 @@ def set_policy(engine: Engine, slug: str, stated: Mapping[str, Any], author: str
             project.verdict_policy = after
             session.add(project)
             changed = [name for name in after.keys() | before.keys() if before.get(name) != after.get(name)]
-            audit.record(
-                session, who=author, subject="project", subject_id=project.id or 0, action=ACTION,
-                project_id=project.id, before={name: before.get(name) for name in sorted(changed)},
+            audit.record_project(
+                session, project.id, ACTION, who=author, before={name: before.get(name) for name in sorted(changed)},
                 after={name: after.get(name) for name in sorted(changed)},
             )  # fmt: skip
             session.flush()
@@ -120,8 +119,7 @@ def _checked(session: Session, project_id: int, stated: Mapping[str, Any], autho
         errors.append(FieldError("upgrades", f"must be at most {MOST_UPGRADES} values of {MAX_UPGRADE} characters"))
     elif upgrades:
         after["upgrades"] = upgrades
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters"))
+    errors += audit.author_errors(author)
     if errors:
         raise InvalidChange.of(*errors)
     return after

@@ -37,7 +37,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_these, table_answer, table_format
 from app.web.templating import public_address
@@ -91,11 +91,7 @@ class ReferenceDetailOut(ReferenceOut):
         return cls.from_values(reference, reference.point, **_renamed(reference, base), events=events[::-1])
 
 
-class ReferenceListOut(ApiValue):
-    items: list[ReferenceOut]
-    total: int
-    page: int
-    page_size: int
+class ReferenceListOut(ListOut[ReferenceOut]):
     pages: int
 
     @classmethod

@@ -17,7 +17,7 @@ from app.domain.references.point import InvalidReference, ReferencePoint, read_r
 from app.domain.text import one_line
 from app.errors import EditConflict, FieldError, InvalidChange, NotFound
 from app.storage import audit
-from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE, author_errors
 from app.storage.database import transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.references import find_reference, references
@@ -151,9 +151,7 @@ def _point(
 def _checked(by: ReferenceAuthor) -> tuple[ReferenceAuthor, Sequence[FieldError]]:
     """Return the author with a one-line note, and the errors."""
     author, reason = one_line(by.author), one_line(by.reason)
-    errors = []
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors = author_errors(author)
     if len(reason) > MAX_NOTE:
         errors.append(FieldError("reason", f"must have at most {MAX_NOTE:,} characters"))
     return ReferenceAuthor(author, reason, by.seen), errors

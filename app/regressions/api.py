@@ -43,7 +43,7 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, author_field
 from app.web.lists import table_answer, table_format
@@ -118,11 +118,7 @@ class RegressionOut(ApiValue):
         return cls.from_values(regression, **others, url=f"{base}/regressions/{regression.id}", members=members)
 
 
-class RegressionListOut(ApiValue):
-    items: list[RegressionOut]
-    total: int
-    page: int
-    page_size: int
+class RegressionListOut(ListOut[RegressionOut]):
     pages: int
 
     @classmethod

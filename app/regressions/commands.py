@@ -110,8 +110,8 @@ def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
     Raises NotFound, InvalidChange naming fields, and EditConflict when a regression changed since.
     """
     author = one_line(author)
-    if not 0 < len(author) <= audit.MAX_AUTHOR:
-        raise InvalidChange("Nothing was changed.", (FieldError("author", audit.AUTHOR_ERROR),))
+    if errors := audit.author_errors(author):
+        raise InvalidChange("Nothing was changed.", tuple(errors))
     if not 0 < len(event_ids) <= MAX_AT_ONCE:
         raise InvalidChange(
             "Nothing was changed.", (FieldError("event", f"must name 1 to {MAX_AT_ONCE} changes of regressions"),)
@@ -171,8 +171,7 @@ def _trimmed(change: RegressionChange) -> RegressionChange:
 
 def _errors(change: RegressionChange) -> Iterator[FieldError]:
     """Yield errors that do not depend on the regression."""
-    if not 0 < len(change.author) <= audit.MAX_AUTHOR:
-        yield FieldError("author", audit.AUTHOR_ERROR)
+    yield from audit.author_errors(change.author)
     if change.says_nothing:
         yield FieldError("state", "must be given, or another change: an assignee, a link, a note or an answer")
     if change.state is not None and change.state not in STATES:

@@ -47,7 +47,7 @@ from app.runs.commands import RunDecision, amend_contract, correct, decide, desc
 from app.runs.preview import PREVIEW_BYTES, Preview, preview_body
 from app.runs.queries import RUN_COLUMNS, RunQuery, complete, find_runs, get_run, get_series, get_state, run_rows
 from app.settings import Settings
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
 from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
@@ -194,7 +194,7 @@ def _refused(field: str, message: str) -> InvalidUpload:
 
 
 class Decision(BaseModel, extra="forbid"):
-    author: Author = author_field("Author of the decision.", MAX_AUTHOR)
+    author: Author = author_field("Author of the decision.")
     note: str = Field("", max_length=MAX_NOTE, description="Reason. Required to quarantine and to decline.")
 
 
@@ -247,7 +247,7 @@ class Correction(BaseModel, extra="forbid"):
     job: str | None = None
     project: str | None = Field(None, description="Moves the run, which is then read again. Not with a golden run.")
     notes: str | None = Field(None, description="Markdown without HTML.")
-    author: Author = author_field("Author of the change.", MAX_AUTHOR)
+    author: Author = author_field("Author of the change.")
     note: str = Field("", max_length=MAX_NOTE, description="Reason.")
 
     def changes(self) -> dict[str, Any]:
@@ -678,7 +678,7 @@ class Amend(BaseModel, extra="forbid"):
         max_length=MAX_AMENDED_FIELDS,
         description='By contract field: the new value, or {"unset": true} to withdraw an earlier correction.',
     )
-    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    author: Author = author_field("Author of the statement.")
     note: str = Field("", max_length=MAX_NOTE, description="Reason or source.")
 
 
@@ -721,7 +721,7 @@ class ReadAs(BaseModel, extra="forbid"):
         description="A step line with placeholders: `step {iteration} | loss {loss} | {step_time_s} s`. `{}` skips "
         "text. Empty withdraws an earlier description.",
     )
-    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    author: Author = author_field("Author of the statement.")
     note: str = Field("", max_length=MAX_NOTE, description="Reason or source.")
 
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
 from app.domain.run import LineExample, Slice, Source, Timer, Value
 from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile
-from app.web.dependencies import ApiValue
+from app.web.dependencies import ApiValue, ListOut
 
 # --- Details of a run: failures, active settings, timers, fields to supply.
 
@@ -182,11 +182,7 @@ class RunItemOut(ApiValue):
     metrics: MetricsOut
 
 
-class RunListOut(ApiValue):
-    items: list[RunItemOut]
-    total: int
-    page: int
-    page_size: int
+class RunListOut(ListOut[RunItemOut]):
     pages: int
     is_exact: bool = Field(
         description="False for more than 10,000 runs (1,000 with a searched word on PostgreSQL): `total` and `pages` "

@@ -66,7 +66,7 @@ class ViewIn(BaseModel, extra="forbid"):
     query: str = Field(max_length=2000, description="Filters as in the address of the list: `verdict=regression`.")
     shared: bool = Field(False, description="For all users of the project.")
     default: bool = Field(False, description="The view that `view=default` opens.")
-    author: Author = author_field("Whose view it is.", MAX_AUTHOR)
+    author: Author = author_field("Whose view it is.")
 
 
 class ViewOut(ApiValue):
@@ -151,10 +151,7 @@ def _record(
     before: dict[str, str] | None = None,
     after: dict[str, str] | None = None,
 ) -> None:
-    audit.record(
-        session, who=who, subject="project", subject_id=project.id or 0, action=action, project_id=project.id,
-        before=before, after=after,
-    )  # fmt: skip
+    audit.record_project(session, project.id, action, who=who, before=before, after=after)
 
 
 def query_of_view(request: Request, session: Session) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
+from app.errors import FieldError
 from app.storage.database import read_session
 from app.storage.runs import aware
 from app.storage.tables import AuditEventRow, ProjectRow, select_any
@@ -29,7 +30,6 @@ Subject = Literal[
 ]
 
 MAX_AUTHOR = 100
-AUTHOR_ERROR = f"must name the author in 1 to {MAX_AUTHOR} characters"
 MAX_NOTE = 1000
 SERVICE = "Threewalls"
 """Actor of changes that no user made."""
@@ -53,6 +53,12 @@ class AuditEvent:
     @property
     def by_service(self) -> bool:
         return self.who == SERVICE
+
+
+def author_errors(author: str) -> list[FieldError]:
+    """Return the error of the name that signs a change; none if it is valid."""
+    is_valid = 0 < len(author) <= MAX_AUTHOR
+    return [] if is_valid else [FieldError("author", f"must name the author in 1 to {MAX_AUTHOR} characters")]
 
 
 def record(
@@ -80,6 +86,12 @@ def record(
     )
     session.add(row)
     return row
+
+
+def record_project(session: Session, project_id: int | None, action: str, **entry: Any) -> None:
+    """Add an entry about a project. `entry`: `who`, and other arguments of `record`."""
+    number = project_id or 0
+    record(session, subject="project", subject_id=number, project_id=project_id, action=action, **entry)
 
 
 def events(session: Session, subject: Subject, subject_id: int | str) -> tuple[AuditEvent, ...]:

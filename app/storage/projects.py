@@ -99,10 +99,7 @@ def create_project(session: Session, slug: str, *, by: str, public: bool = False
             session.add(row)
     except IntegrityError:
         raise ProjectTaken(f"Project {slug} already exists. Nothing was changed.") from None
-    audit.record(
-        session, who=by, subject="project", subject_id=row.id or 0, action="created", project_id=row.id,
-        after={"slug": slug, "public": public},
-    )  # fmt: skip
+    audit.record_project(session, row.id, "created", who=by, after={"slug": slug, "public": public})
     return row
 
 
@@ -112,10 +109,7 @@ def set_public(session: Session, row: ProjectRow, public: bool, *, by: str) -> N
         return
     row.public = public
     session.add(row)
-    audit.record(
-        session, who=by, subject="project", subject_id=row.id or 0, action="public", project_id=row.id,
-        before={"public": not public}, after={"public": public},
-    )  # fmt: skip
+    audit.record_project(session, row.id, "public", who=by, before={"public": not public}, after={"public": public})
 
 
 def slugs_by_id(session: Session) -> Mapping[int, str]:
@@ -251,10 +245,7 @@ def renew_badge_secret(session: Session, project_id: int, who: str) -> None:
     project = session.get_one(ProjectRow, project_id)
     project.badge_secret = new_badge_secret()
     session.add(project)
-    audit.record(
-        session, who=one_line(who)[:100], subject="project", subject_id=project_id, action="renew_badges",
-        project_id=project_id,
-    )  # fmt: skip
+    audit.record_project(session, project_id, "renew_badges", who=one_line(who)[:100])
 
 
 # --- Charts on the overview of a project, in order.
@@ -356,10 +347,7 @@ def _record(
     before: Mapping[str, object] | None = None,
     after: Mapping[str, object] | None = None,
 ) -> None:
-    audit.record(
-        session, who=by, subject="project", subject_id=project_id, action=action, project_id=project_id,
-        before=before, after=after,
-    )  # fmt: skip
+    audit.record_project(session, project_id, action, who=by, before=before, after=after)
 
 
 def _refused(why: str) -> InvalidChange:

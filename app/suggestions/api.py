@@ -17,7 +17,7 @@ from app.domain.rules.phases import State
 from app.domain.rules.ranking import Tier
 from app.domain.rules.rule import Confidence, Kind, Phase, Wall
 from app.pipeline.suggest import RunSuggestions, suggest
-from app.storage.audit import MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
@@ -228,7 +228,7 @@ def list_suggestions(request: Request, session: ReadSession, rules: Rules, run_i
 
 class StateFacts(BaseModel, extra="forbid"):
     facts: dict[str, Any] = Field(max_length=300, description='Value of each fact, or {"unset": true} to withdraw it.')
-    author: Author = author_field("Author of the statement.", MAX_AUTHOR)
+    author: Author = author_field("Author of the statement.")
     note: str = Field("", max_length=MAX_NOTE, description="Source of the values.")
 
 

@@ -10,7 +10,7 @@ from app.domain.rules.facts import Fact
 from app.domain.rules.stated import CHOICES, STATEABLE, is_share, read_facts
 from app.domain.text import one_line
 from app.errors import FieldError
-from app.storage.audit import AUTHOR_ERROR, MAX_AUTHOR, MAX_NOTE
+from app.storage.audit import MAX_NOTE, author_errors
 from app.storage.database import transaction
 from app.storage.readings import in_force, state_facts, statements_of
 from app.web.forms import ContractInput, StatementForm
@@ -24,8 +24,7 @@ def state(engine: Engine, run_id: int, *, facts: Mapping[str, object], author: s
     stated, errors = read_facts(facts, "facts")
     if not facts:
         errors.append(FieldError("facts", "must contain at least one fact"))
-    if not 0 < len(author) <= MAX_AUTHOR:
-        errors.append(FieldError("author", AUTHOR_ERROR))
+    errors += author_errors(author)
     if len(note) > MAX_NOTE:
         errors.append(FieldError("note", f"must have at most {MAX_NOTE:,} characters"))
     if errors:

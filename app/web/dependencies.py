@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Self
+from typing import Annotated, Generic, Self, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Request
@@ -42,6 +42,18 @@ class ApiValue(BaseModel, from_attributes=True):
                     others[name] = getattr(value, name)
                     break
         return cls.model_validate(others)
+
+
+Item = TypeVar("Item")
+
+
+class ListOut(ApiValue, Generic[Item]):
+    """One page of a list."""
+
+    items: list[Item]
+    total: int
+    page: int
+    page_size: int
 
 
 # --- Each request reads in one session, and so through one connection, for the page and its frame.
