@@ -41,7 +41,7 @@ from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.picture import EpPicture, ep_picture
+from app.leaderboards.picture import DegreePicture, EpPicture, degree_picture, ep_picture
 from app.leaderboards.words import label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
@@ -135,7 +135,16 @@ class StackMatrix:
 
     @cached_property
     def picture(self) -> EpPicture | None:
-        return ep_picture(self.matrix, [plan.ep for plan in self.plans])
+        """Return the lines over EP degrees; None for a single degree, which `degree` shows."""
+        return ep_picture(self.matrix, [plan.ep for plan in self.plans]) if len(self.matrix.eps) > 1 else None
+
+    @cached_property
+    def degree(self) -> DegreePicture | None:
+        """Return the dispatchers at the only EP degree; None with several degrees."""
+        if len(self.matrix.eps) > 1:
+            return None
+        missing = (cell for cell in self.matrix.empty if cell.why == "not_in_container")
+        return degree_picture(self.matrix.columns[self.matrix.eps[0]], missing)
 
     @cached_property
     def gaps(self) -> tuple[EmptyCell, ...]:

@@ -1,4 +1,4 @@
-"""The pictures of leaderboards: bars of one ranking, and step times over EP degrees."""
+"""The pictures of leaderboards: bars of one ranking or EP degree, and step times over EP degrees."""
 
 import itertools
 import math
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time, time_unit_of
-from app.domain.ranking.matrix import EpMatrix
+from app.domain.ranking.matrix import Contender, EmptyCell, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, Interval, listed
@@ -64,11 +64,9 @@ class EpPicture:
     bottom: int = _BOTTOM
 
 
-def ep_picture(matrix: EpMatrix, beyond: Sequence[int] = ()) -> EpPicture | None:
-    """Return the picture of a matrix with the degrees `beyond` as empty columns; None for a single column."""
+def ep_picture(matrix: EpMatrix, beyond: Sequence[int]) -> EpPicture:
+    """Return the picture of a matrix with at least two columns, and with the degrees `beyond` as empty ones."""
     eps = sorted({*matrix.columns, *beyond})
-    if len(eps) < 2:
-        return None
     results = [cell.step_time_ms for column in matrix.columns.values() for cell in column]
     ends = [end for result in results for end in _ends(result)]
     room = (max(ends) - min(ends) or max(ends) * 0.1) * _EP_ROOM
@@ -197,7 +195,10 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
     times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
     ends = [end for entry in board.entries for end in (entry.step_time_ms.low, entry.step_time_ms.high) if end]
     axis, unit = _Axis.of([*times, *ends]), time_unit_of(times)
-    bars = [_measured(entry, axis, step_time(entry.step_time_ms.value, unit)) for entry in board.entries]
+    bars = [
+        _bar(entry.dispatcher, entry.step_time_ms, entry.runs, axis=axis, unit=unit, gain=_gain(entry))
+        for entry in board.entries
+    ]
     names = {entry.dispatcher for entry in board.entries}
     bars += [
         RankingBar(
@@ -216,11 +217,39 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         stack.name,
         tuple(bars),
         f"{lead_sentence(board)}{_behind(board.entries[0], beside)}.",
-        tuple((tick_text(tick, unit), axis.place(tick)) for tick in round_ticks(axis.low, axis.high)),
+        _ticks(axis, unit),
         _basis(board),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
     )
+
+
+@dataclass(frozen=True, slots=True)
+class DegreePicture:
+    """The dispatchers at one EP degree, the fastest first."""
+
+    bars: tuple[RankingBar, ...]
+    ticks: tuple[tuple[str, float], ...]
+
+
+def degree_picture(cells: Sequence[Contender], missing: Iterable[EmptyCell]) -> DegreePicture:
+    """Return the picture of the results at one EP degree. `missing`: dispatchers that the container lacks."""
+    ordered = sorted(cells, key=lambda cell: cell.step_time_ms.value)
+    times = [cell.step_time_ms.value for cell in cells]
+    ends = [end for cell in cells for end in (cell.step_time_ms.low, cell.step_time_ms.high) if end]
+    axis, unit = _Axis.of([*times, *ends]), time_unit_of(times)
+    bars = [
+        _bar(cell.name, cell.step_time_ms, cell.runs, axis=axis, unit=unit, gain=_cell_gain(cell)) for cell in ordered
+    ]
+    bars += [RankingBar("missing", cell.dispatcher, "/availability") for cell in missing]
+    return DegreePicture(tuple(bars), _ticks(axis, unit))
+
+
+def _cell_gain(cell: Contender) -> str:
+    pair = cell.at_equal_knobs or cell.best_against_best
+    if pair is None:
+        return "reference" if cell.compared else "on other code: not compared"
+    return _pair_text(pair) + ("" if cell.at_equal_knobs else ", other knobs")
 
 
 def lead_sentence(board: Board) -> str:
@@ -290,13 +319,16 @@ def _publisher(reference: Reference) -> str:
     return f"{reference.point.measured_by}, {dispatcher}" if dispatcher else reference.point.measured_by
 
 
-def _measured(entry: Entry, axis: _Axis, time: str) -> RankingBar:
-    figure = entry.step_time_ms
+def _ticks(axis: _Axis, unit: TimeUnit) -> tuple[tuple[str, float], ...]:
+    return tuple((tick_text(tick, unit), axis.place(tick)) for tick in round_ticks(axis.low, axis.high))
+
+
+def _bar(name: str, figure: Interval, runs: Sequence[str], *, axis: _Axis, unit: TimeUnit, gain: str) -> RankingBar:
     low, high = figure.low or figure.value, figure.high or figure.value
     return RankingBar(
-        "measured", entry.dispatcher, f"/runs/{entry.runs[-1]}",
+        "measured", name, f"/runs/{runs[-1]}",
         at=axis.place(figure.value), low=axis.place(low), high=axis.place(high),
-        time=time, gain=_gain(entry), runs=plural(len(entry.runs), "run"),
+        time=step_time(figure.value, unit), gain=gain, runs=plural(len(runs), "run"),
     )  # fmt: skip
 
 
@@ -305,7 +337,10 @@ def _gain(entry: Entry) -> str:
         return "reference"
     if entry.gain is None:
         return ""
-    comparison = entry.gain.comparison
+    return _pair_text(entry.gain.comparison)
+
+
+def _pair_text(comparison: PairwiseComparison) -> str:
     change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
     if not comparison.tie:
         return change.text

@@ -91,12 +91,26 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
 
 
+def test_a_board_shows_what_the_knobs_of_a_dispatcher_are_worth(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0, {})
+    stack(session, 30_000.0, HYBRIDEP)
+    stack(session, 25_000.0, HYBRIDEP | {"ep_overlap": True})
+    page = client.get(PAGE).text
+    (section,) = re.findall(r'<section[^>]+aria-labelledby="knobs-[a-z]+".*?</section>', page, re.DOTALL)
+    times = re.findall(r'data-label="Step time">([\d.]+)', section)
+    assert times == ["24.99", "29.99"], "the ranked configuration first"
+    assert "20.0\u202f% slower" in section
+
+
 def test_a_single_ep_degree_offers_the_next_degrees_that_the_gpus_allow(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, {"ep": 16})
     fast = stack(session, 26_600.0, HYBRIDEP | {"ep": 16})
     page = client.get(f"{PAGE}/matrix").text.replace("&amp;", "&")
     plans = set(re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page))
     assert plans == {f"/runs/{fast[-1]}/experiments/new?field=ep&value=8"}, "16 GPUs"
+    places = [float(place) for place in re.findall(r'<circle cx="([\d.]+)%"', page)]
+    assert places == sorted(set(places)), "the fastest first, left of the other"
+    assert len(places) == 2
     assert client.get(plans.pop()).status_code == 200
 
 
