@@ -124,7 +124,9 @@ class NextPage:
         if self._advice.leading:
             first = self._advice.leading[0]
             if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
+                change = self._row(first).change if experiment.state == "accepted" else ""
                 title = f"{sentence(first.title)} " if len(first.title.split()) <= MOST_TITLE_WORDS - 2 else ""
+                title = f"Set {change}. " if change else title
                 return f"{title}{experiment_text(experiment)}."
             if first.place.tier == "other" and not self._low_mfu:
                 return f"No measured or published gain applies here. Next: {sentence(first.title)}"

@@ -200,7 +200,7 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
         own = expected.statement.own
         evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
         if own is not None and suggestion.place.tier == "regression":  # suspects state the change in that direction
-            evidence += f", {change_text(expected.pct).figure} the other way"
+            evidence += f"; the opposite: {change_text(expected.pct).figure}"
         return GainView(expected.pct, expected.low, expected.high, evidence)
     if forecast is None or forecast.gain_pct is None:
         return None

@@ -102,7 +102,7 @@ def test_changes_measured_slower_here_come_last_and_are_folded(client: TestClien
     ranked = suggestions(client, run)["suggestions"]
     assert ranked[-1]["rule"] == "eo-enable"
     assert ranked[-1]["place"]["group"] == "slower"
-    shown, folded = client.get(f"/runs/{run}/next").text.split('<details id="others">')
+    shown, folded = client.get(f"/runs/{run}/next").text.split('<div id="others">')
     assert 'id="s-eo-enable"' not in shown
     assert 'id="s-eo-enable"' in folded
 
