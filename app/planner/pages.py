@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
+from app.domain.numbers import grouped
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
 from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
 from app.domain.planning.records import LAYOUT, UsedLayout
@@ -95,6 +96,26 @@ class PlanPage:
         """Return the first offers, if something is predicted of them."""
         offers = self.plan.offers[:BEST] if self.plan else ()
         return offers if all(offer.prediction is not None for offer in offers) else ()
+
+    @property
+    def published(self) -> Used | None:
+        """Return the nearest published layout on this GPU with a speed; None beside a measured first layout."""
+        if self.plan is None or not self.best or self.best[0].measured:
+            return None
+        beside = (
+            row
+            for row in self.used
+            if row.layout.tokens_per_s_per_gpu and row.layout.values.get("gpu") == self.plan.request.gpu
+        )
+        return next(beside, None)
+
+    def tokens_per_gpu(self, offer: Offer) -> str:
+        """Format the predicted tokens/s/GPU; "" without a predicted step time or a batch."""
+        seconds = offer.prediction.step_time_s if offer.prediction else None
+        request = self.plan.request if self.plan else None
+        if request is None or seconds is None or request.gbs is None:
+            return ""
+        return grouped(round(request.gbs * request.seq_len / request.gpus / seconds))
 
     @property
     def calibration(self) -> str:
