@@ -102,7 +102,13 @@ class LaunchCheck:
 
     @property
     def warnings(self) -> tuple[Suggestion, ...]:
-        return tuple(item for item in self.evaluation.warnings if item.rule.id not in OF_A_MEASUREMENT)
+        """Return the warnings; of several that the same settings resolve, the first."""
+        warnings: list[Suggestion] = []
+        for item in self.evaluation.warnings:
+            is_resolved = item.set and any(other.set == item.set for other in warnings)
+            if item.rule.id not in OF_A_MEASUREMENT and not is_resolved:
+                warnings.append(item)
+        return tuple(warnings)
 
     @property
     def contradictions(self) -> tuple[str, ...]:

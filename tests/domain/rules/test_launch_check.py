@@ -275,6 +275,13 @@ def test_the_name_of_a_recipe_identifies_its_model() -> None:
     assert "model" not in checked(launch.replace("gpt_oss_20b", "house_model")).contract.fields
 
 
+def test_of_several_warnings_that_one_flag_resolves_the_first_is_given() -> None:
+    launch = SCRIPT.replace("FLAGS", "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep")
+    changes = [dict(item.set) for item in checked(launch).warnings]
+    assert changes.count({"router_dtype": "fp32"}) == 1
+    assert {"prec-router", "disp-probs-fp32"} <= {item.rule.id for item in checked(launch).evaluation.warnings}
+
+
 def test_an_unreadable_launch_is_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="No command with training flags"):
         checked("hello world")
