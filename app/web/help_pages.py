@@ -228,3 +228,19 @@ def _point_inside(token: Token) -> None:
                 link.attrSet("href", f"/help/files/{name}")
             else:
                 link.attrs.pop("href")
+    token.children = [part for child in children for part in _linked(child)]
+
+
+PAGES = frozenset(
+    (
+        *("/availability", "/check", "/compare", "/experiments", "/glossary", "/history", "/leaderboards", "/plan"),
+        *("/playbook", "/references", "/regressions", "/runs", "/scaling", "/settings/projects", "/upgrade", "/upload"),
+    )
+)
+"""Pages that documents name by their address, as code: a link here, and readable where the service is not."""
+
+
+def _linked(token: Token) -> list[Token]:
+    if token.type != "code_inline" or token.content not in PAGES:
+        return [token]
+    return [Token("link_open", "a", 1, attrs={"href": token.content}), token, Token("link_close", "a", -1)]

@@ -19,6 +19,7 @@ from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
+from app.web.help_pages import PAGES
 from tests.builders import FIRST_LINE, make_run, stated_activity
 from tests.cases import every_case
 from tests.judged import judge, make_baseline, make_stack_run
@@ -560,6 +561,13 @@ def test_every_document_is_a_page_and_its_links_lead_somewhere(client: TestClien
                     assert not anchor or anchor in ids[target]
     assert "<table>" in pages["settings"].text
     assert "THREEWALLS_PUBLIC_URL" in pages["settings"].text
+
+
+def test_documents_link_the_pages_that_they_name(client: TestClient) -> None:
+    page = client.get("/help/engineer", headers=PEOPLE).text
+    named = re.findall(r'<a href="(/[a-z/]+)"><code>', page)
+    assert {"/check", "/plan", "/upgrade"} <= set(named) <= PAGES
+    assert {client.get(address, headers=PEOPLE).status_code for address in PAGES} == {200}
 
 
 def test_files_that_documents_link_to_are_shown_as_text(client: TestClient) -> None:
