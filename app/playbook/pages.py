@@ -435,16 +435,12 @@ class RulePageOf:
         self.replaced: Rule | None = rules.team.replaced.get(name)
 
     @property
-    def why(self) -> str:
-        # Facts that end a reason bring their own space.
-        return with_names(re.sub(r"(?<=[.}])\{", " {", self.rule.why))
-
-    @property
     def lead(self) -> str:
         """Return the reason without the figures of a run: its sentences that name no other fact."""
         text = _SHARE.sub("part", self.rule.why)
         plain = [sentence for sentence in _SENTENCE.split(text) if "{" not in sentence]
-        return " ".join(plain) if plain else self.why
+        # Facts that end a reason bring their own space.
+        return " ".join(plain) if plain else with_names(re.sub(r"(?<=[.}])\{", " {", self.rule.why))
 
     @cached_property
     def stack_names(self) -> Mapping[str, str]:
