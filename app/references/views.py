@@ -207,7 +207,10 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
 
 
 def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
-    """Return our figure and the published one of the same measure; empty where none is comparable."""
+    """Return our figure and the published one of the same measure; empty where none is comparable.
+
+    The labels state the precisions if they differ: they can be the whole gap.
+    """
     nearest, reference = comparison.nearest, comparison.reference
     if nearest is None or reference is None or not nearest.measure:
         return ()
@@ -215,13 +218,15 @@ def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
     ours, theirs = getattr(comparison.ours.figures, name) or 0.0, nearest.point.figures[name] or 0.0
     longest = max(ours, theirs)
     mine = f"#{comparison.ours.run_id}" + (f", {comparison.ours.dispatcher}" if comparison.ours.dispatcher else "")
+    differing = (item for item in nearest.differences if item.field == "precision" and item.is_known)
+    precisions = next(((f", {item.ours}", f", {item.theirs}") for item in differing), ("", ""))
     return (
         FigureBar(
-            f"Yours, {mine}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
+            f"Yours, {mine}{precisions[0]}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
             _figure(name, ours), is_ours=True, note=nearest.gap,
         ),
         FigureBar(
-            f"{nearest.point.measured_by}, {nearest.point.date}", f"/references/{reference.id}",
+            f"{nearest.point.measured_by}, {nearest.point.date}{precisions[1]}", f"/references/{reference.id}",
             100 * theirs / longest, _figure(name, theirs), is_ours=False,
             note=f"{LABELS[name]}, {'shorter' if name == 'step_time_ms' else 'longer'} is faster",
         ),
