@@ -19,6 +19,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
+from app.domain.contract.values import GPU_MEMORY_GIB
 from app.domain.numbers import change_text, gain_change, plural, step_time, time_saved, time_unit_of
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
@@ -346,11 +347,19 @@ class PublishedGain:
 
 @dataclass(frozen=True, slots=True)
 class NearestGraphRuns:
-    """The run without graphs and the run with graphs that differ least. `fields`: in what else they differ."""
+    """The run without graphs and the run with graphs that differ least. `fields`: in what else they differ.
+
+    `slower_pct`: the step time with graphs against that without, None if one is unknown.
+    """
 
     without: int
     with_graphs: int
     fields: tuple[str, ...]
+    slower_pct: float | None
+
+    @property
+    def change(self) -> str:
+        return "" if self.slower_pct is None else change_text(self.slower_pct).figure
 
 
 class LedgerPage:
@@ -372,7 +381,9 @@ class LedgerPage:
         )  # fmt: skip
         self.published = tuple(_published(book, self.family, self.hardware))
         self.near = None if gains else _nearest_pair(session, [item for item in seen if item.steps and not item.oom])
-        self.most_gib = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
+        most = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
+        self.memory_gib = max(most, GPU_MEMORY_GIB.get(self.hardware, 0))
+        """The length of the bars: the memory of the GPU; of an unknown one the highest peak."""
 
     @property
     def plan_from(self) -> int | None:
@@ -529,9 +540,18 @@ def _nearest_pair(session: Session, runs: Sequence[_GraphRun]) -> NearestGraphRu
     near = []
     for a, b in pairs:
         if str(a) in records and str(b) in records:
-            comparability = compare_contracts(records[str(a)], records[str(b)])
+            without_graphs, with_graphs = records[str(a)], records[str(b)]
+            comparability = compare_contracts(without_graphs, with_graphs)
             fields = tuple(item.field for item in (*comparability.stack, *comparability.knobs))
-            near.append(NearestGraphRuns(a, b, tuple(name for name in fields if not name.startswith("graph_"))))
+            ratio = with_graphs.estimate.log_step_time - without_graphs.estimate.log_step_time
+            near.append(
+                NearestGraphRuns(
+                    a,
+                    b,
+                    tuple(name for name in fields if not name.startswith("graph_")),
+                    100 * math.expm1(ratio) if math.isfinite(ratio) else None,
+                )
+            )
     return min(near, key=lambda pair: len(pair.fields), default=None)
 
 

@@ -179,6 +179,23 @@ class Section:
         return time_unit_of(row.point.step_time_ms.value for view in self.series for row in view.points)
 
     @property
+    def loss(self) -> str:
+        """Return `At 128 GPUs, the loss equals 10 GPUs.` for the widest series; empty for sequences."""
+        compared = self.series[0].series.compared
+        value = efficiency(compared[-1]) if compared and self.words.unit == "GPUs" else None
+        if value is None:
+            return ""
+        size = compared[-1].size
+        lost = round(size * (1 - value.value / 100))
+        return f"At {grouped(size)} GPUs, the loss equals {plural(lost, 'GPU')}." if lost > 0 else ""
+
+    @property
+    def largest(self) -> str:
+        """Return the newest run of the largest compared size; empty without one."""
+        compared = self.series[0].series.compared
+        return compared[-1].runs[-1] if compared else ""
+
+    @property
     def drawn(self) -> bool:
         """Return whether there is an efficiency to draw."""
         return any(view.series.compared for view in self.series)
