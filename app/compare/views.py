@@ -61,7 +61,7 @@ class Missing:
     both: bool
 
 
-_PARTS = {"stack": "must be equal", "config": "a knob", "info": "beside"}
+_PARTS = {"stack": "must be equal", "config": "knob", "info": "not compared"}
 
 
 def axis_groups(comparison: ComparedSides) -> tuple[AxisGroup, ...]:

@@ -53,7 +53,7 @@ def test_the_answer_comes_first_then_the_figures_then_what_differs(client: TestC
     text = words(client.get(f"/compare?a={a}&b={b}").text)
     assert re.search(r"B is 24\.0 % faster.*? ep_overlap\.", text)
     order = ("One knob: ep_overlap", "matched A/B B is better", "A step of B is 24.0 % faster than one of A", "Figures")
-    places = [text.index(part) for part in (*order, "Differences", "off arguments on metadata a knob")]
+    places = [text.index(part) for part in (*order, "Differences", "off arguments on metadata knob")]
     assert places == sorted(places)
     assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 24\.0 % faster \(.*?\) better", text)
     assert "Peak memory 61.4 GiB 61.4 GiB" in text
