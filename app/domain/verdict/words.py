@@ -346,7 +346,7 @@ def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
     if str(request.requested_by) != run:
         return f"Missing: {reruns}, which run {request.requested_by} requested."
     if decision == "regression":
-        why = f"One launch, perhaps on a slow node: {reruns} can confirm it"
+        why = f"One launch: {reruns} can confirm it"
     else:
         why = f"{reruns} would decide if the difference stays the same"
     return f"{why}. Start with `threewalls rerun {run} --exec CMD`."
