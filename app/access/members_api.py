@@ -278,7 +278,7 @@ class NewUser(BaseModel, extra="forbid"):
 
 
 class UserChange(BaseModel, extra="forbid"):
-    """Fields that are left out stay as they are."""
+    """Omitted fields are unchanged."""
 
     administrator: bool | None = None
     disabled: bool | None = Field(None, description="A disabled user is logged out and cannot log in.")

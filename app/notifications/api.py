@@ -58,7 +58,7 @@ class ReceiverIn(BaseModel, extra="forbid"):
 
 
 class ReceiverChangeIn(BaseModel, extra="forbid"):
-    """Fields that are left out stay as they are."""
+    """Omitted fields are unchanged."""
 
     name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
     target: str | None = Field(None, min_length=1, max_length=MAX_TARGET, description=_TARGET)

@@ -1,7 +1,7 @@
 """Profiles of runs: take the files, read them in the background, and store the reduced form with its facts.
 
-The files are dropped once they are read: an export of Nsight Systems holds the environment and command line of its job.
-A setting keeps traces of PyTorch.
+The files are dropped once they are read: an export of Nsight Systems contains the environment and command line of its
+job. A setting keeps PyTorch traces.
 """
 
 import hashlib
@@ -50,7 +50,7 @@ _READING_SHARE = 0.9
 
 @dataclass(frozen=True, slots=True)
 class SentProfileFile:
-    """A file as it was sent; the caller closes it. `rank` and `stage`: what the sender states of it."""
+    """A file as it was sent; the caller closes it. `rank` and `stage`: as stated by the sender."""
 
     name: str
     file: BinaryIO

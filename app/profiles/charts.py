@@ -58,7 +58,7 @@ def walls_svg(page: ProfilePage, top: int = 0) -> str:
 
 
 def _figures(wall: Wall, left: float) -> Iterator[str]:
-    """Yield the leading figure in large, and the others that are known below it."""
+    """Yield the leading figure in large type and the other known figures below it."""
     leading = wall.leading
     if leading.share is None:
         yield _text(left, 216, "unknown", 15, "#5b6472")

@@ -67,7 +67,7 @@ class RulesOut(ApiValue):
 
 
 class RulesIn(BaseModel, extra="forbid"):
-    """Fields that are left out stay as they are."""
+    """Omitted fields are unchanged."""
 
     baseline_branch: str | None = Field(None, min_length=1, max_length=MAX_BRANCH, description="`*` for any.")
     commit_url: str | None = Field(None, description="For example https://github.com/org/repo/commit/{commit}.")

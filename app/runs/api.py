@@ -237,7 +237,7 @@ for _action, _meaning in _MEANINGS.items():
 
 
 class Correction(BaseModel, extra="forbid"):
-    """Fields that are left out stay as they are. `null` and empty texts clear a field, except name and project."""
+    """Omitted fields are unchanged. `null` and empty texts clear a field, except name and project."""
 
     name: str | None = None
     tags: list[str] | None = Field(None, max_length=MAX_TAGS)
@@ -267,7 +267,7 @@ class BulkAnswer(BaseModel):
 @router.patch("/runs/{run_id}", responses=documented(404, 409, 422))
 @requires(Action.CONTRIBUTE, of="run")
 def correct_run(request: Request, engine: AppEngine, run_id: RunId, correction: Correction) -> RunOut:
-    """Correct name, tags, branch, commit, commit time, job, project or notes. Recorded; verdicts are made again."""
+    """Correct name, tags, branch, commit, commit time, job, project or notes. Recorded; verdicts are recomputed."""
     correct(engine, [run_id], correction.changes(), author=correction.author, note=correction.note)
     with read_session(engine) as session:
         return RunOut.of(get_run(session, run_id), _page(request, run_id))

@@ -314,7 +314,7 @@ def _baseline_runs(alt: Any) -> Any:
 
 
 def _line_label(alt: Any, data: Any, colour: str) -> Any:
-    """Name a level right of the plot, where no point is, on the side away from the other level."""
+    """Label a level right of the plot, where there are no points, on the side away from the other level."""
     side = alt.expr("datum.below ? 'top' : 'bottom'")
     text = alt.Chart(data).mark_text(align="left", dx=6, fontWeight=600, color=colour, baseline=side)
     return text.encode(x=alt.value("width"), y=alt.Y("value:Q"), text="label:N")

@@ -74,7 +74,7 @@ class UploadForm(Form):
 
 
 def _number(text: str) -> int | str:
-    """Return a number where `text` is one, else the text, which `read_metadata` then refuses by name."""
+    """Return a number where `text` is one, else the text, which `read_metadata` then rejects by name."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else text
 
 

@@ -124,7 +124,7 @@ def log_page(
 
 
 def find_text(log_files: LogFiles, file: RunFile, text: str, *, after: int) -> int | None:
-    """Return the first line after line `after` with this text in upper or lower case, from the end on from the start.
+    """Return the first line after line `after` with this text, ignoring case; after the end it continues at the start.
 
     None if no line has it, or none of the next `MOST_SEARCHED`. Raises Unavailable.
     """

@@ -1,4 +1,4 @@
-"""`/search`: where the words of a search lead. The command palette and, without script, a page show the same."""
+"""`/search`: where a search leads. The command palette and, without script, a page show the same."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

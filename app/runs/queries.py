@@ -270,7 +270,7 @@ _STACK_WORK = (
     .where(col(StackWorkRow.project_id) == RunRow.project_id, col(StackWorkRow.stack_key) == RunRow.stack_key)
     .scalar_subquery()
 )
-# Built once: clients that wait ask several times.
+# Built once: clients that wait poll several times.
 _STATE: Select[Any] = select_any(
     RunRow.id, RunRow.status, RunRow.attempts, RunRow.created_at, RunRow.processed_at, RunRow.reception, RunRow.work,
     _VERDICT_ID.label("verdict_id"), _STACK_WORK.label("stack_work"),
@@ -369,8 +369,8 @@ _IS_SIDE = and_(
 def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = False) -> list[ColumnElement[bool]]:
     """Return the conditions of the filters.
 
-    `in_order`: so many runs match that SQLite shall find the first ones in the order of the list. It would rather look
-    up all that match, and sort them.
+    `in_order`: so many runs match that SQLite must find the first ones in the order of the list. By itself it would
+    look up all matches and sort them.
     """
     active = query.active
 
@@ -389,7 +389,7 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
     ]
     if project := active.get("project"):
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
-        # The index of such a filter has the project too. SQLite would rather read all runs of the project.
+        # The index of such a filter has the project too. By itself SQLite would read all runs of the project.
         by_filter = not active.keys().isdisjoint(FILTERED_TOGETHER)
         conditions.append(looked_up(col(RunRow.project_id), unless=by_filter) == number.scalar_subquery())
     if verdict := active.get("verdict"):

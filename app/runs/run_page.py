@@ -692,7 +692,7 @@ class MemoryBar:
 
     @property
     def size_at(self) -> float:
-        """Return the place of the end of the memory on the bar."""
+        """Return the position of the end of the memory on the bar."""
         return STEP_BAR_WIDTH * self.size / max(self.size, sum(size for _, _, size in self.parts))
 
 

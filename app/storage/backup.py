@@ -62,7 +62,7 @@ OBJECTS_IN_USE = (
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a backup holds. `revision`: of the tables. `missing`: objects that the store had lost before."""
+    """The contents of a backup. `revision`: of the tables. `missing`: objects that the store had lost before."""
 
     id: str
     created_at: str

@@ -31,15 +31,15 @@ _TEXTS = ("name", "branch", '"commit"', "model", "gpu", "dispatcher")
 
 
 def search_text(of: str) -> str:
-    """Return the SQL of the text that the search looks into, as the index has it. `of`: a table, NEW or OLD."""
+    """Return the SQL of the searched text, as the index contains it. `of`: a table, NEW or OLD."""
     # No word of a search contains a space.
     return "lower(" + " || ' ' || ".join(f"coalesce({of}.{name}, '')" for name in _TEXTS) + ")"
 
 
 def install(connection: Connection) -> None:
-    """Create the triggers and derive everything from the runs, unless the triggers are there already.
+    """Create the triggers and derive everything from the runs, unless the triggers exist. All in the
 
-    All in the transaction of the caller, so that readers never see a part of it.
+    transaction of the caller, so that readers never see a part of it.
     """
     if is_installed(connection):
         _renew_stack_trigger(connection)
@@ -117,7 +117,7 @@ def has_search_index(connection: Connection) -> bool:
 
 
 def is_installed(connection: Connection) -> bool:
-    """Return whether all triggers are there."""
+    """Return whether all triggers exist."""
     if connection.dialect.name == "sqlite":
         query = f"SELECT count(*) FROM sqlite_master WHERE type = 'trigger' AND name = '{_MARK}'"
     else:
@@ -132,7 +132,7 @@ def _batches(connection: Connection) -> Iterator[tuple[int, int]]:
 
 
 def _index_search_text(connection: Connection) -> None:
-    """Create the index of the search, or log a warning for a role that may not: a search then reads every run."""
+    """Create the index of the search, or log a warning if the role may not: a search then reads every run."""
     try:
         with connection.begin_nested():
             connection.exec_driver_sql("CREATE EXTENSION IF NOT EXISTS pg_trgm")

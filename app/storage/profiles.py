@@ -221,7 +221,7 @@ def _usable(session: Session, run: Any) -> StoredProfile | None:
     return next((profile for profile in profiles if profile.counts), None)
 
 
-# --- The profiles beside a change of the step time.
+# --- The profiles before and after a change of the step time.
 
 
 def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
@@ -262,7 +262,7 @@ class ExplainedChange:
 
 
 def explained_change(session: Session, run_id: int) -> ExplainedChange | None:
-    """Return what the nearest profiles explain of a change that began with a run; None without two profiles."""
+    """Explain a change that began with a run from the nearest profiles; None without two profiles."""
     nearest = nearest_profiles(session, run_id)
     documents = [] if nearest is None else [document_of(session, number) for number in nearest]
     if nearest is None or documents[0] is None or documents[1] is None:

@@ -18,7 +18,7 @@ _AT_ONCE = 500
 
 
 class Remembered(Generic[Result]):
-    """Results of the `most` last questions, each valid as long as the state that it was computed from."""
+    """Results of the last `most` queries, each valid as long as the state that it was computed from."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -26,7 +26,7 @@ class Remembered(Generic[Result]):
         self._lock = Lock()
 
     def find(self, question: tuple[object, ...], state: object) -> Result | None:
-        """Return the result, None if there is none of this state."""
+        """Return the result, None if there is none for this state."""
         with self._lock:
             before = self._results.get(question)
             if before is None or before[0] != state:
@@ -75,7 +75,7 @@ def _ranked_state(session: Session, conditions: Sequence[ColumnElement[bool]]) -
 
 
 class ContractValues:
-    """Values of some contract fields of the `most` last runs that were asked for, until a run is processed again."""
+    """Values of some contract fields of the last `most` requested runs, until a run is processed again."""
 
     def __init__(self, names: Sequence[str], most: int) -> None:
         self._names = names

@@ -1,4 +1,4 @@
-"""Which runs the words of a search name, by an index of trigrams on both databases (`derived.py`).
+"""The runs that the words of a search match, by an index of trigrams on both databases (`derived.py`).
 
 PostgreSQL plans its own index by its statistics. SQLite has a table of trigrams, which is queried first: few matches
 are read by their numbers, and where the matches are many, the list is read in its order until a page is full.
@@ -65,7 +65,7 @@ class Mentions:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word with what else it may name: the number of a run, the first digits of stack keys, projects."""
+    """A word with what else it may match: the number of a run, the first digits of stack keys, projects."""
 
     text: str
     number: int | None
@@ -104,7 +104,7 @@ _MOST_READ = 1000
 
 
 def mentioned(session: Session, text: str) -> Mentions:
-    """Return the runs that every word of `text` names: by part of a text, by number (`1842`, `#1842`) or by stack."""
+    """Return the runs that every word of `text` matches: by part of a text, by number (`1842`, `#1842`) or by stack."""
     words = [_read(session, word) for word in text.split()]
     conditions = tuple(word.condition for word in words)
     indexed = [word for word in words if len(word.text) >= FEWEST_LETTERS]

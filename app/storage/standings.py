@@ -210,7 +210,7 @@ def _read_matching(session: Session, hardware_slug: str, family_slug: str, filte
 
 
 def _of_leaderboard(hardware_slug: str, family_slug: str) -> list[ColumnElement[bool]]:
-    """Return the conditions for the stacks of one hardware and family, of any where the slug is empty."""
+    """Return the conditions for the stacks of one hardware and family, of any if the slug is empty."""
     slugs = ((col(StandingRow.hardware_slug), hardware_slug), (col(StandingRow.family_slug), family_slug))
     return [column == slug for column, slug in slugs if slug]
 

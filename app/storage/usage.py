@@ -1,4 +1,4 @@
-"""How much each project holds and how it grew, and the deletion of deliveries, audit entries and sessions by age.
+"""What each project stores and how fast it grows, and the deletion of deliveries, audit entries and sessions by age.
 
 A small service is counted on request. Otherwise usage is counted every hour into a small table, because pages may not
 read all runs.
@@ -87,7 +87,7 @@ def _count(session: Session, project_id: int | None = None) -> list[dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class ProjectUsage:
-    """What a project holds. `bytes`: of uploaded files, decompressed. `months`: bytes by month of upload, in order.
+    """What a project stores. `bytes`: of uploaded files, decompressed. `months`: bytes by month of upload, in order.
 
     `a_day`: bytes uploaded a day lately, None before seven days of uploads. `waiting_bytes`: of deletions that can
     still be undone.

@@ -1,7 +1,7 @@
 """Stored verdicts: one per run is current, and relevant older ones are kept.
 
-A run is judged again whenever earlier runs change, so most older verdicts were never seen. Kept are: the first one,
-which the report of the job showed; those with another decision than the next one; and those that were current when a
+A run is judged again whenever earlier runs change, so most older verdicts were never seen. These are kept: the first
+one, which the report of the job showed; those with a decision unlike the next one's; and those that were current when a
 user changed something about the run or its regressions.
 """
 
@@ -297,11 +297,11 @@ _Later = aliased(RunRow)
 
 
 def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return regression and run of the members of which no other run is at the slow step time.
+    """Return regression and run of the members without another run at the slow step time.
 
     One launch may have had a slow node, so pages state its change as one of that run.
     """
-    # The first such run, and not whether there are any, for which PostgreSQL would read all runs of the stacks.
+    # Selects the first such run: to test whether any exists, PostgreSQL would read all runs of the stacks.
     again = (
         select_any(_Later.id)
         .where(

@@ -40,7 +40,7 @@ class Violation:
 
 
 def judge(request: PlanRequest, layout: Layout, prediction: Prediction | None = None) -> tuple[Violation, ...]:
-    """Return every constraint that the layout breaks; empty when it is feasible. `prediction`: where it is at hand."""
+    """Return every constraint that the layout breaks; empty when it is feasible. `prediction`: if available."""
     problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS if constraint is not FITS)
     broken = tuple(Violation(constraint, text) for constraint, text in problems if text)
     if broken:  # memory is predicted only for layouts that are possible

@@ -153,7 +153,7 @@ class LayoutForecaster:
     def _by_peak(self, changed: Mapping[str, Setting]) -> Forecast | None:
         """Return what the measured peak implies for a model or GPU that the planner does not know.
 
-        No part of the memory grows by more than the ranks that share it become fewer: dense weights by TP x PP,
+        No part of the memory grows by a larger factor than its ranks decrease: dense weights by TP x PP,
         experts by PP x EP x ETP, activations by TP x CP. None if the peak, the memory or a degree is unknown.
         """
         memory = FACTS["hbm_gb"](self._contract.get("gpu"))

@@ -100,7 +100,7 @@ class Memory:
         return self.static + self.activations + self.logits + self.buffers
 
     def scaled(self, by: float) -> "Memory":
-        """Return the estimate with everything but the static part multiplied, as own peaks teach."""
+        """Return the estimate with all but the static part scaled by a factor from measured peaks."""
         return Memory(self.weights, self.optimizer, self.activations * by, self.logits * by, self.buffers * by)
 
 

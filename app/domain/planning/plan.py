@@ -1,4 +1,4 @@
-"""A plan: the feasible layouts for a request, best first; what is wrong with a given one; why others are out."""
+"""A plan: the feasible layouts for a request, best first; what is wrong with a given one; why others were rejected."""
 
 import math
 import shlex

@@ -1,4 +1,4 @@
-"""Layouts that others or our own runs used for the same model: shown with a plan; they correct its predictions."""
+"""Layouts that published or own runs used for the same model. A plan shows them and is corrected by them."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -95,7 +95,7 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
 
 
 def _record(used: UsedLayout) -> Record | None:
-    """Return a record, None when its work or its layout are not stated completely.
+    """Return a record, None when its work or its layout is not fully stated.
 
     An unstated ETP is 1; an unstated split into stages is the planner's.
     """

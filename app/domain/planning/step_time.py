@@ -187,7 +187,7 @@ class _Parts:
         return np.full_like(self.degrees.tp, self.costs.layers * _LAYER_S)
 
     def dispatch(self, gemm: Floats) -> Floats:
-        """Return the exposed time to send tokens to their experts and back, over the slower of both links."""
+        """Return the exposed time to send tokens to their experts and back, over the slower of the two links."""
         degrees, domain, costs = self.degrees, self.hardware.nvlink_domain, self.costs
         if not costs.moe_layers:
             return np.zeros_like(degrees.tp)
@@ -218,7 +218,7 @@ class _Parts:
         return self.costs.layers * _TP_EXCHANGES * size / (bandwidth * _LINK) + key_value_exchange
 
     def _exposed_key_value_exchange(self) -> Floats:
-        """Return the exposed part of keys and values that context parallelism passes on, which hides behind scores."""
+        """Return the exposed time of passing keys and values with context parallelism, which attention scores hide."""
         degrees = self.degrees
         width = self.costs.key_value_width / degrees.tp
         size = 2.0 * self.tokens / degrees.cp * width * (degrees.cp - 1.0) * (1 + _BACKWARD)
@@ -228,7 +228,7 @@ class _Parts:
         return np.maximum(self.costs.layers * size / (bandwidth * _LINK) - self.attention(), 0.0)
 
     def pipeline(self) -> Floats:
-        """Return the exposed time to hand activations on; with virtual stages most of it hides."""
+        """Return the exposed time to pass activations between stages; virtual stages hide most of it."""
         degrees = self.degrees
         size = 2.0 * 2.0 * self.rank * self.costs.hidden * degrees.vpp
         stage = degrees.dp * degrees.tp * degrees.cp
@@ -237,7 +237,7 @@ class _Parts:
         return np.where(degrees.pp > 1, exposed * size / (bandwidth * _LINK), 0.0)
 
     def gradients(self) -> Floats:
-        """Return the time to reduce gradients and to gather weights, before any of it hides."""
+        """Return the time to reduce gradients and to gather weights, before any of it is hidden."""
         degrees, costs = self.degrees, self.costs
         rest = (costs.other_parameters + 2 * costs.embedding_parameters) / (degrees.tp * degrees.pp)
         experts = costs.expert_parameters / (degrees.ep * degrees.etp * degrees.pp)

@@ -113,7 +113,7 @@ class Gap:
 
 
 class Device:
-    """Measures windows of one GPU. Unions are taken once for all windows."""
+    """Measures windows of one GPU. Unions are computed once for all windows."""
 
     def __init__(self, trace: DeviceTrace) -> None:
         self.trace = trace
@@ -510,7 +510,7 @@ class _Streams:
         return is_resolved, is_blocked
 
     def _producer(self, wait: int) -> int | None:
-        """Return the last operation that its stream got before the event was recorded."""
+        """Return the last operation launched on its stream before the event was recorded."""
         waits = self._trace.waits
         assert waits is not None  # noqa: S101  the caller checked it
         ops, moments = self._ops_of(int(waits.source[wait]))

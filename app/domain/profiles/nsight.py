@@ -1,6 +1,6 @@
 """Reads the SQLite export of Nsight Systems. The caller opens the file, read-only and immutable.
 
-Tables and columns differ by version: a missing one means that nothing is known. Rows may come in any order.
+Tables and columns differ by version: what a missing one would show is unknown. Rows may come in any order.
 """
 
 import re
@@ -372,7 +372,7 @@ class _Export:
     def _waits(self) -> dict[int, list[tuple[int, int, int, int]]]:
         """Return the waits of streams by process: stream, call, source stream and its call. See `make_waits`.
 
-        Joined by `eventSyncId`, because `eventId` is used again.
+        Joined by `eventSyncId`, because `eventId` is reused.
         """
         if not {_SYNCHRONIZATION, _EVENTS} <= self._tables or "eventSyncId" not in self._columns[_EVENTS]:
             return {}
@@ -445,7 +445,7 @@ class _Export:
 
 
 class _Columns:
-    """Columns that grow in place: to join parts at the end would take twice the memory."""
+    """Columns that grow in place: joining parts at the end would need twice the memory."""
 
     def __init__(self, rows: int) -> None:
         self._room = min(max(rows, 1), _MAX_ROOM)
@@ -470,19 +470,19 @@ class _Columns:
         self._size += count
 
     def taken(self) -> dict[str, Any]:
-        """Return the columns, and keep none."""
+        """Return the columns and release them."""
         columns, self._columns = self._columns, {}
         return {name: column[: self._size] for name, column in columns.items()} if self._size else {}
 
 
 def _narrow(column: Any) -> Any:
-    """Return integers in half the memory where they fit; the columns grow wider where not."""
+    """Return integers in half the memory where they fit; else the columns are widened."""
     fits = column.size and column.min() >= -(2**31) and column.max() < 2**31
     return column.astype(np.int32) if fits else column
 
 
 def _looked_up(ids: Any, numbers: Any, places: Any, unknown: int) -> Any:
-    """Return the place of each id among the texts, `unknown` where there is none."""
+    """Return the index of each id among the texts, `unknown` if there is none."""
     if not numbers.size:
         return np.full(ids.size, unknown, np.int32)
     at = np.minimum(np.searchsorted(numbers, ids), numbers.size - 1)

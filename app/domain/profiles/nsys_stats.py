@@ -1,7 +1,7 @@
 """Reads tables of `nsys stats` as CSV: every activity with its start, or only sums of kernel times.
 
-`cuda_gpu_trace` holds no launches, so gaps have no reason. `cuda_gpu_kern_sum` and `cuda_gpu_mem_time_sum` hold no
-times at all: shares of sums say nothing of the step, because kernels overlap.
+`cuda_gpu_trace` contains no launches, so gaps have no reason. `cuda_gpu_kern_sum` and `cuda_gpu_mem_time_sum` contain
+no timestamps: shares of sums say nothing about the step, because kernels overlap.
 """
 
 import csv

@@ -1,6 +1,6 @@
 """Turns one or several read traces into the document of a profile: what pages, the API and the command line show.
 
-The document is the reduced form that is stored: per step, class, gap and collective, without the single activities.
+The document is the reduced form that is stored: per step, class, gap and collective, without individual activities.
 """
 
 from collections import defaultdict

@@ -1,6 +1,6 @@
 """Compares ranks of one job without trusting their clocks: who waits for whom in the same collectives.
 
-The shortest duration among the participants of a collective is its transfer; what a rank spends above it is waiting.
+The shortest duration among the participants of a collective is its transfer; the rest of a rank's time is waiting.
 """
 
 import re

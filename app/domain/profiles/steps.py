@@ -72,7 +72,7 @@ def _of_ranges(trace: DeviceTrace, ranges: Sequence[HostRange]) -> tuple[Profile
 
 
 def _of_optimizer(trace: DeviceTrace) -> tuple[ProfileWindow, ...]:
-    """Cut behind each run of optimizer kernels that matrix multiplications separate from the next."""
+    """Cut after each series of optimizer kernels that matrix multiplications separate from the next."""
     optimizer = np.flatnonzero(trace.class_by_name == NUMBER["optimizer"])
     matrix = np.flatnonzero(
         np.isin(trace.class_by_name, [NUMBER[name] for name in ("gemm", "gemm.grouped", "attention")])

@@ -158,7 +158,7 @@ def make_device(
 ) -> DeviceTrace:
     """Sort the activities and give each its class.
 
-    `collectives`: by place in the columns. `classes`: by name id, where a category decides and not the name. `rows`:
+    `collectives`: by index in the columns. `classes`: by name id, where a category decides and not the name. `rows`:
     classes of a team, before the table. `ranges`: named calls of collectives; a point-to-point kernel launched inside
     one of an all-to-all serves the experts.
     """
@@ -224,7 +224,7 @@ def make_waits(
 
 
 def join_launches(correlation: Times, calls_correlation: Times, calls_start: Times) -> Ids:
-    """Return the place of the first call with each correlation, NO_LAUNCH where there is none."""
+    """Return the index of the first call with each correlation, NO_LAUNCH if there is none."""
     result = np.full(correlation.size, NO_LAUNCH, np.int32)
     usable = np.flatnonzero(calls_correlation > 0)
     if not usable.size:

@@ -1,4 +1,4 @@
-"""Leaderboards: which dispatcher wins in a stack, by what evidence, and summaries across stacks.
+"""Leaderboards: which dispatcher wins in a stack, on what evidence, and summaries across stacks.
 
 rank_stack(runs, prior, contracts) -> StackStandings    the stored standings of a stack
 head_changes(standings, last_heads) -> changes           changes of its leaders

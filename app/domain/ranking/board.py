@@ -1,7 +1,7 @@
 """Build one board: the dispatchers of one stack, routing mode and semantic class with their places.
 
-All figures of a board come from one segment of the stack's history, so that a change of the code is never taken for a
-difference between dispatchers.
+All figures of a board come from one segment of the stack's history, so that a change of the code is never mistaken for
+a difference between dispatchers.
 """
 
 import math

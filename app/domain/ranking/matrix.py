@@ -1,7 +1,7 @@
 """Results that differ in one axis only: dispatchers at each EP degree, scopes of CUDA graphs.
 
 Best against best shows what a team gets; equal knobs show the effect of the axis itself. Both compare runs of one
-segment of the stack's history, so that a change of the code is never taken for a difference.
+segment of the stack's history, so that a change of the code is never mistaken for a difference.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,8 +51,8 @@ def contenders(
 ) -> tuple[Contender, ...]:
     """Return a result per name, in `order`, whose first measured name is the reference.
 
-    `runs`: of one stack, routing mode and semantic class, at least one. The segment with most names is compared, of
-    several the newest; a name that was not measured in it has a figure but no comparison.
+    `runs`: of one stack, routing mode and semantic class, at least one. The segment with the most names is compared,
+    the newest of several; a name that was not measured in it has a figure but no comparison.
     """
     pools = _by_segment(runs, name_of)
     here = max(pools, key=lambda number: (len(pools[number]), number))

@@ -34,7 +34,7 @@ LossReader = Callable[[Sequence[str]], Mapping[str, Losses]]
 
 @dataclass(frozen=True, slots=True)
 class WorseLoss:
-    """The dispatcher of two with the clearly worse loss, by `delta_pct` percent of the other's."""
+    """The dispatcher of a pair with the clearly worse loss, by `delta_pct` percent of the other's."""
 
     dispatcher: str
     delta_pct: float
@@ -46,7 +46,7 @@ def no_losses(names: Sequence[str]) -> Mapping[str, Losses]:  # noqa: ARG001
 
 
 class LossGuard:
-    """Compares the losses of results, each pair once, because most evidence floors leave the same runs."""
+    """Compares losses of results and caches each pair, because most evidence floors leave the same runs."""
 
     def __init__(self, read: LossReader = no_losses) -> None:
         self._read = read
@@ -92,7 +92,7 @@ class PairwiseComparison:
     The interval belongs to the test that decided, as in verdicts: for an `equal` pair the two one-sided tests (95 %
     each), so that it lies within 2 %; else the stricter direction (99.8 % certainty of an improvement). Comparisons by
     memory have none, and their `gain_pct` is the saving of the first. `more_runs`: further runs per side that would
-    decide if nothing else changes; None: decided, or 20 do not. `tie_because`: the rule that makes a tie although the
+    decide if nothing else changes; None: decided, or over 20. `tie_because`: the rule that makes a tie although the
     interval excludes zero; else empty. `worse_loss`: the one with the clearly worse loss, by `loss_delta_pct` percent
     of the other's.
     """
@@ -166,8 +166,8 @@ class _Test:
         return "equal" if there == back == "no_change" else "undecided"
 
     def half_width(self, k: int, m: int) -> float:
-        """Return the half width of the interval that decides: that of the two one-sided tests for an equal pair, else
-        what the shift must exceed to be an improvement one way and a regression the other way.
+        """Return the half width of the deciding interval: of the two one-sided tests for an equal pair, else the
+        smallest shift that is an improvement one way and a regression the other way.
         """
         if self.outcome(k, m) == "equal":
             return max(self.forward.half_width(EQUIVALENCE_P, k, m), self.backward.half_width(EQUIVALENCE_P, m, k))

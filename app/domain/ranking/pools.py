@@ -1,4 +1,4 @@
-"""The runs of one config key become one result. The run is the sample: more iterations do not make it surer."""
+"""The runs of one config key become one result. The sample is the run: more iterations do not narrow the interval."""
 
 import math
 from collections.abc import Iterable, Sequence

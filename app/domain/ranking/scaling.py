@@ -1,13 +1,13 @@
 """The same workload at several sizes: more GPUs, or longer sequences. No ranking: a series crosses stacks by design.
 
-weak              GPUs and batch grow together: a GPU has the same work in every point
+weak              GPUs and batch grow together: a GPU has the same work at every point
 strong            GPUs grow, the batch stays: the same work is shared by more of them
 sequence_batch    sequences grow, their number in a step stays
 sequence_tokens   sequences grow, the tokens of a step stay
 
 Everything else in the two keys must be equal: project, model and its shape, class, container, routing, precision,
-cluster, pipeline, dispatcher and all knobs. Along a sequence series context parallelism may grow, too, with the way it
-communicates. And their runs must be of the same code (`scaling_code.py`).
+cluster, pipeline, dispatcher and all knobs. Along a sequence series, context parallelism and its communication may
+change too. All runs must be of the same code (`scaling_code.py`).
 """
 
 import math
@@ -100,7 +100,7 @@ class ScalingPool:
     """Some runs of one configuration as one result, with the attributes of `Pool` that comparisons read."""
 
     def __init__(self, of: ScalingRuns, chosen: Sequence[int]) -> None:
-        """Use the newest 20 of `chosen` (indices in `of`, ascending, at least one) without outliers."""
+        """Keep the newest 20 of `chosen` (indices in `of`, ascending, at least one) without outliers."""
         offered = {of.runs[k]: k for k in chosen}
         estimates = [
             RunEstimate(name, of.log_step_times[k], of.errors[k], FEWEST_ITERATIONS) for name, k in offered.items()
@@ -215,9 +215,9 @@ def _place(at: float, name: str) -> HistoryPosition:
 # --- The same code for every size of a series: an efficiency across a code change does not describe scaling.
 #
 # The sizes of a series are different stacks without a common history. Their code is known only by the times at which
-# any of them changed its speed: all these changes together cut the time into segments. Runs of one segment are
-# compared, and within a change runs of one commit. The segment with most sizes is used, of several the newest; a size
-# that was not measured in it has figures but no efficiency.
+# any of them changed its speed: together these changes cut the time into segments. Runs of one segment are
+# compared, and within a change runs of one commit. The segment with the most sizes is used, the newest of several; a
+# size that was not measured in it has figures but no efficiency.
 
 _DAY = 86_400.0
 
@@ -472,7 +472,7 @@ def may_scale(stacks: Mapping[Key, Sizes]) -> frozenset[Key]:
 
 
 def most_sizes(stacks: Sequence[Sizes]) -> int:
-    """Return the most sizes that a series of these stacks can have, by the same filter."""
+    """Return the largest number of sizes that a series of these stacks can have, by the same filter."""
     return max((len(sizes) for sizes in _by_size(dict(enumerate(stacks)))), default=0)
 
 

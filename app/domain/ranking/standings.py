@@ -57,7 +57,7 @@ class BoardSegment:
 
 @dataclass(frozen=True, slots=True)
 class UncomparedResult:
-    """A dispatcher whose results are all in other segments than the board's, so it has no position.
+    """A dispatcher whose results all lie outside the board's segment, so it has no position.
 
     Its figure is from its own newest segment. `days`, `changes`: distance of its last run from the runs of the board;
     `before`: whether it is older. `beaten_by`: dispatchers of the board that were clearly faster the last time both

@@ -168,7 +168,7 @@ def place_of(
     by_kind = _KINDS[rule.kind] if tier in ("health", "unjudged", "workflow", "other", "slower") else 0
     is_ladder = rule.kind != "candidate" or rule.phase == "fit" or tier == "health"
     by_worth = 0.0 if is_ladder else -round(worth, 3)
-    if rule.hints.urgency == "evidence":  # a record changes several knobs: behind all figures of single ones
+    if rule.hints.urgency == "evidence":  # a record changes several knobs, so it follows all figures of single knobs
         by_worth = max(by_worth, -_LEAST_WORTH)
     key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
     return Place(key, tier, worth, expected, _confidence(expected), because, forecast_gain_pct)
