@@ -167,7 +167,7 @@ def _contract(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """Return the differences of the profiles other than times."""
     differences = []
     for label, values in (
-        ("GPU", [_first(side, "gpu") for side in (before, after)]),
+        ("GPU", [next((file["gpu"] for file in side["files"] if file["gpu"]), None) for side in (before, after)]),
         ("world size", [side["quality"]["world_size"] for side in (before, after)]),
         ("captured ranks", [side["quality"]["ranks"] for side in (before, after)]),
         ("steps in the window", [side["quality"]["steps"] for side in (before, after)]),
@@ -180,10 +180,6 @@ def _contract(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
         if values[0] != values[1]:
             differences.append(f"{label}: {_word(values[0])}, then {_word(values[1])}")
     return differences
-
-
-def _first(document: Mapping[str, Any], field: str) -> Any:
-    return next((file[field] for file in document["files"] if file[field]), None)
 
 
 def _word(value: object) -> str:
