@@ -97,7 +97,7 @@ def test_a_receiver_that_is_down_gets_it_when_it_is_back(engine: Engine, setting
         (0, "waiting"),
         (0, "waiting"),
     ]
-    assert "nothing listens" in deliveries(engine)[0].error
+    assert "no service listens" in deliveries(engine)[0].error
     assert work_off(engine, settings) == []
     later(engine)
     with receiving(port) as back:
