@@ -249,7 +249,9 @@ def _cell_gain(cell: Contender) -> str:
     pair = cell.at_equal_knobs or cell.best_against_best
     if pair is None:
         return "reference" if cell.compared else "on other code: not compared"
-    return _pair_text(pair) + ("" if cell.at_equal_knobs else ", other knobs")
+    change = gain_change(pair.gain_pct).figure
+    tie = f", {'equal' if pair.outcome == 'equal' else 'undecided'}" if pair.tie else ""
+    return change + tie + ("" if cell.at_equal_knobs else ", other knobs")
 
 
 def lead_sentence(board: Board) -> str:
