@@ -165,7 +165,7 @@ def test_a_run_of_an_experiment_has_the_figures_of_the_experiment_and_no_verdict
     assert shown.figure in figures
     assert shown.interval in figures
     chart = client.get(f"/runs/{run}/chart", headers={"HX-Request": "true"}).text
-    assert re.search(r"A of experiment,\s+range of 2 runs", chart)
+    assert re.search(r"A of experiment,\s+2 runs", chart)
     page = text(client, f"/runs/{other}")
     assert 'id="verdict"' not in page
     assert 'class="change' not in page[page.index('id="figures"') :], "A is what B is measured against"
