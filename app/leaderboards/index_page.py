@@ -224,6 +224,10 @@ class PublishedBar:
     tflops: float
     share: float
 
+    @property
+    def is_bf16(self) -> bool:
+        return self.reference.point.contract.get("precision") == "bf16"
+
 
 @dataclass(frozen=True, slots=True)
 class MissingBoard:
@@ -239,6 +243,11 @@ class MissingBoard:
     def answer(self) -> str:
         text = published_range([bar.reference for bar in self.bars])
         return f"None of your runs yet. Published: {text} TFLOP/s/GPU." if text else "None of your runs yet."
+
+    @property
+    def colours(self) -> str:
+        """Return what the colours of the bars mean; empty if all have one."""
+        return "grey: bf16, blue: lower precision" if len({bar.is_bf16 for bar in self.bars}) > 1 else ""
 
     @property
     def plan_query(self) -> str:
