@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
-from app.domain.numbers import change_text, metric_text, plural, short_commit, step_time
+from app.domain.numbers import THIN, change_text, grouped, metric_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
@@ -173,17 +173,20 @@ class RegressionView:
 
     @cached_property
     def proposal(self) -> str:
-        """Return the basis of the proposal: `The last 4 runs are at or below the usual level.`; empty without one."""
+        """Return the basis of the proposal: `The last 4 runs are within 0.1 % of the usual level.`; empty without one."""
         if self.regression.proposal == "stale":
             return f"No run of its stacks in {SILENT_DAYS} days, so no run shows whether it is over."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
-        if run is None:
+        back = self._values_since(run) if run else []
+        usual = next((job.last.usual for job in self.listed_jobs if run and job.last.config_key == run.config_key), None)
+        if run is None or not back or not usual:
             return "All of its stacks are back at the usual level."
-        back = self._runs_since(run)
-        which = "The last run is" if back == 1 else f"The last {back} runs are"
-        return f"{which} at or below the usual level, since run #{run.id}" + (
+        which = "The last run is" if len(back) == 1 else f"The last {len(back)} runs are"
+        above = math.ceil(1000 * (max(back) / usual - 1)) / 10
+        where = f"within {grouped(above, 1)}{THIN}% of" if above > 0 else "at or below"
+        return f"{which} {where} the usual level, since run #{run.id}" + (
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
@@ -223,16 +226,17 @@ class RegressionView:
         of = self.regression
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
-    def _runs_since(self, run: RunRow) -> int:
-        """Return the number of runs of the configuration that count, from `run` on."""
+    def _values_since(self, run: RunRow) -> list[float]:
+        """Return the values of the runs of the job and configuration that count, from `run` on."""
+        value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
-            col(RunRow.config_key) == run.config_key, col(RunRow.project_id) == run.project_id,
+            col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
+            col(RunRow.project_id) == run.project_id,
             col(RunRow.purpose) == "ci", col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False),
-            col(RunRow.quarantine) == "",
+            col(RunRow.quarantine) == "", value.is_not(None),
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
-        count: int = self._session.execute(select(func.count(col(RunRow.id))).where(*counts)).scalar_one()
-        return max(count, 1)
+        return list(self._session.execute(select_any(value).where(*counts)).scalars())
 
     def _job(self, job: SlowJob, cost: Cost) -> JobView:
         metric, run_id = self.regression.metric, job.first.run_id

@@ -394,6 +394,17 @@ def test_a_proposal_is_answered_with_one_click(
     assert 'id="proposal"' not in text
 
 
+def test_a_proposal_says_how_near_the_usual_level_the_runs_are(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    number = make(proposal="fixed", proposal_run_id=stack.runs[17])
+    text = client.get(f"/regressions/{number}").text.replace("\u202f", " ")
+    assert "The last 4 runs are within 0.1 % of the usual level" in text
+    with transaction(engine) as session:
+        session.execute(update(RunRow).where(RunRow.id.in_(stack.runs[17:])).values(step_time_ms=19_990.0))
+    assert "The last 4 runs are at or below the usual level" in client.get(f"/regressions/{number}").text
+
+
 def test_an_answer_without_a_name_requests_it_and_loses_no_input(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:

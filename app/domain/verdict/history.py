@@ -253,23 +253,25 @@ def follow_up(regression: OpenedRegression, history: History, stated_fixed_at: i
     """Return the state after the last run of `history`.
 
     `stated_fixed_at`: the run from which a user considers it fixed. `fixed`: two consecutive runs after the slow
-    one are back, or a segment of at least three runs returned to within 1 % of the usual level, or below. So an
-    alarm that no second run confirms ends here too. `reopened`: a later segment returned to within 1 % of the slow
-    level, or above; a level in between is a separate regression. Single runs change nothing.
+    one are back, or a segment of at least three runs returned to within 1 % of the usual level, or below, with less
+    than half of the change left. So an alarm that no second run confirms ends here too. `reopened`: a later segment
+    returned to within 1 % of the slow level, or above; a level in between is a separate regression. Single runs change
+    nothing.
     """
     now = FollowUp("open", regression.run)
     first = regression.run + (not _is_back(regression, history, regression.run))
     if stated_fixed_at is not None:
         now, first = FollowUp("fixed", stated_fixed_at), max(first, stated_fixed_at)
     levels = _levels_from(first, history)
+    back = min(regression.usual_level + SAME_LEVEL, (regression.usual_level + regression.slow_level) / 2)
     pair = _first_pair(regression, history, first) if now.state == "open" else None
-    if pair is not None and all(start > pair or level > regression.usual_level + SAME_LEVEL for start, level in levels):
+    if pair is not None and all(start > pair or level > back for start, level in levels):
         now = FollowUp("fixed", pair)
         levels = _levels_from(pair + 2, history)
     for start, level in levels:
-        if now.state != "fixed" and level <= regression.usual_level + SAME_LEVEL:
+        if now.state != "fixed" and level <= back:
             now = FollowUp("fixed", start)
-        elif now.state == "fixed" and level > regression.usual_level + SAME_LEVEL:
+        elif now.state == "fixed" and level > back:
             came_back = level >= regression.slow_level - SAME_LEVEL
             now = FollowUp("reopened", start) if came_back else now
     return now

@@ -229,6 +229,22 @@ def test_state(parts: list[tuple[int, float]], state: str, run: int) -> None:
     assert (followed.state, followed.run) == (state, run)
 
 
+@pytest.mark.parametrize(
+    ("later", "state"),
+    [
+        ([], "open"),  # within 1 % of the usual level, as is every run
+        ([(5, 6.007)], "open"),
+        ([(5, 6.0)], "fixed"),
+        ([(6, 6.0), (5, 6.01)], "reopened"),
+    ],
+)
+def test_a_small_change_ends_only_when_less_than_half_of_it_is_left(later: list[tuple[int, float]], state: str) -> None:
+    parts = ((n, 20 * level - 114) for n, level in [(20, 6.0), (12, 6.01), *later])
+    values = [6 + (value - 6) / 20 for value in levels(*parts)]
+    changes = find_changes(values, Prior(variance=0.0005**2, degrees_of_freedom=20))
+    assert follow_up(OpenedRegression(20, 6.0, 6.01), changes).state == state
+
+
 def test_noise_does_not_reopen() -> None:
     draw = np.random.default_rng(2)
     for _ in range(20):
