@@ -199,10 +199,10 @@ def test_a_run_leads_to_its_regression_and_one_at_its_level_too(client: TestClie
 def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make) -> None:
     chart = client.get(f"/runs/{make(slower=0.05)}/chart", headers=HTMX).text
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
-    (band,) = json.loads(spec)["datasets"]["baseline"]
-    assert 19.9 < band["low"] < band["high"] < 20.1
+    datasets = json.loads(spec)["datasets"]
+    assert 19.9 < datasets["baseline"][0]["value"] < 20.1
     loss = client.get(f"/runs/{make(place=21)}/chart?series=lm_loss", headers=HTMX).text
-    assert '"low":' not in loss
+    assert '"baseline": [{' not in loss
 
 
 def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engine: Engine) -> None:

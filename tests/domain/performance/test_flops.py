@@ -175,7 +175,7 @@ def no_shared(inputs: Inputs) -> Inputs:
         (QWEN, replace(QWEN, seq_len=8192), "`seq_len` is 8192"),
         (QWEN, replace(QWEN, seq_len=2048), "`seq_len` is 2048"),
         (QWEN, replace(QWEN, shape=replace(QWEN.shape, gated=False)), "`swiglu` is off"),
-        (NANO, replace(NANO, shape=replace(NANO.shape, hybrid=None)), "as those of a plain transformer"),
+        (NANO, replace(NANO, shape=replace(NANO.shape, hybrid=None)), "as in a plain transformer"),
     ],
 )
 def test_the_input_that_is_wrong_is_named(stated: Inputs, real: Inputs, explanation: str) -> None:
