@@ -34,6 +34,8 @@ _BAND_REACH = 3
 
 _SECONDS_FROM_MS = 10_000
 _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
+_PER_TIME = ("tflops_per_gpu", "tokens_per_s_per_gpu")
+"""Series that trainers divide by the printed step time, so they are corrected with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class Points:
     """One series of a run, in the order of the log.
 
     `values` are in `unit`, NaN where nothing was printed. `log_lines` are lines of the log files `log_files`. `starts`:
-    the first iterations of restarted processes.
+    the first iterations of restarted processes. `printed_ms`: the printed step time where it is corrected.
     """
 
     name: str
@@ -52,6 +54,7 @@ class Points:
     roles: Sequence[str]
     log_files: IntArray
     log_lines: IntArray
+    printed_ms: FloatArray
     starts: tuple[int, ...] = ()
 
     @property
@@ -103,7 +106,10 @@ def points(
     """
     iterations = np.nan_to_num(columns["iteration"]).astype(np.int64)
     times = step_times(columns)
+    printed = np.where(times == columns["step_time_ms"], np.nan, columns["step_time_ms"])
     values = times if name == "step_time_ms" else columns[name]
+    if name in _PER_TIME:
+        values = np.where(np.isnan(printed), values, values * printed / times)
     unit = units.get(name, "")
     if name == "step_time_ms" and np.isfinite(values).any() and np.nanmedian(values) >= _SECONDS_FROM_MS:
         values, unit = values / 1000, "s"
@@ -116,6 +122,7 @@ def points(
         roles=segment_roles(iterations, times, steady, segment_starts),
         log_files=_whole(columns, "log_file", len(iterations)),
         log_lines=_whole(columns, "log_line", len(iterations)),
+        printed_ms=printed,
         starts=tuple(int(iterations[row]) for row in segment_starts if 0 < row < len(iterations)),
     )
 
@@ -204,6 +211,7 @@ def _chosen(data: Points, index: IntArray) -> Points:
         roles=[data.roles[int(k)] for k in index],
         log_files=data.log_files[index],
         log_lines=data.log_lines[index],
+        printed_ms=data.printed_ms[index],
         starts=data.starts,
     )
 

@@ -126,7 +126,7 @@ _MARKS = {
     "regression": "slower",
     "improvement": "faster",
     "no-change": "no change",
-    "inconclusive": "undecided",
+    "inconclusive": "inconclusive",
     "no-baseline": "not compared",
     "failed": "failed",
 }

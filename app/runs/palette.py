@@ -154,23 +154,24 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
         tallies = {tally.dispatcher for tally in item.overall.tallies}
         dispatchers.setdefault((item.hardware, item.family), set()).update(tallies)
 
-    def named(board: HardwareFamily) -> list[str]:
-        """Return the dispatchers that the search names."""
+    def facts(board: HardwareFamily) -> str:
+        """Return `leaderboard of 140 runs, with deepep`: the dispatchers that the search names."""
         own = sorted(dispatchers.get((board.hardware, board.family), ()))
-        return [name for name in own if any(word in name.lower() for word in words)]
+        named = " and ".join(name for name in own if any(word in name.lower() for word in words))
+        return f"leaderboard of {plural(board.runs, 'run')}" + (f", with {named}" if named else "")
 
     places = [
         (
             f"{board.family} on {board.hardware}",
             f"/leaderboards/{board.hardware_slug}/{board.family_slug}",
             f"leaderboard {' '.join(dispatchers.get((board.hardware, board.family), ()))}",
-            ", ".join((*named(board), "leaderboard", plural(board.runs, "run"))),
+            facts(board),
         )
         for board in sorted(hardware_and_families(session), key=lambda board: (-board.rankings, -board.runs))
     ]
     fitting = [place for place in places if all(word in f"{place[0]} {place[2]}".lower() for word in words)]
-    for label, address, _, about in fitting[:_SHOWN_BOARDS]:
-        yield PaletteHit(label, address, about)
+    for label, address, _, text in fitting[:_SHOWN_BOARDS]:
+        yield PaletteHit(label, address, text)
     points = [
         reference.point
         for reference in references(session)
@@ -178,9 +179,9 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     ]
     if points:
         best = max((point.tflops_per_gpu or 0 for point in points), default=0)
-        about = f"best {best:,.0f} TFLOP/s/GPU" if best else ""
+        figure = f"best {best:,.0f} TFLOP/s/GPU" if best else ""
         text = " ".join(words)
-        yield PaletteHit(f"Published figures for “{text}”", "/references?" + urlencode({"q": text}), about)
+        yield PaletteHit(f"Published figures for “{text}”", "/references?" + urlencode({"q": text}), figure)
     planned = next((point.contract for point in points if all(point.contract.get(name) for name in REQUIRED)), None)
     if planned:
         wanted = {name: planned[name] for name in ("model", *REQUIRED) if name in planned}

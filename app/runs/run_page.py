@@ -25,7 +25,7 @@ from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.rules.flags import flags_text
-from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.run import Activity, Failure, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
@@ -445,13 +445,14 @@ _IN_TABLE = ("step_time_ms", "tflops_per_gpu", "lm_loss", "grad_norm")
 
 @dataclass(frozen=True, slots=True)
 class SeriesTableRow:
-    """One iteration; `values` as text, in the order of the columns."""
+    """One iteration; `values` as text, in the order of the columns. `printed`: the corrected step time of the log."""
 
     iteration: int
     role: str
     file: int
     line: int
     values: tuple[str, ...]
+    printed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -479,6 +480,7 @@ def table_of(series: Sequence[Points], page: int) -> SeriesTable:
             values=tuple(
                 significant(float(column.values[row])) if np.isfinite(column.values[row]) else DASH for column in series
             ),
+            printed="" if np.isnan(whole.printed_ms[row]) else step_time(float(whole.printed_ms[row])),
         )
         for row in range(*slice(start, start + TABLE_ROWS).indices(len(whole.iterations)))
     )
@@ -520,6 +522,23 @@ def answer(run: RunDetail) -> str:
         return "No figure could be read from this run" + (f": {run.failures[0].title}." if run.failures else ".")
     sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
     return " ".join(sentence for sentence in sentences if sentence)
+
+
+_OF_ITERATIONS = frozenset({"loss_not_finite", "skipped_iterations", "nan_iterations"})
+"""Kinds of failures that iteration lines show; others follow the last printed iteration."""
+
+
+def failure_lead(failure: Failure, last_iteration: int | None) -> str:
+    """Return what ended the run, and where: `Rank 11 ran out of GPU memory after iteration 14.`"""
+    rank, iteration = None if failure.kind in PACKAGE_MISSING else failure.rank, failure.iteration
+    text = failure.title
+    if rank is not None:
+        out_of_memory = failure.kind == "out_of_memory"
+        text = f"Rank {rank:,} ran out of GPU memory" if out_of_memory else f"{text} on rank {rank:,}"
+    if iteration is not None:
+        printed = last_iteration is not None and iteration <= last_iteration and failure.kind not in _OF_ITERATIONS
+        text += f" {'after' if printed else 'at'} iteration {iteration:,}"
+    return f"{text}."
 
 
 def _speed(run: RunDetail) -> str:
@@ -778,11 +797,7 @@ class RunPage:
         if run.status in _WAITING or run.status == "unread" or (run.status == "failed" and run.receiving):
             return answer(run)
         if self.ended_badly and run.failures:
-            rank, iteration = run.failures[0].rank, run.failures[0].iteration
-            rank = None if run.failures[0].kind in PACKAGE_MISSING else rank
-            where = "" if rank is None else f" on rank {rank:,}"
-            where += "" if iteration is None else f" at iteration {iteration:,}"
-            return f"{run.failures[0].title}{where}."
+            return failure_lead(run.failures[0], run.health.get("last_iteration"))
         if run.status == "failed":
             return "No figure could be read from this run."
         steady = run.steady_state

@@ -286,7 +286,7 @@ def _app_version() -> str:
 OUTCOMES = {
     "completed": "completed",
     "truncated": "truncated",
-    "failed": "crashed",
+    "failed": "failed",
     "out_of_memory": "out of memory",
     "not_finite": "not finite",
     "stopped": "stopped",

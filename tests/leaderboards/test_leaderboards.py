@@ -85,6 +85,13 @@ def test_the_index_is_a_matrix_of_families_and_gpus(client: TestClient) -> None:
 
 
 @pytest.mark.usefixtures("stacks")
+def test_a_search_counts_the_runs_of_the_leaderboard_and_not_of_the_dispatcher(client: TestClient) -> None:
+    text = client.get("/search", params={"q": "hybridep"}, headers={"HX-Request": "true"}).text
+    assert re.search(r"leaderboard of \d+ runs, with <mark>hybridep", text), text
+    assert ", with" not in client.get("/search", params={"q": "qwen3-30b"}, headers={"HX-Request": "true"}).text
+
+
+@pytest.mark.usefixtures("stacks")
 def test_a_pair_without_runs_shows_published_figures_and_links_to_the_planner(client: TestClient) -> None:
     page = client.get("/leaderboards/h100/deepseek-v3")
     assert page.status_code == 200

@@ -222,3 +222,23 @@ def test_nothing_known_is_not_evidence(session: Session) -> None:
     commit = suspects(session, slow)["commit"]
     assert (commit.past, commit.elsewhere, commit.evidence, commit.support) == (None, None, (), "open")
     assert session.get_one(RunRow, slow).verdict == "regression"
+
+
+def test_undecided_stacks_are_not_counted_as_stacks_that_did_not_move(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length)
+    slow = one_more(session, 440.0, seq_len=2048)
+    for length in (4096, 8192):
+        one_more(session, 404.0, seq_len=length)
+    commit = suspects(session, slow)["commit"]
+    assert commit.evidence[-1] == "2 other stacks went through the same change: all are undecided."
+
+
+def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_code_differs_too(
+    session: Session,
+) -> None:
+    nightly(session, dispatch_sms=20)
+    slow = one_more(session, 440.0, dispatch_sms=24)
+    assert suspects(session, slow)["dispatch_sms"].suspect.reason == (
+        "The only contract field known to differ; the code differs as well."
+    )

@@ -18,6 +18,7 @@ from app.domain.performance.steady_state import steady_state
 from app.domain.run import FloatArray
 from app.runs import charts
 from app.runs.charts import series_chart
+from app.runs.run_page import table_of
 from app.settings import RESOURCES
 from app.web.charts import TIME_LABEL, _compiled, off_scale_note, vega
 from app.web.pictures import (
@@ -64,6 +65,19 @@ def test_warm_up_does_not_squeeze_the_window() -> None:
 def test_an_artefact_is_drawn_as_it_was_and_not_as_it_was_printed() -> None:
     columns = {"step_time_ms": np.array([90.0, 55.0, 30.0]), "step_time_true_ms": np.array([90.0, 20.0, np.nan])}
     assert charts.step_times(columns).tolist() == [90.0, 20.0, 30.0]
+
+
+def test_the_speed_of_a_corrected_step_is_corrected_with_its_time() -> None:
+    columns = {
+        "iteration": np.arange(1.0, 5.0), "step_time_ms": np.array([90.0, 55.0, 20.0, np.nan]),
+        "step_time_true_ms": np.array([90.0, 20.0, 20.0, np.nan]), "tflops_per_gpu": np.array([20.0, 80.0, 220.0, 7.0]),
+    }  # fmt: skip
+    data = charts.points(columns, UNITS, "tflops_per_gpu", None)
+    assert data.values.tolist() == [20.0, 220.0, 220.0, 7.0]
+    rows = table_of([charts.points(columns, UNITS, "step_time_ms", None), data], 1).items
+    assert [(row.values, row.printed) for row in rows] == [
+        (("90.00", "20.00"), ""), (("20.00", "220.0"), "55.00\u202fms"), (("20.00", "220.0"), ""), (("–", "7.000"), ""),
+    ]  # fmt: skip
 
 
 def test_thinning_keeps_every_extreme() -> None:

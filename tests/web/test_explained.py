@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
 from app.domain.run import LogEvidence, Slice
-from app.runs.run_page import TABS
+from app.runs.run_page import TABS, failure_lead
 from app.storage.database import transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
@@ -94,6 +94,21 @@ def test_one_start_and_no_findings_leave_no_empty_section(client: TestClient, ma
 def test_series_are_chosen_in_groups(client: TestClient, make: Make) -> None:
     text = client.get(f"/runs/{make()}/chart", headers=HTMX).text
     assert re.findall(r'<optgroup label="([^"]+)"', text) == ["Speed", "Loss", "Optimizer", "Batch"]
+
+
+@pytest.mark.parametrize(
+    ("change", "lead"),
+    [
+        ({}, "Rank 3 ran out of GPU memory after iteration 20."),
+        ({"rank": None}, "A GPU ran out of memory after iteration 20."),
+        ({"rank": None, "iteration": None}, "A GPU ran out of memory."),
+        ({"kind": "not_finite", "title": "NaN", "iteration": 21}, "NaN on rank 3 at iteration 21."),
+        ({"kind": "loss_not_finite", "title": "No loss", "rank": None}, "No loss at iteration 20."),
+        ({"kind": "hybridep_missing", "title": "No HybridEP", "iteration": None}, "No HybridEP."),
+    ],
+)
+def test_a_failure_comes_after_the_iteration_that_was_printed_before_it(change: dict[str, Any], lead: str) -> None:
+    assert failure_lead(replace(OUT_OF_MEMORY, **change), 20) == lead
 
 
 def test_lines_are_counted_in_their_own_file(client: TestClient, make: Make, engine: Engine) -> None:

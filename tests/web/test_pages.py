@@ -377,7 +377,7 @@ def test_a_failed_run_opens_its_log_and_an_unconfirmed_setting_is_not_good_healt
 
 def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, make: Make) -> None:
     make(name="good")
-    make(name="crashed", health={"outcome": "failed"})
+    make(name="ended in an error", health={"outcome": "failed"})
     for number in range(2):
         make(name=f"memory {number}", health={"outcome": "out_of_memory"})
     make(name="no figure", status="failed", health={"outcome": "failed"})
@@ -386,7 +386,7 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
     assert "4 of 6 runs" in text
     links = re.findall(r'href="(/runs\?(?:outcome|status)=\w+)">(\d+)\s+([\w ]+)</a>', text)
     assert [(count, words) for _, count, words in links] == [
-        ("2", "crashed"), ("2", "out of memory"), ("2", "unreadable"),
+        ("2", "failed"), ("2", "out of memory"), ("2", "unreadable"),
     ]  # fmt: skip
     for address, count, _ in links:
         assert f">{count} runs match</span>" in client.get(address).text, address

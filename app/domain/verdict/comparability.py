@@ -345,8 +345,7 @@ class Suspect:
 def suspects(run: RunFacts, baseline: Sequence[RunFacts], comparability: Comparability) -> tuple[Suspect, ...]:
     """List suspects for `run` against `baseline` (oldest first, not empty); `comparability` with its newest run."""
     candidates = [
-        *_members(comparability.stack),
-        *_members(comparability.knobs),
+        *_members(comparability),
         *(_beside(difference) for difference in comparability.beside if difference.axis == "container"),
         *(_beside(difference) for difference in comparability.beside if difference.axis == "code"),
         *_unstated_commits(run, baseline[-1]),
@@ -359,17 +358,25 @@ ALL_CHANGES = "All changes between the two commits."
 _NOTHING_DIFFERS = "No known difference, not even the commit: suspect the nodes or chance, and rerun the job."
 
 
-def _members(differences: Sequence[Difference]) -> Iterator[Suspect]:
-    certain = sum(difference.is_certain for difference in differences)
-    for difference in sorted(differences, key=lambda difference: not difference.is_certain):
-        if not difference.is_certain:
-            side = "baseline" if difference.a is None else "run"
-            reason = f"Not stated for the {side}, so it may have changed."
-        elif certain == 1:
-            reason = "The only contract field that is known to differ."
-        else:
-            reason = f"One of {certain} contract fields that differ."
-        yield Suspect(difference.axis, difference.field, reason, difference)
+def _members(comparability: Comparability) -> Iterator[Suspect]:
+    stack, knobs = comparability.stack, comparability.knobs
+    certain = sum(difference.is_certain for difference in (*stack, *knobs))
+    for differences in (stack, knobs):
+        for difference in sorted(differences, key=lambda difference: not difference.is_certain):
+            if difference.is_certain:
+                reason = one_of(certain, code_differs=bool(comparability.other_code))
+            else:
+                side = "baseline" if difference.a is None else "run"
+                reason = f"Not stated for the {side}, so it may have changed."
+            yield Suspect(difference.axis, difference.field, reason, difference)
+
+
+def one_of(fields: int, *, code_differs: bool) -> str:
+    """Return why a contract field that is known to differ is a suspect. `fields`: how many are known to differ."""
+    reason = (
+        "The only contract field known to differ" if fields == 1 else f"One of {fields} contract fields that differ"
+    )
+    return f"{reason}; the code differs as well." if code_differs else f"{reason}."
 
 
 def _beside(difference: Difference) -> Suspect:

@@ -12,7 +12,7 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
-from app.domain.verdict.comparability import ALL_CHANGES, Suspect
+from app.domain.verdict.comparability import ALL_CHANGES, Suspect, one_of
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
@@ -163,11 +163,7 @@ def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:
         return ()
     comparability = contrast.comparability
     differ = (*comparability.stack, *comparability.knobs)
-    reason = (
-        "The only contract field that is known to differ."
-        if len(differ) == 1
-        else f"One of {len(differ)} contract fields that differ."
-    )
+    reason = one_of(len(differ), code_differs=bool(comparability.other_code))
     code = (
         Suspect(difference.axis, difference.field, ALL_CHANGES, difference) for difference in comparability.other_code
     )
@@ -214,5 +210,7 @@ def _stacks_sentence(elsewhere: OtherStacks) -> str:
     if elsewhere.n == 1:
         what = "moved as well" if moved else "did not move" if elsewhere.still else "is undecided"
         return f"1 other stack went through the same change: it {what}."
+    if elsewhere.undecided == elsewhere.n:
+        return f"{elsewhere.n} other stacks went through the same change: all are undecided."
     tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
     return f"{moved} of {elsewhere.n} other stacks with the same change moved as well{tail}."
