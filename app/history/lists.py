@@ -1,5 +1,6 @@
 """The list of stacks, newest runs first: fields, number of runs and current state."""
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.resolve import workload
-from app.domain.naming import SEPARATOR, TitledStack, container_tag, stack_names, stack_title
+from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE
@@ -31,7 +32,17 @@ from app.storage.tables import (
     select_any,
 )
 from app.web.lists import ListQuery, OneOf
-from app.web.sparklines import OF_STACK, READ, RECENT, SPARK_RUNS, Sparkline, leading_runs, sparkline
+from app.web.sparklines import (
+    OF_STACK,
+    READ,
+    RECENT,
+    SPARK_RUNS,
+    SlowRun,
+    Sparkline,
+    leading_runs,
+    regression_sparklines,
+    sparkline,
+)
 
 # --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
 
@@ -68,13 +79,24 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 
 
 @dataclass(frozen=True, slots=True)
+class StackRegression:
+    """The newest active regression of step time of a stack, with the first slow run of the job that changed most."""
+
+    number: int
+    delta_pct: float | None
+    job: str
+    slow: SlowRun
+
+
+@dataclass(frozen=True, slots=True)
 class StackItem:
     """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
-    `verdict`: that of the last judged run. `spark`: its step times, in a list after those in the container before.
-    `regression`: number and change of its newest active regression of step time. `earlier`: key and container of the
-    same work in other containers, newest first, at most MOST_EARLIER; `more_earlier`: number of the others.
+    `verdict`: that of the last judged run. `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in
+    a list after those in the container before. `job`: its name where the stack has several.
+    `earlier`: key and container of the same work in other containers, newest first, at most MOST_EARLIER;
+    `more_earlier`: number of the others.
     """
 
     stack_key: str
@@ -94,10 +116,20 @@ class StackItem:
     verdict_delta_pct: float | None
     verdict_run_id: int | None
     step_time_ms: float | None
+    job: str = ""
     spark: Sparkline | None = None
-    regression: tuple[int, float | None] | None = None
+    regression: StackRegression | None = None
     earlier: tuple[tuple[str, str], ...] = ()
     more_earlier: int = 0
+
+    @property
+    def newest_pct(self) -> float | None:
+        """Return the change of the newest run of the slow job, if less than half of that of the regression is left."""
+        regression, usual = self.regression, self.regression.slow.usual if self.regression else None
+        if regression is None or not usual or regression.delta_pct is None or self.step_time_ms is None:
+            return None
+        newest = 100 * (self.step_time_ms / usual - 1)
+        return newest if newest < regression.delta_pct / 2 else None
 
     @property
     def fields_text(self) -> str:
@@ -157,11 +189,14 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
+    drawn = regression_sparklines(
+        session, [regressed[key].slow for key in others if key in regressed], least=LEAST_RANGE
+    )
     items = tuple(
         replace(
-            item,
-            spark=_trend(read, item.stack_key, shown[item.stack_key], is_marked=item.stack_key in regressed),
-            regression=regressed.get(item.stack_key),
+            _of_regression(item, regressed[item.stack_key], read.get(item.stack_key), drawn)
+            if item.stack_key in regressed
+            else replace(item, spark=_trend(read, item.stack_key, shown[item.stack_key])),
             earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
         )
@@ -187,13 +222,14 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 class _ReadStack:
     """A stack's row without name and project, and the parts of its name.
 
-    `job`, `dispatcher`, `step_times`: of its leading runs.
+    `job`, `dispatcher`, `step_times`: of its leading runs. `jobs`: of its newest runs.
     """
 
     item: StackItem
     container: str
     values: Mapping[str, Value]
     job: str
+    jobs: tuple[str, ...]
     dispatcher: str
     step_times: tuple[float, ...]
 
@@ -248,27 +284,38 @@ def _read_all(session: Session, stacks: Sequence[StackRow]) -> dict[str, _ReadSt
     return read
 
 
-def _trend(read: Mapping[str, _ReadStack], key: str, earlier: Sequence[str], *, is_marked: bool) -> Sparkline | None:
-    """Return the step times of a workload: of its newest container, after those of the same job in the one before.
-
-    `is_marked`: the first run in the newest container is marked.
-    """
+def _trend(read: Mapping[str, _ReadStack], key: str, earlier: Sequence[str]) -> Sparkline | None:
+    """Return the step times of a workload: of its newest container, after those of the same job in the one before."""
     own = read.get(key)
     if own is None:
         return None
     before = read.get(earlier[0]) if earlier else None
     of_job = before is not None and (before.job, before.dispatcher) == (own.job, own.dispatcher)
     previous = before.step_times[-SPARK_RUNS // 2 :] if before is not None and of_job else ()
-    marked = len(previous) if is_marked and previous and own.step_times else None
     values = (*previous, *own.step_times) if own.step_times else ()
-    return _sparkline(values, marked, least=LEAST_RANGE, mark=f"first run in {own.container}, run")
+    return _sparkline(values, least=LEAST_RANGE)
 
 
-def _regressed(session: Session, keys: Sequence[str]) -> dict[str, tuple[int, float | None]]:
-    """Return number and change of the newest active regression of step time of each stack that is still slow."""
+def _of_regression(
+    item: StackItem,
+    regression: StackRegression,
+    read: _ReadStack | None,
+    drawn: Mapping[SlowRun, Sparkline | None],
+) -> StackItem:
+    """Return the row with the step times of the slow job."""
+    spark, jobs = drawn[regression.slow], read.jobs if read else ()
+    return replace(
+        item, regression=regression, spark=spark, step_time_ms=spark.last if spark else item.step_time_ms,
+        job=short_job(regression.job, jobs) if len({regression.job, *jobs}) > 1 else "",
+    )  # fmt: skip
+
+
+def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegression]:
+    """Return the newest active regression of step time of each stack that is still slow."""
     chosen = (
-        select_any(RegressionMemberRow.stack_key, RegressionRow.id, RegressionMemberRow.delta_pct)
+        select_any(RegressionMemberRow, RegressionRow.project_id, RunRow.job)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
             col(RegressionMemberRow.stack_key).in_(keys),
             col(RegressionRow.metric) == "step_time_ms",
@@ -277,7 +324,16 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, tuple[int, fl
         )
         .order_by(col(RegressionRow.id), col(RegressionMemberRow.delta_pct))
     )
-    return {row.stack_key: (row.id, row.delta_pct) for row in session.execute(chosen)}
+    return {
+        member.stack_key: StackRegression(
+            member.regression_id, member.delta_pct, job,
+            SlowRun(
+                project_id, member.stack_key, member.run_id,
+                None if member.usual_level is None else math.exp(member.usual_level),
+            ),
+        )
+        for member, project_id, job in session.execute(chosen)
+    }  # fmt: skip
 
 
 _PROJECTS: Select[Any] = select_any(ProjectRow.id, ProjectRow.slug, ProjectRow.generated).where(
@@ -295,9 +351,12 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
             values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
             leading = leading_runs(rows)
             item = _item(rows, stack, contract, judged, leading[-1].step_time_ms if leading else None)
+            job, jobs = leading[-1].job if leading else "", tuple(sorted({row.job for row in rows}))
+            if leading and len(jobs) > 1:
+                item = replace(item, job=short_job(job, jobs))
             yield stack, _ReadStack(
-                item, container_tag(contract), values,
-                job=leading[-1].job if leading else "", dispatcher=(leading[-1].dispatcher or "") if leading else "",
+                item, container_tag(contract), values, job=job, jobs=jobs,
+                dispatcher=(leading[-1].dispatcher or "") if leading else "",
                 step_times=tuple(run.step_time_ms for run in leading),
             )  # fmt: skip
 

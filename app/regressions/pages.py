@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
@@ -173,14 +173,15 @@ class RegressionView:
 
     @cached_property
     def proposal(self) -> str:
-        """Return the basis of the proposal: `The last 4 runs are within 0.1 % of the usual level.`; empty without one."""
+        """Return its basis: `The last 4 runs are within 0.1 % of the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
             return f"No run of its stacks in {SILENT_DAYS} days, so no run shows whether it is over."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
         back = self._values_since(run) if run else []
-        usual = next((job.last.usual for job in self.listed_jobs if run and job.last.config_key == run.config_key), None)
+        lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
+        usual = lasts[0].usual if lasts else None
         if run is None or not back or not usual:
             return "All of its stacks are back at the usual level."
         which = "The last run is" if len(back) == 1 else f"The last {len(back)} runs are"

@@ -20,7 +20,7 @@ _LEAST_RANGE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """`points` as in SVG; `last_x`, `last_y`: the newest; `label`: the same in words.
+    """`points` as in SVG; `last_x`, `last_y`: the newest, whose value is `last`; `label`: the same in words.
 
     `changed_x`, `changed_y`: the first run after a change, None without one.
     """
@@ -29,6 +29,7 @@ class Sparkline:
     last_x: float
     last_y: float
     label: str
+    last: float
     changed_x: float | None = None
     changed_y: float | None = None
 
@@ -63,7 +64,7 @@ def sparkline(
         f"{name} of the last {plural(len(values), 'run')}: {first} first, {last} last, "
         f"between {least_text} and {most_text}"
     )
-    line = Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label)
+    line = Sparkline(" ".join(f"{x},{y}" for x, y in places), *places[-1], label, values[-1])
     if changed is None:
         return line
     x, y = places[changed]
@@ -124,9 +125,12 @@ DRAWN_METRICS = ("step_time_ms", "peak_memory_gib")
 _drawn = Remembered[tuple[Sparkline | None]](4000)
 
 
-def regression_sparklines(session: Session, slow_runs: Sequence[SlowRun]) -> dict[SlowRun, Sparkline | None]:
+def regression_sparklines(
+    session: Session, slow_runs: Sequence[SlowRun], *, least: float = _LEAST_RANGE
+) -> dict[SlowRun, Sparkline | None]:
     """Return the step times of regressions' runs around their changes, which are marked; None for fewer than two.
 
+    `least`: minimum range of the step times as a share of the value.
     They are drawn again only after a run of the stack changed or the first slow run got another verdict.
     """
     runs = {slow.run_id for slow in slow_runs}
@@ -145,15 +149,15 @@ def regression_sparklines(session: Session, slow_runs: Sequence[SlowRun]) -> dic
     sparklines: dict[SlowRun, Sparkline | None] = {}
     for slow in slow_runs:
         state = (stacks.get((slow.project_id, slow.stack_key)), verdicts.get(slow.run_id))
-        drawn = _drawn.find((database, slow), state)
+        drawn = _drawn.find((database, slow, least), state)
         if drawn is None:
-            drawn = (_around_change(session, slow),)
-            _drawn.keep((database, slow), state, drawn)
+            drawn = (_around_change(session, slow, least),)
+            _drawn.keep((database, slow, least), state, drawn)
         sparklines[slow] = drawn[0]
     return sparklines
 
 
-def _around_change(session: Session, first_slow: SlowRun) -> Sparkline | None:
+def _around_change(session: Session, first_slow: SlowRun, least: float) -> Sparkline | None:
     """Draw the runs of the job and configuration of the first slow run, even if that run does not count for levels.
 
     After an upgrade there are few before it: those of the other container come first, else the usual level.
@@ -177,7 +181,7 @@ def _around_change(session: Session, first_slow: SlowRun) -> Sparkline | None:
     if len(before) < _FEWEST_BEFORE:
         usual = [first_slow.usual] if first_slow.usual is not None else []
         before = [*_compared_with(session, slow, metric), *before] or usual
-    least = _LEAST_RANGE if metric == "step_time_ms" else 0.0
+    least = least if metric == "step_time_ms" else 0.0
     return sparkline([*before, getattr(slow, metric), *after], len(before), metric=metric, least=least)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, update
 from sqlmodel import select
 from starlette.testclient import TestClient
 
@@ -22,7 +22,7 @@ from app.domain.naming import stack_title
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
-from app.storage.tables import AuditEventRow, RegressionMemberRow, RunRow
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RunRow, StackRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 from tests.regressions.triaged import make_regression, make_slow_stack
@@ -609,11 +609,25 @@ def test_a_trend_crosses_containers_and_names_its_regression(client: TestClient,
     spark = re.search(r'aria-label="([^"]*)">\s*<polyline points="([^"]*)"', page)
     assert spark
     assert "last 11 runs" in spark[1]
-    assert "first run in nemo:26.06, run 9," in spark[1]
+    assert "first slow run 9," in spark[1]
     heights = [float(point.partition(",")[2]) for point in spark[2].split()]
     assert max(heights[8:]) < min(heights[:8]), "slower is higher"
     assert page.count('<svg class="spark"') == 1, "a workload with one run has no trend"
     assert len(after) == 3
+
+
+def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, usual_ms=20_000.0, job="release/gpt_4experts")
+        make_slow_stack(session, usual_ms=300.0, slow_pct=0.0, days=(18, 1), job="release/gpt_8experts")
+        number = make_regression(session, slow)
+    row = text_of(client.get("/history").text.partition("<tbody>")[2])
+    assert re.search(rf"gpt_4experts.* 2[01]\.\d+ s 5\.0 % slower #{number}", row.replace("\u202f", " ")), row
+    with transaction(engine) as session:
+        session.execute(update(RunRow).where(RunRow.id == slow.runs[-1]).values(step_time_ms=20_100.0))
+        session.execute(update(StackRow).values(revision=StackRow.revision + 1))
+    row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
+    assert re.search(rf"20\.10 s 5\.0 % slower #{number} newest \+0\.5", row), row
 
 
 def test_a_workload_links_to_two_earlier_containers(client: TestClient, make: Make) -> None:
