@@ -12,15 +12,12 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.text import short_cause
 from app.domain.verdict.triage import SumOfCosts, is_up_to, members_by_job
-from app.domain.verdict.words import side_text
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage import audit
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
-from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import (
     ENDED_BADLY,
     RunListItem,
@@ -29,7 +26,7 @@ from app.storage.runs import (
     filter_values,
     runs_by_id,
 )
-from app.storage.suspect_evidence import first_suspect
+from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import (
     GoldenProposalRow,
     ProjectRow,
@@ -183,33 +180,9 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     }
     items = (_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
     return tuple(
-        replace(item, cause=_cause_of(session, row, jobs.get(row.id, [])))
+        replace(item, cause=shown_cause(session, row, [job[0].id for job in jobs.get(row.id, [])]))
         for item, (row, _) in zip(items, rows, strict=True)
     )
-
-
-_MOST_JOBS = 8
-"""Jobs of a regression whose suspects are read."""
-_causes: UntilRankedAgain[str] = UntilRankedAgain(1000)
-
-
-def _cause_of(session: Session, row: RegressionRow, jobs: Sequence[Sequence[Row[Any]]]) -> str:
-    """Return the first suspect of the regression's page if it is likely and another one than the cause; else that.
-
-    Remembered until a stack is ranked again, because the evidence of other stacks takes long to read.
-    """
-    runs = tuple(job[0].id for job in jobs[:_MOST_JOBS])
-    return _causes.get(session, (row.id, row.cause, runs), lambda: _read_cause(session, row, runs))
-
-
-def _read_cause(session: Session, row: RegressionRow, run_ids: Sequence[int]) -> str:
-    ranked = first_suspect(session, row.kind, row.metric, run_ids)
-    difference = ranked.suspect.difference if ranked and ranked.support == "supported" else None
-    name, _, rest = row.cause_key.partition(":")
-    if difference is None or difference.axis == name or difference.field == rest.partition(":")[0]:
-        return short_cause(row.cause)
-    before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
-    return short_cause(f"{difference.axis.capitalize()}: {before} -> {after}.")
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
@@ -247,7 +220,7 @@ def _item(
         project=project,
         delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
-        cause=short_cause(row.cause),
+        cause="",
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
         stacks=len({job[0].stack_key for job in jobs}),

@@ -17,7 +17,6 @@ from app.domain.contract.values import shown
 from app.domain.naming import common_parts, without_common
 from app.domain.numbers import THIN, change_text, grouped, metric_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
-from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -50,7 +49,7 @@ from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.suspect_evidence import document_of_member, suspects_with_evidence
+from app.storage.suspect_evidence import document_of_member, shown_cause, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
@@ -112,6 +111,10 @@ class JobView:
         return (self.baseline[-1].id, self.baseline[-1].commit) if self.baseline else None
 
 
+def cause_of(session: Session, regression: Regression) -> str:
+    return shown_cause(session, regression, [job.first.run_id for job in regression.jobs])
+
+
 class RegressionView:
     """Data of the page. `form`: as sent by the user."""
 
@@ -140,9 +143,9 @@ class RegressionView:
     def answer(self) -> str:
         return words.answer(self.regression)
 
-    @property
+    @cached_property
     def cause(self) -> str:
-        return short_cause(self.regression.cause)
+        return cause_of(self._session, self.regression)
 
     @property
     def metric_label(self) -> str:
@@ -477,6 +480,7 @@ def _render_list(
         what=words.what,
         stacks_of=stacks_of,
         sparks=_sparklines(session, page.items),
+        causes={item.id: cause_of(session, item) for item in page.items},
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,

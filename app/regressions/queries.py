@@ -299,9 +299,9 @@ def _regression(
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return Regression(
         id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
-        cause=row.cause, axis=axis_of_cause(row.cause_key) or "", metric=row.metric, state=row.state,
-        assignee=row.assignee, note=row.note, external_url=row.external_url, opened_at=aware(row.opened_at),
-        changed_at=aware(row.changed_at),
+        cause=row.cause, cause_key=row.cause_key, axis=axis_of_cause(row.cause_key) or "", metric=row.metric,
+        state=row.state, assignee=row.assignee, note=row.note, external_url=row.external_url,
+        opened_at=aware(row.opened_at), changed_at=aware(row.changed_at),
         # It also identifies an earlier proposal that was declined.
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         worst_delta_pct=row.worst_delta_pct,

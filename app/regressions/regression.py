@@ -107,6 +107,7 @@ class Regression:
     generated: bool
     kind: str
     cause: str
+    cause_key: str
     axis: str
     metric: str
     state: str

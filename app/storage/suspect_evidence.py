@@ -4,9 +4,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import reduce
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement, Row, Select, case, func, select, union_all
 from sqlmodel import Session, col
@@ -14,9 +13,11 @@ from sqlmodel import Session, col
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob
 from app.domain.run import LogEvidence
+from app.domain.text import short_cause
 from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import (
+    SUPPORT_ORDER,
     OtherStacks,
     PastResult,
     PastResults,
@@ -31,6 +32,8 @@ from app.domain.verdict.evidence import (
     value_text,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
+from app.domain.verdict.words import side_text
+from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import aware, entries_of
 from app.storage.tables import (
     AvailabilityRow,
@@ -78,8 +81,56 @@ def suspects_with_evidence(
     )
 
 
-def first_suspect(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> RankedSuspect | None:
-    """Return the suspect that the page of a regression shows first. `run_ids`: the first slow run of each job."""
+class _Caused(Protocol):
+    """A regression: its row, or as pages show it."""
+
+    @property
+    def id(self) -> int | None: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def metric(self) -> str: ...
+    @property
+    def cause(self) -> str: ...
+    @property
+    def cause_key(self) -> str: ...
+
+
+_MOST_JOBS = 8
+"""Jobs of a regression whose suspects are read for its cause."""
+_causes: UntilRankedAgain[str] = UntilRankedAgain(1000)
+
+
+def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
+    """Return the cause that lists and pages state. `run_ids`: the first slow run of each job.
+
+    It is the one that opened the regression, unless another suspect is likely, or it is unlikely itself.
+    Remembered until a stack is ranked again, because the evidence of other stacks takes long to read.
+    """
+    runs = tuple(run_ids[:_MOST_JOBS])
+    question = (regression.id, regression.cause, runs)
+    return _causes.get(session, question, lambda: _read_cause(session, regression, runs))
+
+
+def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
+    ranked = _ranked_suspects(session, regression.kind, regression.metric, run_ids)
+    name, _, rest = regression.cause_key.partition(":")
+    field = rest.partition(":")[0]
+    own = [item for item in ranked if item.suspect.axis == name or item.suspect.field == field]
+    best = ranked[0] if ranked else None
+    difference = best.suspect.difference if best else None
+    if best is None or difference is None or best in own:
+        return short_cause(regression.cause)
+    if best.support != "supported" and not (own and own[0].support == "unlikely"):
+        return short_cause(regression.cause)
+    before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
+    unlikely = f" ({own[0].suspect.field} unlikely)" if own and own[0].support == "unlikely" else ""
+    what = "" if difference.field in (COMMIT, "container") else f"{difference.field} "
+    return short_cause(f"{difference.axis.capitalize()}: {what}{before} -> {after}{unlikely}.")
+
+
+def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> list[RankedSuspect]:
+    """Return the suspects in the order of the page of a regression."""
     best: dict[tuple[str, str, str], RankedSuspect] = {}
     for run_id in run_ids:
         if verdict := current_verdict(session, run_id):
@@ -88,7 +139,7 @@ def first_suspect(session: Session, kind: str, metric: str, run_ids: Sequence[in
                 sides = (value_text(difference.a), value_text(difference.b)) if difference else ("", "")
                 change = (item.suspect.field, *sides)
                 best[change] = better_supported(best.get(change, item), item)
-    return reduce(better_supported, best.values()) if best else None
+    return sorted(best.values(), key=lambda item: SUPPORT_ORDER.index(item.support))
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:

@@ -11,7 +11,7 @@ from sqlmodel import Session
 from app.domain.verdict.evidence import RankedSuspect
 from app.overview.queries import needs_attention
 from app.regressions.suspects import NamedSuspect, suspect_cards
-from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.suspect_evidence import shown_cause, suspects_with_evidence
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack
@@ -242,3 +242,16 @@ def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_
     assert suspects(session, slow)["dispatch_sms"].suspect.reason == (
         "The only contract field known to differ; the code differs as well."
     )
+
+
+def test_an_unlikely_cause_is_not_stated(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length, permute_fusion=True)
+    slow = one_more(session, 440.0, seq_len=2048, permute_fusion=False)
+    one_more(session, 400.0, seq_len=4096, permute_fusion=True)
+    named = {name: item.support for name, item in suspects(session, slow).items()}
+    assert named == {"permute_fusion": "open", "commit": "unlikely"}
+    code = RegressionRow(
+        id=900, project_id=1, kind="run", metric="step_time_ms", cause="Code: a -> b.", cause_key="code:f"
+    )
+    assert shown_cause(session, code, [slow]) == "Recipe: permute_fusion on → off (commit unlikely)."

@@ -17,7 +17,7 @@ from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
 Support = Literal["supported", "open", "unlikely"]
-_ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
+SUPPORT_ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
 AGREE = 0.75
@@ -134,7 +134,7 @@ def rank_suspects(
         for suspect, past, elsewhere in suspects
     ]
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
-    return tuple(sorted(ranked, key=lambda item: _ORDER.index(item.support)))
+    return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
 
 def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> bool:
@@ -150,7 +150,7 @@ def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> boo
 
 
 def better_supported(first: RankedSuspect, second: RankedSuspect) -> RankedSuspect:
-    return min(first, second, key=lambda item: _ORDER.index(item.support))
+    return min(first, second, key=lambda item: SUPPORT_ORDER.index(item.support))
 
 
 def value_text(stated: Stated | None) -> str:
