@@ -137,6 +137,7 @@ def _records() -> tuple[Record, ...]:
             step_time_s=point.step_time_ms / 1000 if point.step_time_ms else None,
             tokens_per_s_per_gpu=point.tokens_per_s_per_gpu,
             tflops_per_gpu=point.tflops_per_gpu,
+            by=point.measured_by,
         )
         for point in published()
     )

@@ -127,6 +127,24 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 4)
 
 
+class TimedOut(ApiValue):
+    """The nearest record of a layout, as the step time of the requested work."""
+
+    url: str = Field(description="The run or the published figure.")
+    origin: str = Field(description="Who measured it, or what it is scaled from.")
+    step_time_s: float
+    is_scaled: bool = Field(description="The record did other work, for example with another batch.")
+    peak_gb: float | None = Field(description="Measured by a run with exactly this work and these flags; else null.")
+
+    @classmethod
+    def of(cls, offer: Offer, request: PlanRequest, base: str) -> Self | None:
+        timed = queries.measured_time(offer, request)
+        if timed is None:
+            return None
+        peak = round(offer.run.peak_gb, 2) if offer.run and offer.run.peak_gb else None
+        return cls.from_values(timed, url=base + timed.href, step_time_s=round(timed.seconds, 4), peak_gb=peak)
+
+
 class OfferOut(ApiValue):
     """A layout. null: not a whole number, or unknown."""
 
@@ -150,6 +168,7 @@ class OfferOut(ApiValue):
     prediction: PredictionOut | None = Field(
         description="null: the widths of the model or the figures of the GPU are unknown."
     )
+    measured: TimedOut | None = Field(description="null: no record of these degrees on this GPU.")
     other_vpp: list[int]
     placement: str
     notes: list[Note]
@@ -168,6 +187,7 @@ class OfferOut(ApiValue):
             vpp=layout.vpp if layout.vpp > 1 else None,
             pp_account=layout.account,
             prediction=PredictionOut.of(offer.prediction) if offer.prediction else None,
+            measured=TimedOut.of(offer, request, base),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm,
             megatron_bridge=text.bridge,

@@ -132,9 +132,8 @@ class PlanPage:
         return queries.short_reason(offer, self.plan.offers[0]) if self.plan and self.plan.offers else ""
 
     def short_step_time(self, offer: Offer) -> str:
-        """Format the predicted step time in front of another figure."""
-        time = queries.middle_time(offer.prediction) if offer.prediction else ""
-        return f"{time}, " if time else ""
+        """Format the predicted step time without its range."""
+        return queries.middle_time(offer.prediction) if offer.prediction else ""
 
     def step_time(self, offer: Offer) -> str:
         return queries.step_time(offer.prediction) if offer.prediction else ""
@@ -155,8 +154,31 @@ class PlanPage:
         memory = self.plan.gpu_memory_gb if self.plan else None
         return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
 
-    def measured_time(self, offer: Offer) -> str:
-        return queries.measured_time(offer, self.plan.request) if self.plan else ""
+    def measured_time(self, offer: Offer) -> queries.Timed | None:
+        return queries.measured_time(offer, self.plan.request) if self.plan else None
+
+    def peak_words(self, offer: Offer) -> str:
+        return queries.peak_words(offer, self.plan.gpu_memory_gb) if self.plan else ""
+
+    def run_words(self, offer: Offer) -> str:
+        return queries.run_words(offer)
+
+    @property
+    def title(self) -> str:
+        if self.plan is None:
+            return "Plan a layout"
+        request = self.plan.request
+        return f"Plan {request.model.name} on {grouped(request.gpus)} x {request.gpu}"
+
+    @property
+    def work(self) -> str:
+        """Return the work of a step: `seq 4,096 · GBS 2,048 · bf16`."""
+        if self.plan is None:
+            return ""
+        request = self.plan.request
+        batch = f"GBS {grouped(request.gbs)}" if request.gbs is not None else ""
+        mtp = f"MTP {request.model.mtp}" if request.model.mtp else ""
+        return " · ".join(filter(None, [f"seq {grouped(request.seq_len)}", batch, request.precision, mtp]))
 
     def memory_parts(self, offer: Offer) -> list[tuple[queries.MemoryPart, int]]:
         """Return the parts of the predicted peak in whole GB that add up to it."""

@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import parse_qsl, urlsplit
 
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
-from app.domain.planning.estimate import NEAR, Prediction, recipe_words, residuals
+from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
 from app.domain.planning.hardware import AMD
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
-from app.domain.planning.records import UsedLayout, nearest_layouts, records_of
+from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import (
     DEGREES,
     INPUTS,
@@ -54,6 +54,7 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
                 step_time_s=point.step_time_ms / 1000 if point.step_time_ms else None,
                 tokens_per_s_per_gpu=point.tokens_per_s_per_gpu,
                 tflops_per_gpu=point.tflops_per_gpu,
+                by=point.measured_by,
             )
 
 
@@ -134,6 +135,7 @@ def planned(session: Session, values: Mapping[str, str]) -> Planned:
     try:
         request = read_request(values)
         used = used_layouts(session, request)
+        request = replace(request, fastest_dispatcher=fastest_dispatcher(request, used))
         return Planned(make_plan(request, records_of(used)), nearest_layouts(request, used))
     except InvalidPlan as error:
         errors = tuple(FieldError(name, why) for name, why in error.fields.items())
@@ -178,16 +180,24 @@ def answer(plan: Plan) -> list[str]:
         return reasons
     first = plan.offers[0]
     reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first, plan.request)}.")
-    reasons.append(f"{grouped(plan.feasible)} of {plural(plan.tried, 'combination')} are feasible.")
+    if timed := measured_time(first, plan.request):
+        reasons.append(f"{timed.origin[0].upper()}{timed.origin[1:]}.")
+    reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
     return reasons
 
 
 def _promise(offer: Offer, request: PlanRequest) -> str:
-    prediction, measured = offer.prediction, measured_time(offer, request)
-    if prediction is None:
-        return f": {measured} a step measured" if measured else ""
-    predicted = f"{middle_time(prediction)} a step, " if prediction.step_time_s is not None else ""
-    return f": {f'{measured} a step measured, ' if measured else predicted}{prediction.peak_gb:.0f} GB predicted"
+    timed, prediction = measured_time(offer, request), offer.prediction
+    if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
+        return f": {timed.time} a step and {offer.run.peak_gb:.0f} GB measured"
+    parts = []
+    if timed is not None:
+        parts.append(f"{timed.time} a step {timed.kind}")
+    elif prediction is not None and prediction.step_time_s is not None:
+        parts.append(f"{middle_time(prediction)} a step")
+    if prediction is not None:
+        parts.append(f"{prediction.peak_gb:.0f} GB predicted")
+    return f": {', '.join(parts)}" if parts else ""
 
 
 def step_time(prediction: Prediction) -> str:
@@ -239,13 +249,9 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
 
 
 def short_reason(offer: Offer, best: Offer) -> str:
-    """Return why an offer ranks where it does; "" where nothing is measured or predicted."""
+    """Return why an offer ranks where it does; "" for the best one, and where nothing is predicted."""
     if offer is best:
-        record = offer.measured[0] if offer.measured else None
-        if record is None:
-            return ""
-        run = record.href.removeprefix("/runs/") if record.href.startswith("/runs/") else ""
-        return f"Measured: {f'run #{run}' if run else record.title}."
+        return ""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""
@@ -264,22 +270,104 @@ def _behind(offer: Offer, best: Offer) -> str:
     return " Ranked lower: larger TP." if offer.layout.tp > best.layout.tp else ""
 
 
-def measured_time(offer: Offer, request: PlanRequest) -> str:
-    """Return the step time of the fastest record of the layout for this batch; "" without one."""
-    if not offer.measured or request.gbs is None or offer.measured[0].gpu_seconds is None:
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """The step time of the requested work by a record.
+
+    `origin`: `measured by run #12`, `published by NVIDIA`, or what it is scaled from; it begins with `kind`.
+    """
+
+    time: str
+    origin: str
+    href: str
+    seconds: float
+    is_scaled: bool
+
+    @property
+    def kind(self) -> str:
+        return self.origin.split(maxsplit=1)[0]
+
+
+def measured_time(offer: Offer, request: PlanRequest) -> Timed | None:
+    """Return the step time by its run, else its nearest record, scaled where its work differs; None without one."""
+    record = offer.run or next(iter(offer.measured), None)
+    if record is None or record.gpu_seconds is None or request.gbs is None:
+        return None
+    seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
+    differs = record.differs(request)
+    if differs:
+        origin = f"{_scaled_from(record, differs)}{_other_recipe(record, offer)}"
+        return Timed(f"{_seconds(seconds)}\u202fs", origin, record.href, seconds, is_scaled=True)
+    origin = f"published by {record.by}" if record.by else f"measured by {_source(record)}"
+    origin += _other_recipe(record, offer)
+    return Timed(f"{seconds:.4g}\u202fs", origin, record.href, seconds, is_scaled=False)
+
+
+def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
+    """Return what a time is scaled from: `scaled from NVIDIA's 61.8 s at GBS 16,384`."""
+    work, seconds = record.request, record.step_time_s
+    if seconds is None:
+        return f"scaled from {_source(record)}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
+    words = {
+        "gpus": f"{plural(work.gpus, 'GPU')}", "seq_len": f"seq {grouped(work.seq_len)}",
+        "gbs": f"GBS {grouped(work.gbs or 0)}", "mbs": f"MBS {work.mbs}", "precision": work.precision,
+        "mtp": f"MTP {work.model.mtp}", "num_layers": plural(work.model.layers, "layer"),
+    }  # fmt: skip
+    at = ", ".join(words[name] for name in differs)
+    return f"scaled from {_source(record)}'s {_seconds(seconds)}\u202fs at {at}"
+
+
+def _other_recipe(record: Record, offer: Offer) -> str:
+    """Return what the record states of its recipe that the flags of the offer do not: ` with deepep`."""
+    if offer.prediction is None or offer.run is record:
         return ""
-    seconds = offer.measured[0].gpu_seconds * request.gbs * request.seq_len / request.gpus
-    return f"{seconds:.4g}\u202fs"
+    work, recipe, parts = record.request, offer.prediction.recipe, []
+    if work.dispatcher and work.dispatcher != recipe.dispatcher:
+        parts.append(work.dispatcher)
+    if work.recompute is not None and work.recompute != recipe.recompute:
+        parts.append(f"recompute {' + '.join(sorted(work.recompute)) or 'none'}")
+    if work.ep_overlap is not None and work.ep_overlap != recipe.overlap:
+        parts.append("ep_overlap" if work.ep_overlap else "no ep_overlap")
+    return f" with {', '.join(parts)}" if parts else ""
+
+
+def _source(record: Record) -> str:
+    return record.by or f"run #{record.href.removeprefix('/runs/')}"
+
+
+def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
+    """Format the peak: `72 GB measured, 74 GB predicted, of 80 GB`, or `74 of 80 GB, at the usable limit`."""
+    if offer.prediction is None:
+        return ""
+    of = f" of {gpu_memory_gb:g} GB" if gpu_memory_gb else " GB"
+    predicted = offer.prediction.peak_gb
+    if offer.run is not None and offer.run.peak_gb is not None:
+        return f"{offer.run.peak_gb:.0f}{of} measured, {predicted:.0f} predicted"
+    limit = ", at the usable limit" if round(predicted) >= round(offer.prediction.usable_gb) else ""
+    return f"{predicted:.0f}{of}{limit}"
+
+
+def run_words(offer: Offer) -> str:
+    """Return what the run that used the layout had on, next to its degrees; "" without such a run."""
+    if offer.run is None or offer.prediction is None:
+        return ""
+    names = [name for name in _SHOWN_KNOBS if offer.run.knobs.get(name) is True]
+    parts = [offer.prediction.recipe.dispatcher, *names]
+    modules = sorted(offer.prediction.recipe.recompute)
+    return ", ".join(filter(None, [*parts, f"recompute {' + '.join(modules)}" if modules else ""]))
+
+
+_SHOWN_KNOBS = ("ep_overlap", "delay_wgrad", "shared_overlap", "permute_fusion", "router_fusion")
 
 
 def _measured(offer: Offer, request: PlanRequest) -> str:
-    """Return the measured time of the layout's fastest record, scaled to this batch; "" without one."""
-    time = measured_time(offer, request)
-    if not time:
+    """Return the time by the layout's nearest record; "" without one."""
+    timed = measured_time(offer, request)
+    if timed is None:
         return ""
     return (
-        f"Measured ({offer.measured[0].title}): {time} for this batch. Measured layouts come before "
-        f"predictions that are less than {NEAR - 1:.0%} faster."
+        f"{timed.time}: {timed.origin}. Layouts with a record come before predictions that are less than "
+        f"{NEAR - 1:.0%} faster."
     )
 
 
@@ -295,8 +383,8 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     if slower < -_SAME:
         return f"{-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
-        return "As fast as the first one."
-    return f"{100 * slower:.0f}\u202f% slower than the first one: {_PARTS[name]}."
+        return "As fast as the first."
+    return f"{100 * slower:.0f}\u202f% slower than the first: {_PARTS[name]}."
 
 
 def calibration(plan: Plan) -> str:

@@ -175,3 +175,71 @@ def test_a_model_without_widths_is_planned_without_prediction(client: TestClient
     text = page(client, query)
     assert 'id="best"' not in text
     assert "Nothing is predicted" in text
+
+
+def best_cards(client: TestClient, query: dict[str, str]) -> list[str]:
+    """Return the first cards of the page as words."""
+    text = page(client, query)
+    best = text[text.index('id="best"') : text.index("</section>", text.index('id="best"'))]
+    return [" ".join(re.sub(r"<[^>]+>", " ", card).split()) for card in best.split("<article")[1:]]
+
+
+def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was_measured(client: TestClient) -> None:
+    query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "1024", "seq_len": "4096", "gbs": "8192"}
+    document = planned(client, **query)
+    scaled = "scaled from NVIDIA's 61.8\u202fs at GBS 16,384"
+    assert ": 30.9\u202fs a step scaled, 71 GB predicted. Scaled from NVIDIA's 61.8" in document["answer"]
+    measured = document["offers"][0]["measured"]
+    assert measured["url"].endswith("/references/deepseek-v3-1024xh100-6623e072")
+    assert (measured["origin"], measured["is_scaled"], measured["peak_gb"]) == (scaled, True, None)
+    assert measured["step_time_s"] == pytest.approx(61.756 / 2, rel=1e-3)
+    text = page(client, query)
+    assert "<h1>Plan DeepSeek-V3 on 1,024 x H100</h1>" in text
+    assert "seq 4,096 · GBS 8,192 · bf16" in text
+    card = best_cards(client, query)[0]
+    assert "30.9\u202fs" in text.split('id="best"')[1]
+    assert "scaled, " in card.replace(" ,", ",")
+    assert "measured" not in card
+    same = planned(client, **(query | {"gbs": "16384"}))
+    assert ": 61.76\u202fs a step published, " in same["answer"]
+    assert "Published by NVIDIA." in same["answer"]
+    assert not same["offers"][0]["measured"]["is_scaled"]
+
+
+def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_run(session)
+    layout = {"tp": "1", "pp": "1", "cp": "1", "ep": "16", "etp": "1"}
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024", "mbs": "2"}
+    given = planned(client, **query, **layout)["given"]
+    assert (given["measured"]["origin"], given["measured"]["is_scaled"]) == (f"measured by run #{run}", False)
+    assert given["measured"]["step_time_s"] == pytest.approx(31.31, rel=0.01)
+    assert given["measured"]["peak_gb"] > 0
+    assert given["prediction"]["dispatcher"] == "alltoall"
+    assert given["prediction"]["recompute"] == ["layernorm", "moe_act"]
+    assert "--moe-token-dispatcher-type alltoall" in given["megatron_lm"]
+    assert "hybridep" not in given["megatron_lm"]
+    assert "GB measured," in page(client, query | layout)
+    other = planned(client, **(query | layout | {"gbs": "2048"}))["given"]["measured"]
+    assert other["is_scaled"]
+    assert other["peak_gb"] is None
+    own = planned(client, **(query | layout | {"dispatcher": "hybridep"}))["given"]["measured"]
+    assert own["peak_gb"] is None
+
+
+def test_a_layout_at_the_usable_limit_says_so(client: TestClient) -> None:
+    """The page says it of exactly those layouts whose rounded peak is the rounded limit."""
+    query = {
+        "model": "Qwen3-235B-A22B",
+        "gpu": "H100",
+        "gpus": "128",
+        "seq_len": "4096",
+        "gbs": "1024",
+        "precision": "fp8_cs",
+    }
+    full = [
+        round(offer["prediction"]["peak_gb"]) >= round(offer["prediction"]["usable_gb"])
+        for offer in planned(client, **query)["offers"][:3]
+    ]
+    assert ["at the usable limit" in card for card in best_cards(client, query)] == full
+    assert any(full)

@@ -1,7 +1,7 @@
 """Predicted memory and step time of layouts, with the least recomputation that fits, calibrated by measured runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
 import numpy as np
@@ -13,6 +13,7 @@ from app.domain.planning.layout import Layout, stage_shares
 from app.domain.planning.memory import USABLE, Degrees, Floats, Memory, MemoryOptions, memory_of
 from app.domain.planning.request import Calibration, PlanRequest
 from app.domain.planning.step_time import StepTime, format_of, step_time
+from app.domain.rules.rule import Setting
 
 UNDECIDED_GA = 8.0
 """Micro-batches for each GPU of a replica while the batch is undecided: the usual number of published recipes. All
@@ -30,11 +31,16 @@ _FASTEST = 1.15
 """No layout is predicted to be faster than the best record of its hardware by more than this."""
 
 
+MEASURED_WORK = ("gpus", "seq_len", "gbs", "mbs", "precision")
+"""Fields that must be equal before a step time is a measurement of the requested work, next to model and GPU."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A measured layout of the same model.
 
-    `gpu_seconds`: GPU-seconds for one token; `peak_gb`: allocated memory of the worst rank; None: not measured.
+    `gpu_seconds`: GPU-seconds for one token; `peak_gb`: allocated memory of the worst rank; None: not measured. `by`:
+    who published it; "" for a run of this service. `knobs`: further settings of such a run.
     """
 
     layout: Layout
@@ -43,6 +49,25 @@ class Record:
     title: str
     href: str = ""
     peak_gb: float | None = None
+    by: str = ""
+    knobs: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Return the measured step time; None where no time or no batch is stated."""
+        work = self.request
+        if self.gpu_seconds is None or work.gbs is None:
+            return None
+        return self.gpu_seconds * work.gbs * work.seq_len / work.gpus
+
+    def differs(self, request: PlanRequest) -> tuple[str, ...]:
+        """Return the fields of the work in which a request differs from the measured one."""
+        pairs = {name: (getattr(self.request, name), getattr(request, name)) for name in MEASURED_WORK}
+        pairs |= {
+            "mtp": (self.request.model.mtp, request.model.mtp),
+            "num_layers": (self.request.model.layers, request.model.layers),
+        }
+        return tuple(name for name, (measured, asked) in pairs.items() if measured != asked or measured is None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +355,9 @@ def _overlaps(request: PlanRequest, costs: ModelCosts) -> bool:
 
 
 def default_dispatcher(request: PlanRequest, costs: ModelCosts) -> str:
-    """Return HybridEP, as in most published recipes on Hopper and Blackwell, where there are experts to dispatch to."""
+    """Return the fastest one of own runs, else HybridEP, as in most published recipes on Hopper and Blackwell."""
+    if costs.moe_layers and request.fastest_dispatcher:
+        return request.fastest_dispatcher
     return "hybridep" if costs.moe_layers and request.gpu not in ("A100", *AMD) else "alltoall"
 
 

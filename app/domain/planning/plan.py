@@ -2,8 +2,9 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -322,7 +323,8 @@ class Offer:
 
     `other_vpp`: other valid sizes. `static_gb`: weights, gradients and optimizer states per GPU; None when the
     parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU. `measured`:
-    records of the same degrees on the same GPU and sequence length, the fastest first.
+    records of the same degrees on the same GPU and sequence length, those of the requested work first.
+    `run`: the own run that did the requested work with this layout; then the prediction assumes its recipe.
     """
 
     layout: Layout
@@ -335,6 +337,7 @@ class Offer:
     static_gb: float | None
     prediction: Prediction | None
     measured: tuple[Record, ...]
+    run: Record | None
     placement: str
     notes: tuple[Note, ...]
     violations: tuple[Violation, ...]
@@ -405,10 +408,45 @@ def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Re
     """Return layouts with their derived figures, predictions, records and notes."""
     estimator = estimator_of(request)
     predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
-    pairs = zip(layouts, predictions, strict=True)
-    return tuple(
-        _offer(request, layout, prediction, _records_of(request, layout, records)) for layout, prediction in pairs
+    offers = []
+    for layout, prediction in zip(layouts, predictions, strict=True):
+        measured = _records_of(request, layout, records)
+        run = next((record for record in measured if _is_run_of(record, request, layout)), None)
+        if run is None:
+            offers.append(_offer(request, layout, prediction, measured))
+        else:
+            offers.append(_offer(request, run.layout, _as_run(request, run), measured, run))
+    return tuple(offers)
+
+
+def _is_run_of(record: Record, request: PlanRequest, layout: Layout) -> bool:
+    """Return whether a run of this service did the requested work, with the split and the recipe that are stated."""
+    work = record.request
+    is_split_free = request.fix("vpp") is None and request.pp_layout is None and request.account is None
+    stated = ("recompute", "offload", "dispatcher", "ep_overlap")
+    return (
+        not record.by
+        and not record.differs(request)
+        and (is_split_free or record.layout == layout)
+        and all(getattr(request, name) in (None, getattr(work, name)) for name in stated)
+        and (request.dist_opt, request.graphs) == (work.dist_opt, work.graphs)
     )
+
+
+def _as_run(request: PlanRequest, run: Record) -> Prediction | None:
+    """Return the prediction for the layout and the recipe of a run. It fits, because it ran."""
+    work = run.request
+    estimator = estimator_of(
+        replace(
+            request,
+            recompute=work.recompute or frozenset(),
+            offload=work.offload or 0.0,
+            dispatcher=work.dispatcher or request.dispatcher,
+            ep_overlap=bool(work.ep_overlap),
+        )
+    )
+    prediction = estimator.predict([run.layout])[0] if estimator is not None else None
+    return replace(prediction, fits=True) if prediction else None
 
 
 def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...]) -> tuple[Record, ...]:
@@ -419,10 +457,16 @@ def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...
         and record.request.seq_len == request.seq_len
         and record.layout.degrees == layout.degrees
     ]
-    return tuple(sorted(same, key=lambda record: record.gpu_seconds or math.inf))
+    return tuple(sorted(same, key=lambda record: (bool(record.differs(request)), record.gpu_seconds or math.inf)))
 
 
-def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None, measured: tuple[Record, ...]) -> Offer:
+def _offer(
+    request: PlanRequest,
+    layout: Layout,
+    prediction: Prediction | None,
+    measured: tuple[Record, ...],
+    run: Record | None = None,
+) -> Offer:
     dp, edp, experts = layout.dp(request), layout.edp(request), request.model.experts
     static = None
     if dp is not None and edp is not None:
@@ -443,6 +487,7 @@ def _offer(request: PlanRequest, layout: Layout, prediction: Prediction | None, 
         static_gb=static,
         prediction=prediction,
         measured=measured,
+        run=run,
         placement=placement(request, layout),
         notes=notes_of(request, layout, static, prediction),
         violations=judge(request, layout, prediction),
@@ -528,13 +573,20 @@ _FOR_OFFLOAD = ("--use-precision-aware-optimizer", ("optimizer.use_precision_awa
 """What offloading of optimizer states needs, in the same form."""
 
 
-def layout_flags(request: PlanRequest, layout: Layout, recipe: MemoryOptions | None = None) -> LayoutFlags:
-    """Return every field of the layout, and of the recipe with which it fits, in both spellings."""
+def layout_flags(
+    request: PlanRequest,
+    layout: Layout,
+    recipe: MemoryOptions | None = None,
+    knobs: Mapping[str, Setting] = MappingProxyType({}),
+) -> LayoutFlags:
+    """Return every field of the layout, of the recipe with which it fits, and of `knobs`, in both spellings."""
     flags: list[str] = []
     overrides: list[str] = []
     without: list[str] = []
-    for name, value in settings_of(request, layout, recipe).items():
-        spelling = written(name, value, {"precision": request.precision})
+    settings = settings_of(request, layout, recipe) | dict(knobs)
+    others = {"precision": request.precision, "dispatcher": settings.get("flex_backend")}
+    for name, value in settings.items():
+        spelling = written(name, value, others)
         flags += [shlex.join([flag, *values]) for flag, values in spelling.megatron_lm.flags.items()]
         without += [flag for flag in spelling.megatron_lm.without if name in ("vpp", "pp_account", "sp")]
         overrides += [shlex.quote(f"{path}={text}") for path, text in spelling.bridge.items()]
@@ -550,5 +602,6 @@ def layout_flags(request: PlanRequest, layout: Layout, recipe: MemoryOptions | N
 
 
 def offer_flags(request: PlanRequest, offer: Offer) -> LayoutFlags:
-    """Return the flags of an offer with the recipe that its prediction assumes."""
-    return layout_flags(request, offer.layout, offer.prediction.recipe if offer.prediction else None)
+    """Return the flags of an offer: its layout, the recipe of its prediction, and the knobs of its run."""
+    recipe = offer.prediction.recipe if offer.prediction else None
+    return layout_flags(request, offer.layout, recipe, offer.run.knobs if offer.run else {})

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from app.domain.contract.fields import CONFIG_FIELDS, FIELDS
 from app.domain.performance.flops import flops_per_token
 from app.domain.planning.estimate import Record
 from app.domain.planning.plan import given_layout
@@ -14,12 +15,20 @@ LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
 _GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
 """Distances for another GPU, another precision and a doubled sequence, where doubling the GPUs is 1. Our judgement."""
 _SHOWN = 6
+KNOBS = tuple(
+    name
+    for name in (*CONFIG_FIELDS, "graph_impl", "graph_modules")
+    if name != "dispatcher" and FIELDS[name].group not in ("Hardware", "Parallelism", "Environment")
+)
+"""Settings of a run that belong to its flags, next to layout, work and dispatcher."""
+_UNSET = (None, False, (), "none", "auto")
 
 
 @dataclass(frozen=True, slots=True)
 class UsedLayout:
     """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source.
 
+    `by`: who published it, "" for a run of this service.
     `step_time_s`, `tokens_per_s_per_gpu`, `tflops_per_gpu` and `peak_gb` (allocated, worst rank): as far as measured.
     """
 
@@ -32,6 +41,7 @@ class UsedLayout:
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     peak_gb: float | None = None
+    by: str = ""
 
     @property
     def key(self) -> tuple[Value, ...]:
@@ -76,6 +86,22 @@ def _differs(request: PlanRequest, layout: UsedLayout) -> tuple[str, ...]:
     return tuple(name for name, value in ours.items() if layout.values.get(name) not in (None, value))
 
 
+def fastest_dispatcher(request: PlanRequest, used: Iterable[UsedLayout]) -> str | None:
+    """Return the dispatcher of the fastest own run of the nearest GPU count; None unless two dispatchers ran there."""
+    fastest: dict[tuple[float, str], float] = {}
+    for layout in used:
+        record = None if layout.by else _record(layout)
+        if record is None or record.gpu_seconds is None or record.layout.ep == 1:
+            continue
+        work = record.request
+        if work.dispatcher and (work.seq_len, work.precision) == (request.seq_len, request.precision):
+            key = _apart(request.gpus, work.gpus), work.dispatcher
+            fastest[key] = min(record.gpu_seconds, fastest.get(key, math.inf))
+    nearest = min((apart for apart, _ in fastest), default=0.0)
+    ran = {dispatcher: seconds for (apart, dispatcher), seconds in fastest.items() if apart == nearest}
+    return min(ran, key=lambda name: ran[name]) if len(ran) > 1 else None
+
+
 # --- As records for the estimate.
 
 
@@ -111,7 +137,16 @@ def _record(used: UsedLayout) -> Record | None:
         return None
     if not request.is_complete:
         return None
-    return Record(given_layout(request), request, _gpu_seconds(used, request), used.title, used.href, used.peak_gb)
+    return Record(
+        given_layout(request),
+        request,
+        _gpu_seconds(used, request),
+        used.title,
+        used.href,
+        used.peak_gb,
+        used.by,
+        {} if used.by else {name: value for name in KNOBS if (value := used.values.get(name)) not in _UNSET},
+    )
 
 
 def _gpu_seconds(used: UsedLayout, request: PlanRequest) -> float | None:

@@ -210,7 +210,8 @@ class PlanRequest:
 
     `fixed`: fixed degrees; a `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as
     layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
-    share of optimizer states in host memory; None: as needed. `graphs`: CUDA graphs of any scope.
+    share of optimizer states in host memory; None: as needed. `graphs`: CUDA graphs of any scope. `fastest_dispatcher`:
+    the one that own runs showed to be faster than another; it replaces an unstated one.
     """
 
     model: PlannedModel
@@ -230,6 +231,7 @@ class PlanRequest:
     dist_opt: bool = True
     graphs: bool = False
     calibration: Calibration = Calibration()
+    fastest_dispatcher: str | None = None
 
     def fix(self, name: str) -> int | None:
         return (self.fixed or {}).get(name)

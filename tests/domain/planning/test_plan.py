@@ -21,8 +21,8 @@ from app.domain.planning.estimate import SPREAD_AMD, Estimator, Record, degrees_
 from app.domain.planning.forecast import LayoutForecaster, predict_change
 from app.domain.planning.layout import Layout
 from app.domain.planning.memory import MemoryOptions
-from app.domain.planning.plan import REASONS, layout_flags, make_plan, settings_of
-from app.domain.planning.records import UsedLayout, nearest_layouts
+from app.domain.planning.plan import REASONS, layout_flags, make_plan, offer_flags, settings_of
+from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.published import published
 from app.domain.rules.engine import Forecast, evaluate
@@ -544,6 +544,62 @@ def test_records_correct_the_prediction_and_bound_it() -> None:
     first = calibrated.offers[0].prediction
     assert first is not None
     assert first.step_time_s == pytest.approx(20.15, rel=0.16)  # the published record, bounded by 15 %
+
+
+OWN = {
+    "model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096, "gbs": 1024, "mbs": 1, "precision": "bf16",
+    "tp": 1, "pp": 1, "cp": 1, "ep": 16, "etp": 1, "dispatcher": "deepep", "flex_backend": "deepep", "ep_overlap": True,
+    "recompute_granularity": "selective", "recompute_modules": ("layernorm", "moe_act"), "delay_wgrad": True,
+}  # fmt: skip
+
+
+def own_run(seconds: float, **fields: Value) -> UsedLayout:
+    return UsedLayout("run #7", "/runs/7", "this service", OWN | fields, step_time_s=seconds, peak_gb=70.0)
+
+
+def test_a_layout_that_a_run_measured_has_the_recipe_and_the_knobs_of_the_run() -> None:
+    records = records_of([own_run(20.0)])
+    offer = plan(QWEN_30B, gbs=1024, records=records).offers[0]
+    assert offer.run is not None
+    assert offer.prediction is not None
+    assert (offer.layout.degrees, offer.run.peak_gb) == ((1, 1, 1, 16, 1), 70.0)
+    recipe = offer.prediction.recipe
+    assert (recipe.dispatcher, recipe.recompute) == ("deepep", {"layernorm", "moe_act"})
+    flags = offer_flags(request(QWEN_30B, gbs=1024), offer)
+    for flag in ("--moe-flex-dispatcher-backend deepep", "--recompute-modules layernorm moe_act", "--delay-wgrad"):
+        assert flag in flags.megatron_lm
+    assert "comm_overlap.delay_wgrad_compute=true" in flags.bridge
+
+
+@pytest.mark.parametrize(
+    ("fields", "differs"),
+    [({"gbs": 2048}, ("gbs",)), ({"gbs": 1024, "mbs": 2}, ("mbs",)), ({"gbs": 1024, "dispatcher": "hybridep"}, ())],
+)
+def test_a_run_of_other_work_or_with_another_recipe_measured_no_offer(
+    fields: dict[str, object], differs: tuple[str, ...]
+) -> None:
+    wanted = request(QWEN_30B, fields)
+    offers = make_plan(wanted, records_of([own_run(20.0)])).offers
+    (offer,) = (offer for offer in offers if offer.layout.degrees == (1, 1, 1, 16, 1))
+    assert offer.run is None
+    assert [record.differs(wanted) for record in offer.measured] == [differs]
+    assert "delay-wgrad" not in offer_flags(wanted, offer).megatron_lm
+
+
+def test_the_dispatcher_that_own_runs_show_to_be_faster_replaces_the_default() -> None:
+    wanted = request(QWEN_30B, gbs=1024)
+    slower, faster = own_run(21.0, dispatcher="hybridep"), own_run(20.0)
+    smaller = [own_run(10.0, gpus=8, ep=8, gbs=256, dispatcher=name) for name in ("alltoall", "hybridep")]
+    assert fastest_dispatcher(wanted, [slower, faster, *smaller]) == "deepep"
+    assert fastest_dispatcher(wanted, [faster]) is None, "nothing else was tried"
+    assert fastest_dispatcher(wanted, [faster, replace(slower, by="NVIDIA")]) is None, "another stack"
+    assert fastest_dispatcher(wanted, [faster, own_run(19.0, dispatcher="hybridep", seq_len=8192)]) is None
+    recipes = {
+        offer.prediction.recipe.dispatcher
+        for offer in make_plan(replace(wanted, fastest_dispatcher="deepep")).offers
+        if offer.prediction
+    }
+    assert recipes == {"deepep"}
 
 
 def test_an_own_peak_corrects_activations_and_never_the_static_part() -> None:
