@@ -36,7 +36,7 @@ from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
-from app.storage.experiments import ExperimentFilter, find_experiments
+from app.storage.experiments import ExperimentFilter, candidates_among, find_experiments
 from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
@@ -75,8 +75,8 @@ class ComparePage:
     @property
     def kind(self) -> str:
         sides = self.comparison.sides
-        if sides.kind == "contrast" and (knobs := sides.comparability.knobs):
-            return f"not attributable: {1 + len(knobs)} fields differ"
+        if sides.kind == "contrast" and sides.comparability.knobs:
+            return "not attributable: several fields"
         return KINDS[sides.kind]
 
     @property
@@ -288,6 +288,7 @@ class RunPair:
 def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
     """Return pairs of runs that follow each other on a stack with different knobs, each with its effect.
 
+    The earlier run is A; of an experiment, the baseline is.
     Matched A/Bs with a result come first; projects take turns, so that the newest does not fill the list.
     """
     rows = session.execute(
@@ -304,7 +305,10 @@ def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
             chosen.setdefault(row.project_id, []).append((row.id, newer[stack][0]))
         newer[stack] = (row.id, row.config_key)
     in_turn = [pair for turn in zip_longest(*chosen.values()) for pair in turn if pair is not None][:_MOST_CANDIDATES]
-    records = full_records(session, sorted({number for pair in in_turn for number in pair}))
+    numbers = sorted({number for pair in in_turn for number in pair})
+    candidates = candidates_among(session, numbers)
+    in_turn = [(b, a) if a in candidates and b not in candidates else (a, b) for a, b in in_turn]
+    records = full_records(session, numbers)
     names = {row.id: shortened(row.name, _LONGEST_NAME) for row in rows}
     pairs = [pair for a, b in in_turn if (pair := _pair(a, b, records, names)) is not None]
     pairs = sorted(pairs, key=lambda pair: not pair.matched)[:_MOST_MEASURED]

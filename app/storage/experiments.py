@@ -221,6 +221,17 @@ def experiment_side(session: Session, run_id: int) -> tuple[int, Side, Experimen
     return None if row is None else (row.id, row.side, from_json(ExperimentResult, row.result or {}))
 
 
+def candidates_among(session: Session, runs: Sequence[int]) -> set[int]:
+    """Return those of the runs that are candidates of an experiment."""
+    return set(
+        session.execute(
+            select_any(ExperimentRunRow.run_id).where(
+                col(ExperimentRunRow.run_id).in_(runs), col(ExperimentRunRow.side) == "candidate"
+            )
+        ).scalars()
+    )
+
+
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if wanted.project:

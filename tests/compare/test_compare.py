@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from app.compare.queries import SideSelection
 from app.errors import InvalidQuery
 from app.storage.database import transaction
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.builders import FIRST_PLACE, make_stack
 from tests.compare.runs import make_compared, timers
 
@@ -244,6 +245,24 @@ def test_the_pair_with_the_clearest_result_comes_first(client: TestClient, make:
     assert re.search(r"B 15\.\d % faster matched A/B", words(pairs))
     assert "inconclusive" in words(pairs)
     assert "mcore_tp2_pp2_ep2_etp2_te_4e…erlap_grad_reduce dgx_gb200" in words(pairs)
+
+
+def test_of_an_experiment_the_baseline_is_side_a_even_if_it_ran_later(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    candidate, baseline = make({"ep_overlap": True}, name="on"), make(name="off")
+    with transaction(engine) as session:
+        row = ExperimentRow(
+            project_id=session.get_one(RunRow, baseline).project_id, baseline_run_id=baseline, title="x", stack_key="",
+            baseline_key="", tag="x", state="waiting", created_by="Ada",
+        )  # fmt: skip
+        session.add(row)
+        session.flush()
+        for run, side in ((candidate, "candidate"), (baseline, "baseline")):
+            session.add(ExperimentRunRow(experiment_id=row.id, run_id=run, side=side, joined_by="tag"))
+    page = client.get("/compare").text
+    assert f'href="/compare?a={baseline}&amp;b={candidate}"' in page
+    assert "ep_overlap (off → on)" in words(page)
 
 
 def test_a_name_in_the_box_of_a_side_is_searched_for(client: TestClient, make: Make) -> None:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from app.domain.contract.fields import PREFIX
 from app.domain.numbers import change_text, percent, plural
 from app.domain.text import capitalized
+from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import (
     UNCERTAIN,
     StepTimeChange,
+    Verdict,
     certainty,
     shows_no_difference,
     within,
@@ -56,7 +58,7 @@ def comparison_text(comparison: SideComparison) -> ComparisonText:
 def _lead(comparison: SideComparison) -> str:
     measured, comparability = comparison.measured, comparison.comparability
     time = None if measured is None else measured.step_time
-    if time is None:
+    if measured is None or time is None:
         return "Their speeds cannot be compared."
     change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     if shows_no_difference(time):
@@ -65,18 +67,44 @@ def _lead(comparison: SideComparison) -> str:
         answer = f"B is as fast as A, {within(time)}."
     else:
         answer = f"B is {change.text}."
-    fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
-    if comparability.stack:
-        what = f"`{fields[0]}`" if len(fields) == 1 else f"{len(fields)} fields"
-        differ = "and the code differ" if comparability.other_code else "differs" if len(fields) == 1 else "differ"
-        return f"{answer} Not ranked: {what} {differ}."
+    if unranked := _unranked(comparison):
+        return f"{answer} {unranked}."
+    if time.decision in ("improvement", "regression") and not comparison.winner:
+        return f"{answer[:-1]} but {_cost(measured, time).removeprefix('it ')}: no winner."
+    return f"{answer} {capitalized(_of_knobs(comparability))}."
+
+
+def _unranked(comparison: SideComparison) -> str:
+    """Return why no side is called better; empty when one may be."""
+    if comparison.comparability.stack:
+        return f"Not ranked: {_what_differs(comparison.comparability)}"
     if not all(side.one_configuration for side in comparison.sets):
-        return f"{answer} Not ranked: a side has several configurations."
-    if comparison.no_winner:
-        return f"{answer} Not ranked."
-    if len(fields) == 1:
-        return f"{answer} One knob: `{fields[0]}`."
-    return f"{answer} {len(fields)} knobs differ." if fields else f"{answer} Same configuration."
+        return "Not ranked: a side has several configurations"
+    return "Not ranked" if comparison.no_winner else ""
+
+
+def _of_knobs(comparability: Comparability) -> str:
+    knobs = comparability.knobs
+    if not knobs:
+        return "same configuration"
+    if len(knobs) == 1 and knobs[0].is_certain and not comparability.other_code:
+        return f"one knob: `{knobs[0].field}`"
+    return _what_differs(comparability)
+
+
+def _what_differs(comparability: Comparability) -> str:
+    """Return `2 fields and code differ; 3 unknown`; a field alone is named."""
+    fields = (*comparability.stack, *comparability.knobs)
+    certain = [f"`{difference.field}`" for difference in fields if difference.is_certain]
+    unknown = len(fields) - len(certain)
+    if not certain and len(fields) == 1:
+        return f"`{fields[0].field}` may differ"
+    if not certain:
+        return f"{len(fields)} fields may differ"
+    what = certain[0] if len(certain) == 1 else f"{len(certain)} fields"
+    code = "the code" if len(certain) == 1 else "code"
+    verb = f"and {code} differ" if comparability.other_code else "differs" if len(certain) == 1 else "differ"
+    return f"{what} {verb}" + (f"; {unknown} unknown" if unknown else "")
 
 
 def _differs(comparison: SideComparison) -> str:
@@ -122,21 +150,28 @@ def _called(comparison: SideComparison, time: StepTimeChange) -> str:
     if time.decision == "inconclusive":
         return f"{capitalized(change)}: {_certainty(time)}."
     if not winner:
-        return f"{capitalized(change)}, {_certainty(time)}; but there is no winner, because {_price(comparison)}."
+        assert comparison.measured is not None  # noqa: S101  # `time` is of it
+        return f"{capitalized(change)}, {_certainty(time)}; no winner, because {_cost(comparison.measured, time)}."
     return f"{capitalized(change)}, {_certainty(time)}."
 
 
-def _price(comparison: SideComparison) -> str:
-    """Say what the faster side costs in memory or loss."""
-    measured = comparison.measured
-    memory = None if measured is None else measured.memory
-    loss = None if measured is None else measured.loss
+def _cost(measured: Verdict, time: StepTimeChange) -> str:
+    """Say what the faster side costs: `it needs 72.2 % more memory`. B is named when A is the faster one."""
+    b_is_faster = time.decision == "improvement"
+    memory, loss = measured.memory, measured.loss
     parts = []
-    if memory is not None and memory.decision in ("regression", "improvement"):
-        parts.append(f"it needs {percent(abs(memory.delta_pct))} more memory")
-    if loss is not None and loss.delta_pct is not None and abs(loss.delta_pct) > (loss.alarm_pct or 0.0):
-        parts.append(f"its loss is {percent(abs(loss.delta_pct))} worse")
-    return f"the faster side has a cost: {' and '.join(parts)}"
+    if memory is not None and memory.decision == ("regression" if b_is_faster else "improvement"):
+        parts.append(f"needs {percent(_more(memory.delta_pct, b_is_faster=b_is_faster))} more memory")
+    if loss is not None and loss.delta_pct is not None:
+        change = loss.delta_pct if b_is_faster else -loss.delta_pct
+        if change > (loss.alarm_pct or 0.0):
+            parts.append(f"has a {percent(_more(loss.delta_pct, b_is_faster=b_is_faster))} worse loss")
+    return f"{'it' if b_is_faster else 'A'} {' and '.join(parts) or 'has a worse loss'}"
+
+
+def _more(change_pct: float, *, b_is_faster: bool) -> float:
+    """Return how much more the faster side has, in percent of the other; `change_pct` is from A to B."""
+    return change_pct if b_is_faster else 100 * (1 / (1 + change_pct / 100) - 1)
 
 
 def _change(time: StepTimeChange) -> str:
@@ -164,25 +199,30 @@ def _rule(comparison: SideComparison) -> str:
     if kind == "verdict":
         return "Same configuration: any difference comes from code, environment or noise."
     if kind == "matched_ab":
-        knob = comparability.attributed_to
-        return f"Matched A/B: `{knob}` is the only knob that differs, so a difference is evidence about it."
+        knob = f"Matched A/B: `{comparability.knobs[0].field}` is the only knob that differs"
+        return f"{knob}, {_of_one_knob(comparability)}."
     if kind == "side_by_side":
         return "Side by side: several knobs differ or may differ, so a difference is not attributed to any of them."
     if kind == "contrast":
-        fields = [difference.field for difference in (*comparability.stack, *comparability.knobs)]
-        if len(fields) > 1:
-            return (
-                f"Not attributable: {plural(len(fields), 'field differs', 'fields differ')} "
-                f"({', '.join(f'`{field}`' for field in fields)}), so no single field explains the difference."
-            )
+        if comparability.knobs:
+            return f"Not attributable: {_what_differs(comparability)}, so no single field explains the difference."
+        field = comparability.stack[0].field
         return (
-            f"Single-field contrast: the stacks differ only in `{fields[0]}`, so the difference is attributed to it. "
+            f"Single-field contrast: the stacks differ only in `{field}`, so the difference is attributed to it. "
             "This is not a verdict on the code, and such runs are never ranked together."
         )
     return (
         "Incomparable: the stacks differ, or may differ, in more than one field. The figures are shown, but "
         "they measure different tasks."
     )
+
+
+def _of_one_knob(comparability: Comparability) -> str:
+    if comparability.two_jobs:
+        return "but the runs are of two jobs, so a difference is not attributed to it"
+    if comparability.other_code:
+        return "but the code differs too, so a difference is evidence about either"
+    return "so a difference is evidence about it"
 
 
 def _notes(comparison: SideComparison) -> Iterator[str]:
@@ -199,8 +239,12 @@ def _notes(comparison: SideComparison) -> Iterator[str]:
     yield from (f"#{run.run} is left out: {run.why}." for run in comparison.left_out)
     if comparison.measured is not None:
         yield from _of_the_test(comparison)
-    if comparison.comparability.provisional:
+    comparability = comparison.comparability
+    if comparability.provisional and comparability.unknown:
         yield "Provisional: some fields are not stated on both sides, so they may differ."
+    elif comparability.provisional:
+        also = differences((*comparability.other_software, *comparability.other_code))
+        yield f"Provisional, because the sides also differ in {also}."
 
 
 def _of_the_test(comparison: SideComparison) -> Iterator[str]:

@@ -110,7 +110,11 @@ def test_a_gain_at_the_cost_of_memory_or_loss_is_not_a_win() -> None:
     assert compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).winner == "b"
     heavy, dull = of(b, peak_memory_bytes=66e9, loss=2.0), of(b, peak_memory_bytes=60e9, loss=2.2)
     assert "it needs 10.0\u202f% more memory" in comparison_text(compared(a, heavy)).result
-    assert "its loss is 10.0\u202f% worse" in comparison_text(compared(a, dull)).result
+    assert "it has a 10.0\u202f% worse loss" in comparison_text(compared(a, dull)).result
+    # Turned around, the price is still that of the faster side in percent of the other, and the headline names it.
+    assert "A needs 10.0\u202f% more memory" in comparison_text(compared(heavy, a)).result
+    assert "A has a 10.0\u202f% worse loss" in comparison_text(compared(dull, a)).result
+    assert " but needs 10.0\u202f% more memory: no winner." in comparison_text(compared(a, heavy)).lead
     assert paid_with(compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).measured) == ""
     for price, other in (("memory", heavy), ("loss", dull)):
         for faster, sides in (("B", (a, other)), ("A", (other, a))):
@@ -118,6 +122,46 @@ def test_a_gain_at_the_cost_of_memory_or_loss_is_not_a_win() -> None:
             assert (sentence.startswith(f"{faster} is faster"), price in sentence) == (True, True)
     for other in (heavy, dull):
         assert (compared(a, other).winner, compared(other, a).winner) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("b", "lead", "rule", "note"),
+    [
+        ({"fields": {"ep_overlap": False}}, "One knob: `ep_overlap`.", "so a difference is evidence about it.", ""),
+        (
+            {"fields": {"ep_overlap": False}, "commit": "77aa01bc"},
+            "`ep_overlap` and the code differ.",
+            "`ep_overlap` is the only knob that differs, but the code differs too",
+            "Provisional, because the sides also differ in commit (0f3c2a9d -> 77aa01bc).",
+        ),
+        (
+            {"fields": {"tp": 4}, "job": "other"},
+            "One knob: `tp`.",
+            "`tp` is the only knob that differs, but the runs are of two jobs",
+            "",
+        ),
+        (
+            {"fields": {"container": "train:2026.10", "optimizer": ..., "nan_checks": ...}},
+            "Not ranked: `container` differs; 2 unknown.",
+            "Not attributable: `container` differs; 2 unknown,",
+            "Provisional: some fields are not stated on both sides",
+        ),
+        (
+            {"fields": {"ep_overlap": ...}},
+            "`ep_overlap` may differ.",
+            "several knobs differ or may differ",
+            "Provisional",
+        ),
+    ],
+)
+def test_the_words_count_what_differs_apart_from_what_is_unknown(
+    b: dict[str, object], lead: str, rule: str, note: str
+) -> None:
+    text = comparison_text(compared(record("1", job="job"), record("2", **({"job": "job", "slower": 0.05} | b))))
+    assert lead in text.lead
+    assert rule in text.rule
+    assert any(note in line for line in text.notes) if note else "Provisional" not in " ".join(text.notes)
+    assert "None" not in text.rule
 
 
 def test_short_runs_give_a_direction_and_say_on_how_many_iterations() -> None:
