@@ -11,6 +11,7 @@ from app.domain.contract.values import GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_
 from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
+from app.domain.text import capitalized
 
 # --- Facts about a model by its name or shape. Values without a source are unknown.
 #
@@ -665,6 +666,20 @@ def _utilization_text(values: Values) -> str:
     )
 
 
+def _too_wide(values: Values) -> str:
+    """Return which groups exceed a node or an NVLink domain, for the reasons of rules; empty if none is known to."""
+    groups = (
+        ("TP {}", "tp", "a node of {} GPUs", "gpus_per_node"),
+        ("the expert group of {} ranks", "expert_group", "an NVLink domain of {} GPUs", "nvlink_domain"),
+    )
+    texts = []
+    for name, size, place, limit in groups:
+        ranks, gpus = values.get(size), values.get(limit)
+        if isinstance(ranks, int) and isinstance(gpus, int) and ranks > gpus:
+            texts.append(f"{name.format(ranks)} exceeds {place.format(gpus)}")
+    return capitalized(" and ".join(texts))
+
+
 def _fragmentation(values: Values) -> float | None:
     reserved, allocated = values.get("mem_reserved_peak_gb"), values.get("mem_alloc_peak_gb")
     if not isinstance(reserved, float) or not isinstance(allocated, float):
@@ -749,6 +764,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("headroom_frac", _headroom),
     ("ample_memory", _ample_memory),
     ("memory_pressure", _memory_pressure),
+    ("too_wide", _too_wide),
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _gflop_per_token),

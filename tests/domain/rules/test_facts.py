@@ -451,3 +451,19 @@ def test_step_times_of_profiled_iterations_are_a_fact_only_where_they_count() ->
     few, many = make_log([500.0] * 6, arguments=arguments), make_log([500.0] * 30, arguments=arguments)
     facts = [facts_of(reading_of(summarise(log, make_metadata(PLACE)), arguments=arguments)) for log in (few, many)]
     assert [fact["time_from_profile"] for fact in facts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("facts", "text"),
+    [
+        ({"tp": 1, "ep": 16}, "The expert group of 16 ranks exceeds an NVLink domain of 8 GPUs"),
+        ({"tp": 16, "ep": 8}, "TP 16 exceeds a node of 8 GPUs"),
+        (
+            {"tp": 16, "ep": 16},
+            "TP 16 exceeds a node of 8 GPUs and the expert group of 16 ranks exceeds an NVLink domain of 8 GPUs",
+        ),
+        ({"tp": 1, "ep": 8}, ""),
+    ],
+)
+def test_only_the_group_that_exceeds_its_node_or_domain_is_named(facts: dict[str, Value], text: str) -> None:
+    assert derive({"gpu": "H100", "gpus": 64, "etp": 1, **facts})["too_wide"] == text
