@@ -17,8 +17,10 @@ from sqlalchemy import CursorResult, Select, bindparam, delete, func, insert, or
 from sqlmodel import Session, col
 
 from app.domain.documents.metadata import extra_of
+from app.domain.rules.derive import derive
+from app.domain.rules.expression import FactContext, RuleError, Unknown
+from app.domain.rules.facts import FACTS, SETTINGS
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
-from app.domain.rules.facts import SETTINGS
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
 from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knob_of_rule
@@ -31,7 +33,7 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
-from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
+from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of, stored_contracts
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import (
     AB,
@@ -271,7 +273,7 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
     rules = tuple(rules)
     knobs = {rule.id: knob for rule in rules if rule.kind == "candidate" and (knob := knob_of_rule(rule)) is not None}
     experiments = _experiments(session, project_id)
-    gains = _gains(session, knobs, experiments, project_id)
+    gains = _gains(session, {rule.id: rule for rule in rules}, knobs, experiments, project_id)
     names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
     return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
 
@@ -286,11 +288,12 @@ def project_id_of(session: Session, slug: str) -> int | None:
 
 def _gains(
     session: Session,
+    rules: Mapping[str, Rule],
     knobs: Mapping[str, Knob],
     experiments: Mapping[str, Sequence[_Experiment]],
     project_id: int | None,
 ) -> dict[str, list[MeasuredGain]]:
-    """Return the A/Bs of each rule: of its experiments, and those whose run without the change fires it."""
+    """Return the A/Bs of each rule: experiments of its change, and A/Bs whose run without the change fires it."""
     fields = sorted({knob.field for knob in knobs.values()})
     rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
     by_field: dict[str, list[AB]] = {}
@@ -299,9 +302,21 @@ def _gains(
     gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}
     baselines = _newest_baselines(session, rows)
     fired = _firings_in(session, {*baselines.values(), *(row.run_id for row in rows)}, knobs)
+    planned = [run for (_, experiment), run in baselines.items() if experiment is not None]
+    contexts = {
+        run: FactContext(derive(facts_of(RunReading(contract=contract))))
+        for run, contract in stored_contracts(session, planned).items()
+    }
 
     def counts(name: str, gain: MeasuredGain) -> bool:
         without = baselines.get((gain.run_id, gain.experiment_id)) if gain.forwards else gain.run_id
+        if (
+            gain.experiment_id is not None
+            and gain.forwards
+            and without in contexts
+            and _may_fire(rules[name], contexts[without])
+        ):
+            return True  # an experiment on an own idea that equals the change
         return (name, without) in fired or any(
             gain.experiment_id == experiment.id or gain.run_id in experiment.runs
             for experiment in experiments.get(name, ())
@@ -309,6 +324,17 @@ def _gains(
 
     counted = {name: [gain for gain in gains if counts(name, gain)] for name, gains in gains_by_rule.items()}
     return {name: gains for name, gains in counted.items() if gains}
+
+
+def _may_fire(rule: Rule, context: FactContext) -> bool:
+    """Return whether a contract meets the condition, or would by a profile, for a change that an experiment tried."""
+    try:
+        answer = context.ask(rule.when)
+    except RuleError:
+        return False
+    if isinstance(answer, Unknown):
+        return all(name in FACTS and FACTS[name].section == "profile" for name in answer.missing)
+    return answer is True
 
 
 def _newest_baselines(session: Session, rows: Iterable[AB]) -> dict[tuple[int, int | None], int]:

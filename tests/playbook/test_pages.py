@@ -46,11 +46,19 @@ def tried(engine: Engine, settings: Settings) -> dict[str, int]:
     return {"run": runs[1], "faster": faster}
 
 
-def plan(session: Session, baseline: int, rule: str, state: str, candidate: int | None = None) -> None:
+def plan(
+    session: Session,
+    baseline: int,
+    rule: str,
+    state: str,
+    candidate: int | None = None,
+    *,
+    result: dict[str, Any] | None = None,
+) -> None:
     run = session.get_one(RunRow, baseline)
     row = ExperimentRow(
         project_id=run.project_id, baseline_run_id=baseline, rule_id=rule, title="x", stack_key="", baseline_key="",
-        tag=f"{rule}-{state}", state=state, created_by="Ada",
+        tag=f"{rule}-{state}", state=state, created_by="Ada", result=result,
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -158,6 +166,24 @@ def test_an_ab_counts_for_a_rule_that_fires_in_its_run_without_the_change(
         plan(session, baseline, "eo-enable", "accepted", candidate=faster)
     (measured,) = client.get("/api/v1/rules/eo-enable").json()["measured_here"]
     assert measured["runs"] == [faster], "planned from the rule"
+
+
+@pytest.mark.parametrize(("fields", "tried"), [({"ep_overlap": True}, 1), ({"ep_overlap": False}, 0)])
+def test_an_experiment_on_an_own_idea_counts_where_only_a_profile_is_missing(
+    client: TestClient, engine: Engine, settings: Settings, fields: dict[str, Any], tried: int
+) -> None:
+    result = {
+        "finished": True, "evidence_level": "matched_ab", "attributed_to": "delay_wgrad", "from_value": "false",
+        "to_value": "true", "verdict": {"step_time": {"delta_pct": -4.0, "ci_low_pct": -5.0, "ci_high_pct": -3.0}},
+    }  # fmt: skip
+    with transaction(engine) as session:
+        baseline = make_advised(session, fields=fields | {"delay_wgrad": False}, ms=31_300.0)
+        faster = make_advised(session, fields=fields | {"delay_wgrad": True}, ms=30_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    with transaction(engine) as session:
+        plan(session, baseline, "", "accepted", candidate=faster, result=result | {"candidate": [str(faster)]})
+    body = client.get("/api/v1/rules/eo-delay-wgrad").json()
+    assert (body["fired"], body["tried"], body["paid_off"]) == (0, tried, tried)
 
 
 def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
