@@ -20,7 +20,7 @@ from app.domain.ranking.runs import family_of
 from app.domain.references.nearest import compare
 from app.domain.references.point import ReferencePoint
 from app.domain.rules.engine import Taken
-from app.domain.rules.evidence import Statement
+from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.run import Stated, Value
 from app.domain.verdict.comparability import (
@@ -324,7 +324,7 @@ def _measured_statement(rival: _Rival) -> Statement:
         level=rival.level,
         text=f"{gain_change(rival.pct, rival.low, rival.high).text}, {runs} against this one",
         setting=f"run #{rival.run} {rival.name[:60]}",
-        source="measured here",
+        source=MEASURED_HERE,
         date="",
         gain=(rival.low, rival.high),
         pct=rival.pct,

@@ -17,7 +17,7 @@ from app.domain.flags import FLAGS
 from app.domain.numbers import contract_value, gain_change
 from app.domain.performance.failures import FROM_OUTSIDE
 from app.domain.rules.engine import Taken
-from app.domain.rules.evidence import Statement
+from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
@@ -147,7 +147,7 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
         level=_BELOW_AB,
         text=f"{gain.text}, if the whole difference disappears",
         setting=f"run #{slowdown.run} and its baseline",
-        source="measured here",
+        source=MEASURED_HERE,
         date="",
         gain=(change.ci_low_pct, change.ci_high_pct),
         pct=change.delta_pct,

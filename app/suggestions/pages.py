@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.numbers import axis_limit_pct, contract_value, gain_change, plural
-from app.domain.rules.change import is_set
+from app.domain.rules.change import change_of, is_set
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
 from app.domain.text import some_of
@@ -28,12 +28,14 @@ from app.suggestions.views import (
     GainView,
     MissingView,
     RestsOn,
+    Revert,
     experiment_text,
     fact_row,
     gain_view,
     linked_why,
     measured_text,
     rests_on,
+    revert_view,
     sentence,
 )
 from app.web.access_rule import requires
@@ -71,7 +73,7 @@ class SuggestionRow:
     """One suggestion in the list.
 
     `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B that no experiment on this stack
-    measures. `experiment`: the one that does.
+    measures. `experiment`: the one that does. `revert`: how to undo a regression without an A/B.
     """
 
     rule: str
@@ -94,6 +96,7 @@ class SuggestionRow:
     may_plan: bool
     experiment: ExperimentItem | None
     change: str
+    revert: Revert | None
 
 
 MOST_TITLE_WORDS = 11
@@ -235,6 +238,8 @@ class NextPage:
     def _row(self, suggestion: Suggestion) -> SuggestionRow:
         advice, rule = self._advice, suggestion.rule
         sizing = advice.sizing(suggestion)
+        facts = advice.evaluation_of(rule.id).facts
+        change = change_of(suggestion, facts, advice.launch, advice.reading.arguments)
         return SuggestionRow(
             rule=rule.id,
             kind=suggestion.kind,
@@ -255,7 +260,8 @@ class NextPage:
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
             experiment=advice.experiments.get(rule.id),
-            change=_change_text(suggestion, advice.evaluation_of(rule.id).facts),
+            change=_change_text(suggestion, facts),
+            revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),
         )
 
 

@@ -10,7 +10,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
-from app.domain.rules.evidence import Statement
+from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.expression import with_names
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import PublishedResult, Recipe, Rule, Source
@@ -23,6 +23,7 @@ from app.suggestions.views import (
     FactRow,
     GainView,
     RestsOn,
+    Revert,
     experiment_text,
     fact_row,
     gain_view,
@@ -30,6 +31,7 @@ from app.suggestions.views import (
     linked,
     numbered,
     rests_on,
+    revert_view,
     supply_address,
 )
 from app.web.templating import coded
@@ -133,6 +135,13 @@ class StepPage:
     @property
     def gain(self) -> GainView | None:
         return None if self.suggestion is None else gain_view(self.suggestion)
+
+    @property
+    def revert(self) -> Revert | None:
+        """Return how to undo the likely cause of a regression without an A/B; None for other suggestions."""
+        if self.suggestion is None or self.change is None:
+            return None
+        return revert_view(self.suggestion, self.change, self._advice.sizing(self.suggestion), purpose=self.run.purpose)
 
     @property
     def limit_pct(self) -> float:
@@ -254,6 +263,12 @@ class StepPage:
         )
 
     @property
+    def own_runs(self) -> list[Statement]:
+        """Return what runs of this project show without a matched A/B: a verdict, or a faster run."""
+        statements = () if self.suggestion is None else self.suggestion.evidence.statements
+        return [statement for statement in statements if statement.own is None and statement.source == MEASURED_HERE]
+
+    @property
     def published(self) -> list[PublishedRow]:
         if self.suggestion is None:
             return [self._published("published", evidence, ()) for evidence in self.rule.effect.evidence]
@@ -261,7 +276,7 @@ class StepPage:
         return [
             self._published(statement.strength, statement, statement.expired)
             for statement in statements
-            if statement.own is None
+            if statement.own is None and statement.source != MEASURED_HERE
         ]
 
     def _published(self, strength: str, evidence: Statement | PublishedResult, older: tuple[str, ...]) -> PublishedRow:

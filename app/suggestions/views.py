@@ -9,7 +9,9 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
-from app.domain.numbers import change_text, gain_change, plural
+from app.domain.experiments.values import Sizing
+from app.domain.numbers import change_text, gain_change, gpu_hours, plural
+from app.domain.rules.change import ChangeDiff
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
@@ -193,12 +195,50 @@ class GainView:
     evidence: str
 
 
+@dataclass(frozen=True, slots=True)
+class Revert:
+    """The way back to the setting before a regression, without an A/B.
+
+    `paste`: flags to copy; `text`: what to do and its cost; `plan`: label of the A/B, with its cost.
+    """
+
+    paste: str
+    text: str
+    plan: str
+
+
+def revert_view(suggestion: Suggestion, change: ChangeDiff, sizing: Sizing | None, *, purpose: str) -> Revert | None:
+    """Return how to undo the likely cause of a regression; None for other suggestions, or without flags."""
+    if suggestion.place.tier != "regression" or sizing is None:
+        return None
+    written = [framework for framework in (change.megatron_lm, change.bridge) if framework.paste]
+    if not written:
+        return None
+    paste = min(written, key=lambda framework: framework.against not in ("command", "arguments")).paste
+    each, total = "", ""
+    if sizing.gpu_hours is not None:
+        each = f", about {gpu_hours(sizing.gpu_hours / (2 * sizing.runs_each))} GPU-hours"
+        total = f", {gpu_hours(sizing.gpu_hours)} GPU-hours"
+    run = "next CI run" if purpose == "ci" else "next run"
+    return Revert(
+        paste,
+        f"Set `{paste}` in the {run}; its verdict confirms it: 1 run{each}.",
+        f"Plan A/B ({2 * sizing.runs_each} runs{total})",
+    )
+
+
 def gain_view(suggestion: Suggestion) -> GainView | None:
     """Return the gain by own or published results, else by the planner; None without a figure."""
     expected, forecast = suggestion.place.expected, suggestion.forecast
     if expected is not None:
         own = expected.statement.own
         evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
+        if own is not None and own.same_contract:
+            evidence += "".join(
+                f"; {gain_change(other.median_gain_pct).figure} {_where(other)}"
+                for statement in suggestion.evidence.statements
+                if (other := statement.own) is not None and not other.same_contract
+            )
         if own is not None and suggestion.place.tier == "regression":  # suspects state the change in that direction
             evidence += f"; the opposite: {change_text(expected.pct).figure}"
         return GainView(expected.pct, expected.low, expected.high, evidence)

@@ -475,6 +475,24 @@ def test_a_regression_comes_before_tuning_and_names_what_undoes_it(client: TestC
     assert [row for row in first["evidence"] if row["measured_here"]] == [], "its own verdict is no A/B"
 
 
+def test_a_regression_is_undone_in_the_next_run_and_an_ab_comes_second(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
+        run = make_advised(session, purpose="ci", metadata_stated=PROFILED)
+    advice = "Set <code>--overlap-moe-expert-parallel-comm</code> in the next CI run; its verdict confirms it: 1 run"
+    for address in (f"/runs/{run}/next", f"/runs/{run}/next/val-regression-cause"):
+        page = client.get(address).text
+        primary, second = page.index("Copy flag</button>"), page.index("Plan A/B (")
+        assert primary < second
+        assert advice in page
+        assert re.search(r"1 run, about [\d.]+ GPU-hours\.", page)
+        assert re.search(r"Plan A/B \(\d+ runs, [\d.]+ GPU-hours\)", page)
+    evidence = page[page.index('id="effect"') : page.index('id="verify"')]
+    assert evidence.index("Measured here") < evidence.index("if the whole difference disappears")
+    assert "Published" not in evidence
+    assert page.count("confidence") == 1, "that of the expected gain"
+
+
 def test_a_run_without_a_regression_has_no_such_step(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_advised(session, metadata_stated=PROFILED)

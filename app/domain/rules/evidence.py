@@ -14,6 +14,8 @@ from app.domain.rules.rule import PublishedResult, Rule
 
 Values = Mapping[str, object]
 
+MEASURED_HERE = "measured here"
+"""Source of evidence from runs of the project itself."""
 LEVEL_NAMES = {
     1: "enforced in code",
     2: "measured here, same contract",
@@ -119,7 +121,7 @@ def _own(result: OwnResult, values: Values) -> Statement:
     level = 2 if result.same_contract and not expired else 3
     text = f"{gain_change(result.median_gain_pct, result.low_pct, result.high_pct).text}, n = {result.n}"
     where = ", ".join(result.stacks) or "this project"
-    return Statement(level, text, where, "measured here", result.newest, expired, result)
+    return Statement(level, text, where, MEASURED_HERE, result.newest, expired, result)
 
 
 def _published(evidence: PublishedResult, values: Values) -> Statement:

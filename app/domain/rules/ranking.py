@@ -171,7 +171,7 @@ def place_of(
     if rule.hints.urgency == "evidence":  # a record changes several knobs, so it follows all figures of single knobs
         by_worth = max(by_worth, -_LEAST_WORTH)
     key = (_TIER_ORDER[tier], by_phase, by_kind, by_worth, order, evidence.own_order, evidence.level, rule.id)
-    return Place(key, tier, worth, expected, _confidence(expected), because, forecast_gain_pct)
+    return Place(key, tier, worth, expected, _confidence(expected, evidence), because, forecast_gain_pct)
 
 
 def _tier(
@@ -228,11 +228,13 @@ def _order(order: int | Expression, context: FactContext) -> int:
     return answer if isinstance(answer, int) else DEFAULT_ORDER
 
 
-def _confidence(expected: Expected | None) -> Confidence:
+def _confidence(expected: Expected | None, evidence: RuleEvidence) -> Confidence:
+    """Return how sure the expected gain is. An own A/B without a clear result rules out `high`."""
     if expected is None or expected.low <= 0 <= expected.high:
         return "low"
     level = expected.statement.level
-    if level <= _SURE_LEVEL and expected.likeness.score >= _SURE_LIKENESS:
+    unclear = any(entry.own is not None and not entry.own.settled for entry in evidence.statements)
+    if level <= _SURE_LEVEL and expected.likeness.score >= _SURE_LIKENESS and not unclear:
         return "high"
     return "medium" if level <= _FAIR_LEVEL else "low"
 
