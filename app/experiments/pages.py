@@ -1,7 +1,7 @@
 """Pages of experiments: the list, one experiment with its forms, and its news. They work without script."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.experiments.plan import LONGEST_META, MOST_ASKED_EACH, RUNS_EACH, tagged, upload_command
+from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.numbers import gain_change, plural
 from app.domain.rules.engine import Suggestion
@@ -28,11 +28,26 @@ from app.experiments.plan_page import (
     wish_of,
 )
 from app.experiments.queries import ExperimentQuery, newest_of_workloads
-from app.experiments.result_view import DrawnEffect, ResultRow, effect, result_rows, runs_that_decide, would_decide
+from app.experiments.result_view import (
+    DrawnEffect,
+    ResultRow,
+    effect,
+    more_runs,
+    result_rows,
+    runs_that_decide,
+    would_decide,
+)
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
-from app.storage.experiments import Experiment, ExperimentFilter, ExperimentRun, find_experiments, get_experiment
+from app.storage.experiments import (
+    Experiment,
+    ExperimentFilter,
+    ExperimentListPage,
+    ExperimentRun,
+    find_experiments,
+    get_experiment,
+)
 from app.storage.rules import read_run, rules_in_force
 from app.storage.tables import ExperimentRow, ProjectRow, select_any
 from app.web.access_rule import requires
@@ -430,8 +445,7 @@ class ExperimentPage:
     @property
     def more_runs(self) -> int:
         """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
-        is_open = self.undecided and self.experiment.result.finished and bool(self._would_decide)
-        return self.offered_runs - self.experiment.runs_each if is_open and self.offered_runs <= MOST_ASKED_EACH else 0
+        return more_runs(self.experiment)
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:
@@ -491,7 +505,7 @@ ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
     query = ExperimentQuery.from_params(request.query_params)
     page = find_experiments(session, query.filter, query.page, next_first=True)
-    everything = find_experiments(session, ExperimentFilter(), page_size=1).states
+    complete = find_experiments(session, ExperimentFilter(state="done"), page_size=_MOST_ANSWERED)
     return render(
         request,
         "experiments/list.html",
@@ -500,8 +514,9 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         page=page,
         filters=query,
         tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
-        total=sum(everything.values()),
-        answer=_answer(everything),
+        total=sum(complete.states.values()),
+        answer=_answer(complete),
+        more_runs=more_runs,
         projects=projects_with_experiments(session),
     )
 
@@ -567,12 +582,23 @@ def _render_experiment(
     return render(request, "experiments/experiment.html", block=block, status=status, **template)
 
 
-def _answer(states: Mapping[str, int]) -> str:
-    """Summarise the experiments that need a decision or runs."""
+_MOST_ANSWERED = 200
+"""Maximum number of complete experiments that the lead divides into decided and inconclusive ones."""
+
+
+def _answer(complete: ExperimentListPage) -> str:
+    """Summarise the experiments that need a decision or runs, given those whose runs are complete."""
+    states = complete.states
     if not states:
         return "Nothing was planned yet."
-    decide = states.get("done", 0)
+    open_runs = {item.id: more for item in complete.items if (more := more_runs(item))}
+    decide = complete.total - len(open_runs)
     parts = [f"Decide {plural(decide, 'experiment')}."] if decide else []
+    if len(open_runs) == 1:
+        [(number, more)] = open_runs.items()
+        parts.append(f"#{number} is inconclusive: {plural(more, 'more run')} per side would decide.")
+    elif open_runs:
+        parts.append(f"{len(open_runs)} are inconclusive: more runs would decide.")
     open_states = [f"{states[state]} {state}" for state in ("waiting", "planned") if states.get(state)]
     if open_states:
         parts.append(f"{' and '.join(open_states)}: runs are missing.")

@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass, replace
 
 from app.domain.contract.fields import METRICS
-from app.domain.experiments.values import ExperimentResult
+from app.domain.experiments.plan import MOST_ASKED_EACH
+from app.domain.experiments.values import UNDECIDED, ExperimentResult
 from app.domain.numbers import THIN, change_text, figure, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, Verdict
+from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
 _SECONDS_FROM_MS = 10_000
@@ -125,6 +127,15 @@ def runs_that_decide(verdict: Verdict | None) -> int | None:
     if time.need_runs is not None:
         return max(a, b + time.need_runs)
     return None if time.alternative is None else max(time.alternative.baseline_runs, b + time.alternative.reruns)
+
+
+def more_runs(item: ExperimentItem) -> int:
+    """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
+    result = item.result
+    each = runs_that_decide(result.verdict) or 0
+    if item.state not in UNDECIDED or not result.finished or not would_decide(result.verdict):
+        return 0
+    return max(0, each - item.runs_each) if each <= MOST_ASKED_EACH else 0
 
 
 def _row(name: str, change: MetricChange, span: float) -> ResultRow:

@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.values import STATES, ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
+from app.domain.naming import SEPARATOR
 from app.domain.run import Stated
 from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
@@ -45,7 +46,10 @@ class ExperimentRun:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentItem:
-    """A row of the list. `counted`: number of runs that count, by side."""
+    """A row of the list. `workload`: model, GPUs and sequence length of the baseline run, as far as they are known.
+
+    `counted`: number of runs that count, by side.
+    """
 
     id: int
     project_id: int
@@ -57,6 +61,7 @@ class ExperimentItem:
     knobs: tuple[KnobChange, ...]
     baseline_run_id: int
     baseline_run_name: str
+    workload: str
     parent_id: int | None
     sweep_id: int | None
     stack_key: str
@@ -122,8 +127,8 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
     if joined is None:
         raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
-    row, project, name = joined
-    item = _columns(row, project, name)
+    row = joined[0]
+    item = _columns(joined)
     result: ExperimentResult = item["result"]
     return Experiment(
         **item,
@@ -162,7 +167,7 @@ def find_experiments(
     rows = session.execute(
         chosen.order_by(*order, col(ExperimentRow.id).desc()).limit(page_size).offset((page - 1) * page_size)
     ).all()
-    items = tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
+    items = tuple(ExperimentItem(**_columns(row)) for row in rows)
     total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())
     return ExperimentListPage(items, total, page, page_size, counts)
 
@@ -178,7 +183,7 @@ def experiments_of_stack(session: Session, project_id: int, stack_key: str) -> t
         )
         .order_by(col(ExperimentRow.id).desc())
     )
-    return tuple(ExperimentItem(**_columns(row, project, name)) for row, project, name in rows)
+    return tuple(ExperimentItem(**_columns(row)) for row in rows)
 
 
 def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:
@@ -245,14 +250,19 @@ def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
 
 
 def _select() -> Any:
+    seq_len = col(RunResultRow.contract)["seq_len"]["value"].as_string()
     return (
-        select_any(ExperimentRow, ProjectRow.slug, RunRow.name)
+        select_any(ExperimentRow, ProjectRow.slug, RunRow.name, RunRow.model, RunRow.gpu, RunRow.gpus, seq_len)
         .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
         .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
+        .outerjoin(RunResultRow, col(RunResultRow.run_id) == ExperimentRow.baseline_run_id)
     )
 
 
-def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
+def _columns(joined: Sequence[Any]) -> dict[str, Any]:
+    row, project, run_name, model, gpu, gpus, seq_len = joined
+    hardware = f"{gpus} × {gpu or 'unknown GPU'}" if gpus else gpu
+    workload = [model, hardware, f"seq {seq_len}" if seq_len else ""]
     return {
         "id": row.id,
         "project_id": row.project_id,
@@ -264,6 +274,7 @@ def _columns(row: ExperimentRow, project: str, run_name: str) -> dict[str, Any]:
         "knobs": knobs_of(row.knobs),
         "baseline_run_id": row.baseline_run_id,
         "baseline_run_name": run_name,
+        "workload": SEPARATOR.join(part for part in workload if part),
         "parent_id": row.parent_id,
         "sweep_id": row.sweep_id,
         "stack_key": row.stack_key,

@@ -206,12 +206,17 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     add_runs(engine, tag, [31_300.0], side="baseline")
     result = read(engine, number).result
     assert (result.finished, result.winner) == (True, "")
-    assert f'href="/experiments/{number}#decide"' in text(client, "/experiments")
     for path in pages:
         page = text(client, path)
         assert PRIMARY.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
     more = re.search(r'<input type="hidden" name="runs_each" value="(\d+)">', text(client, pages[0]))
     assert more is not None
+    # The list says the same as the page.
+    listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide."
+    assert f"#{number} is inconclusive: {lead}" in listed
+    assert lead in text(client, pages[0])
+    assert re.search(rf'href="/experiments/{number}#decide">Plan {int(more[1]) - 2} more</a>', listed)
+    assert "Decide 1 experiment" not in listed
     client.post(pages[0], data={"decision": "runs", "runs_each": more[1], **AUTHOR})
     assert (read(engine, number).runs_each, read(engine, number).state) == (int(more[1]), "waiting")
     assert int(more[1]) > 2
@@ -253,6 +258,11 @@ def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine,
     assert "No experiments yet" in text(client, "/experiments")
     number = plan(engine, baseline)
     assert f'href="/experiments/{number}"' in text(client, "/experiments?state=planned&project=tuning")
+    workload = "Qwen3-30B-A3B · 16 × H100 · seq 4096"
+    assert f">{workload}</td>" in text(client, "/experiments")
+    key = read(engine, number).stack_key
+    assert f'<a href="/history/{key}">{workload}</a>' in text(client, f"/experiments/{number}")
+    assert client.get(f"/history/{key}").status_code == 200
     assert "1 experiment waits</a> for runs" in text(client, "/")
     assert f'href="/experiments/{number}"' in text(client, f"/experiments?run={baseline}")
     assert "No matching experiments" in text(client, "/experiments?state=accepted")
