@@ -313,11 +313,11 @@ class ComparedStacks:
         if not self.total:
             return "No stack of this model on this GPU is ranked here yet."
         nearest, seen = sum(stack.nearer is None for stack in self.stacks), len(self.stacks)
-        of = f"{seen:,} stacks of this model on this GPU" if seen > 1 else "the only stack of this model on this GPU"
+        of = f"{seen:,} stacks of this model on this GPU" if seen > 1 else "your only stack of this model on this GPU"
         if self.total > seen:
             of = f"the {seen:,} of {self.total:,} stacks of this model on this GPU with the newest runs"
         if not nearest:
-            return f"Another published figure is nearer to {'each of ' if seen > 1 else ''}{of}."
+            return f"A nearer published figure exists for {'each of ' if seen > 1 else ''}{of}."
         return f"It is the nearest published figure to {f'{nearest:,} of ' if seen > 1 else ''}{of}."
 
 

@@ -346,8 +346,14 @@ def test_the_figure_of_a_team_is_taken_when_it_is_nearer_and_only_then(client: T
     result = nearest(client, run=run)
     assert (result["reference"]["id"], result["differences"]) == (number, [])
     assert result["reference"]["entered"] is not None
+    assert client.get("/api/v1/leaderboards").json()["total"] == 1, "it is ranked"
     client.delete(f"/api/v1/references/{number}", params={"author": "Ada"})
-    assert nearest(client, run=run)["reference"]["id"] != number
+    farther = nearest(client, run=run)["reference"]["id"]
+    assert farther != number
+    again = add(client, contract=contract)["id"]
+    page = client.get(f"/references/{farther}").text
+    assert f'<a class="button primary" href="/references/{again}">Nearer figure</a>' in page
+    assert "A nearer published figure exists for your only stack of this model on this GPU." in page
 
 
 def test_another_model_has_no_figure_and_the_page_offers_to_add_one(client: TestClient, session: Session) -> None:

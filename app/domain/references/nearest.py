@@ -232,7 +232,8 @@ class Nearest:
         more = self.more_pct[self.measure]
         if self.measure == "step_time_ms":
             return change_text(more).figure
-        return f"{percent(abs(more))} {'more' if more >= 0 else 'less'} {_UNITS[self.measure]}"
+        fewer = "fewer" if self.measure == "tokens_per_s_per_gpu" else "less"
+        return f"{percent(abs(more))} {'more' if more >= 0 else fewer} {_UNITS[self.measure]}"
 
     @property
     def sentence(self) -> str:
