@@ -224,39 +224,44 @@ def _response(call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     return ""
 
 
-def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int) -> Any:
+def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int, word: str = "...") -> Any:
     """Return a value of the schema with all properties, down to `depth` levels."""
     schema = _resolved(schema, named)
     match schema:
         case {"anyOf": [first, *_]}:
-            return _sample_answer(first, named, depth)
+            return _sample_answer(first, named, depth, word)
         case {"properties": properties} if depth:
-            return {name: _sample_answer(value, named, depth - 1) for name, value in properties.items()}
+            return {name: _sample_answer(value, named, depth - 1, name) for name, value in properties.items()}
         case {"items": inner} if depth:
-            return [_sample_answer(inner, named, depth)]
+            return [_sample_answer(inner, named, depth, word)]
         case {"properties": _} | {"items": _}:
             return "..."
-    return _sample(schema, named)
+    return _sample(schema, named, word)
 
 
 def _resolved(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
     return named.get(schema["$ref"].removeprefix(_REF), {}) if "$ref" in schema else schema
 
 
-def _sample(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Any:
-    """Return a value of the schema: the required properties of an object, its first one if none is required."""
+def _sample(schema: Mapping[str, Any], named: Mapping[str, Any], word: str = "...") -> Any:
+    """Return a value of the schema: the required properties of an object, its first one if none is required.
+
+    A text is the name of its field, `word`, in capitals; a time is a time.
+    """
     schema = _resolved(schema, named)
     match schema:
         case {"const": value} | {"enum": [value, *_]} | {"default": value} if value is not None:
             return value
         case {"anyOf": [first, *_]}:
-            return _sample(first, named)
+            return _sample(first, named, word)
         case {"properties": properties}:
             names = schema.get("required") or [*properties][:1]
-            return {name: _sample(properties[name], named) for name in names}
+            return {name: _sample(properties[name], named, name) for name in names}
         case {"items": inner}:
-            return [_sample(inner, named)]
-    return {"integer": 1, "number": 1.0, "boolean": True, "object": {}}.get(schema.get("type", ""), "...")
+            return [_sample(inner, named, word)]
+        case {"format": "date-time"}:
+            return "2026-09-30T08:00:00Z"
+    return {"integer": 1, "number": 1.0, "boolean": True, "object": {}}.get(schema.get("type", ""), word.upper())
 
 
 def _type(schema: Mapping[str, Any]) -> tuple[str, str]:

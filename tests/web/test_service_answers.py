@@ -224,6 +224,8 @@ def test_the_reference_shows_every_call_without_its_own_script(client: TestClien
     anchors = set(re.findall(r'href="#(\w+)"', runs))
     assert len(anchors) > 10
     assert anchors <= set(re.findall(r'id="(\w+)"', runs))
+    assert "&#34;name&#34;: &#34;NAME&#34;" in runs
+    assert "&#34;created_at&#34;: &#34;2026-09-30T08:00:00Z&#34;" in runs
     assert all(f'id="{call}"' in runs for call in re.findall(r'href="/docs/runs#(\w+)"', page))
     assert client.get("/docs/nothing", headers=PEOPLE).status_code == 404
     assert "//cdn" not in page
