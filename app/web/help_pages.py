@@ -209,10 +209,10 @@ def _unique(anchor: str, anchors: set[str]) -> str:
 def _point_inside(token: Token) -> None:
     """Turn links to other documents into addresses of this service, with their titles instead of file names.
 
-    Links to files that the service has lead to their text; links to anything else lose their address.
+    Links to files that the service has lead to their text; links to anything else become text.
     """
     children = token.children or []
-    for link, label in pairwise(children):
+    for place, (link, label) in enumerate(pairwise(children)):
         if link.type != "link_open":
             continue
         target = str(link.attrGet("href") or "")
@@ -228,6 +228,7 @@ def _point_inside(token: Token) -> None:
                 link.attrSet("href", f"/help/files/{name}")
             else:
                 link.attrs.pop("href")
+                link.tag = next(child for child in children[place:] if child.type == "link_close").tag = "span"
     token.children = [part for child in children for part in _linked(child)]
 
 

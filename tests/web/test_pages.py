@@ -553,8 +553,12 @@ def test_every_document_is_a_page_and_its_links_lead_somewhere(client: TestClien
     pages = {name: client.get("/help" if name == "README" else f"/help/{name}", headers=PEOPLE) for name in names}
     assert {name: page.status_code for name, page in pages.items()} == dict.fromkeys(names, 200)
     ids = {name: set(re.findall(r'<h[1-6] id="([^"]+)"', page.text)) for name, page in pages.items()}
+    rows = pages["README"].text.count("<tr>") - pages["README"].text.count("<thead>")
+    assert f"{rows} documents;" in pages["README"].text
     with every_case() as case:
         for name, page in pages.items():
+            with case(f"{name}: links without an address"):
+                assert re.findall(r"<a(?=[ >])(?![^>]* href=)[^>]*>", page.text) == []
             for target, anchor in re.findall(r'href="/help/([a-z-]+)(?:#([^"]+))?"', page.text):
                 with case(f"{name} -> {target}#{anchor}"):
                     assert target in ids
