@@ -228,6 +228,7 @@ def test_the_nearest_pair_with_and_without_graphs_says_in_what_else_it_differs(
     text = " ".join(client.get(f"{PAGE}/graphs").text.replace("&amp;", "&").split())
     (a, b), fields = re.findall(r"/compare\?a=(\d+)&b=(\d+)", text)[0], re.findall(r"also differ in ([\w, ]+)\.", text)
     assert (int(a) in without, int(b) in near, fields) == (True, True, ["recompute_modules"])
+    assert re.search(r'<p class="answer"> ?Nearest pair: <a', text)
 
 
 def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client: TestClient, session: Session) -> None:
