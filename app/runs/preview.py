@@ -50,9 +50,7 @@ class Preview:
     whole_job: tuple[float, ...] = ()
 
 
-_UNREAD = (
-    "The beginning of this file looks like no known log. You can upload it and then describe a line with a step time."
-)
+_UNREAD = "No known trainer's step lines found. You can upload it and then describe a line with a step time."
 
 
 def preview(file_name: str, data: bytes) -> Preview:

@@ -128,7 +128,7 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
 def test_a_file_that_is_not_a_log_is_not_proposed_for_upload(open_page: OpenPage) -> None:
     page = open_page("/upload")
     page.locator("h1").evaluate(DROP, [["list.txt", "milk\neggs\n" * 9]])
-    expect(page.locator("[data-recognised]")).to_contain_text("no known log")
+    expect(page.locator("[data-recognised]")).to_contain_text("No known trainer's step lines found.")
     send = page.get_by_role("button", name="Upload without figures")
     expect(send).not_to_have_class(re.compile("primary"))
     page.locator("h1").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])

@@ -711,6 +711,9 @@ def test_the_api_answers_the_same_and_stores_nothing(client: TestClient) -> None
     answer = client.post("/api/v1/check", json={"launch": BAD, "facts": {"gpu": "H100"}})
     assert (answer.status_code, blockers(answer.json())) == (200, ["eo-needs-vpp"])
     assert client.get("/api/v1/runs").json()["items"] == []
+    good = client.post("/api/v1/check", json={"launch": GOOD, "facts": {"gpu": "H100"}}).json()
+    count = len(good["warnings"])
+    assert good["answer"].startswith(f"No blockers, {count} warning{'s' * (count > 1)}.")
     assert_problem(client.post("/api/v1/check", json={"launch": "hello"}), 422, field="launch")
     assert_problem(
         client.post("/api/v1/check", json={"launch": GOOD, "facts": {"gpus": "many"}}), 422, field="facts.gpus"

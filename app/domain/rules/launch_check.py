@@ -77,8 +77,9 @@ class LaunchCheck:
         """Return the result as a sentence."""
         if self.blockers:
             return f"{plural(len(self.blockers), 'blocker')}: this launch would fail or its result would be wrong."
+        warnings = f", {plural(len(self.warnings), 'warning')}" if self.warnings else ""
         missing = f" {plural(len(self.unknown), 'fact')} would decide more." if self.unknown else ""
-        return f"No blocker was found, and {plural(len(self.warnings), 'warning')}.{missing}"
+        return f"No blockers{warnings}.{missing}"
 
     @property
     def defaults(self) -> str:
