@@ -77,7 +77,7 @@ DECIDES: Mapping[str, str] = {
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 3, "ties": 4, "sentences": 5}
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 4, "ties": 4, "sentences": 5}
 """Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure.
 
 `ties`: 4 since the interval belongs to the test that decided."""

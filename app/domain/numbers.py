@@ -92,9 +92,9 @@ def metric_text(metric: str, value: float | None) -> str:
     return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
 
 
-def time_unit_of(milliseconds: Iterable[float]) -> TimeUnit:
-    """Return the unit for a column of step times: that of the longest."""
-    return "s" if max(map(abs, milliseconds), default=0.0) >= _SECONDS_FROM_MS else "ms"
+def time_unit_of(milliseconds: Iterable[float], seconds_from: float = _SECONDS_FROM_MS) -> TimeUnit:
+    """Return the unit for a column of step times: that of the longest. `seconds_from`: in ms."""
+    return "s" if max(map(abs, milliseconds), default=0.0) >= seconds_from else "ms"
 
 
 def percent(value: float) -> str:

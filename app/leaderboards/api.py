@@ -88,7 +88,9 @@ class DispatcherGainOut(ApiValue):
     dispatcher: str
     over: str
     outcome: str = Field(description="`first`: it is clearly faster; `second`: it is clearly slower; else a tie.")
-    gain_pct: float
+    gain_pct: float = Field(
+        description="Extra throughput in percent; pages show the saved step time, 100 * gain_pct / (100 + gain_pct)."
+    )
     gain_pct_low: float | None
     gain_pct_high: float | None
     memory_more_pct: float | None

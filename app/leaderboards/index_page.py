@@ -16,7 +16,7 @@ from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
-from app.leaderboards.picture import published_range
+from app.leaderboards.picture import FEW_RUNS, other_knobs, published_range
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.references import Reference, references
 from app.storage.standings import StandingsFilters, check_project, class_summaries, hardware_and_families
@@ -29,7 +29,8 @@ Outcome = Literal["won", "tie", "only", "unranked", "published"]
 class Cell:
     """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain.
 
-    `tied`: the dispatchers that share the first place.
+    `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide a tie, None if they are equal or
+    it takes many.
     """
 
     outcome: Outcome
@@ -39,6 +40,7 @@ class Cell:
     runs: int = 0
     published: str = ""
     tied: tuple[str, ...] = ()
+    more_runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +81,25 @@ class LeaderboardIndex:
         if not self.boards:
             project = self.filters.project
             return f"No stack of {project} is ranked yet." if project else "No stack is ranked yet."
-        boards = f"{plural(self.boards, 'leaderboard')} over {plural(self.stacks, 'stack')}"
-        decided = self.decided
         if not self.rows:
             return "No model family matches these filters."
-        if not decided:
-            return f"No ranking yet in {boards}."
         ties = sum(cell.outcome == "tie" for cell in self._cells)
-        leaders = some_of([f"{name} on {count:,}" for name, count in decided])
-        tied = f", {ties:,} undecided" if ties else ""
-        return f"Fastest: {leaders}{tied}. {boards}."
+        ranked = ties + sum(count for _, count in self.decided)
+        if not ranked:
+            return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
+        boards = plural(ranked, "leaderboard")
+        tied = plural(ties, "is a tie", "are ties")
+        if not self.decided:
+            return f"No dispatcher leads: {tied} of {boards}."
+        (first, count), *others = self.decided
+        leaders = some_of([f"{first} leads {count:,} of {boards}", *(f"{name} {led:,}" for name, led in others)])
+        return f"{leaders}; {tied}." if ties else f"{leaders}."
+
+    @property
+    def undecided(self) -> Cell | None:
+        """Return the tie that the fewest further runs decide; None if each takes many."""
+        ties = [cell for cell in self._cells if cell.more_runs]
+        return min(ties, key=lambda cell: cell.more_runs or 0, default=None)
 
     def columns(self, rows: Iterable[FamilyRow]) -> list[int]:
         """Return the places in `gpus` of those with something in the rows."""
@@ -194,7 +205,9 @@ def _cell(pair: Pair, board: _Board, project: str) -> Cell:
     if dispatcher:
         return Cell("won", href, dispatcher, margin, board.runs, published)
     tied = tuple(tally.dispatcher for tally in best.overall.tallies if tally.tied or tally.won)
-    return Cell("tie", href, "", "", board.runs, published, tied)
+    more = [tally.more_runs for tally in best.overall.tallies if tally.more_runs]
+    few = min(more, default=None)
+    return Cell("tie", href, "", "", board.runs, published, tied, few if few and few <= FEW_RUNS else None)
 
 
 def _winner(summary: ClassSummary) -> tuple[str, str]:
@@ -207,9 +220,10 @@ def _winner(summary: ClassSummary) -> tuple[str, str]:
         return first.dispatcher, ""
     low, high = first.gain.lowest_pct, first.gain.highest_pct
     least, most = gain_change(low).figure, gain_change(high).figure
+    others = f" with {other_knobs(first.gain.other_knobs)}" if first.gain.other_knobs else ""
     if least == most:
-        return first.dispatcher, most
-    return first.dispatcher, f"{grouped(time_saved(low), 1) if low > 0 else least} to {most}"
+        return first.dispatcher, f"{most}{others}"
+    return first.dispatcher, f"{grouped(time_saved(low), 1) if low > 0 else least} to {most}{others}"
 
 
 # --- Published figures of one pair.

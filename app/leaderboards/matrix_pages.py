@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import GPU_MEMORY_GIB
-from app.domain.numbers import change_text, gain_change, plural, step_time, time_saved, time_unit_of
+from app.domain.numbers import change_text, plural, step_time, time_saved
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -43,7 +43,7 @@ from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
 from app.leaderboards.picture import DegreePicture, EpPicture, degree_picture, ep_picture
-from app.leaderboards.words import label, routing_words
+from app.leaderboards.words import board_time, board_unit, label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
 from app.storage.stacks import full_records, names_of_titles
@@ -233,20 +233,13 @@ class MatrixPage:
         return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
 
 
-def ep_note(board: Board, stack: MatrixStack | None) -> str:
-    """Return `hybridep at EP32, alltoall at EP16; 15.3 % faster at equal EP`; empty for a ranking at one EP degree."""
+def ep_note(board: Board) -> str:
+    """Return `hybridep at EP32, alltoall at EP16`; empty for a ranking at one EP degree."""
     first = board.entries[0]
     other = board.entry(first.gain.over) if first.gain else None
-    if stack is None or other is None or None in (first.ep, other.ep) or first.ep == other.ep:
+    if other is None or None in (first.ep, other.ep) or first.ep == other.ep:
         return ""
-    note = f"{first.dispatcher} at EP{first.ep}, {other.dispatcher} at EP{other.ep}"
-    for matrix in ep_matrices(stack.runs):
-        if (matrix.routing_mode, matrix.semantic_class) == (board.routing_mode, board.semantic_class):
-            cell = matrix.cell(first.dispatcher, first.ep or 0)
-            pair = cell.at_equal_knobs if cell else None
-            if pair is not None and not pair.tie and pair.second == other.dispatcher:
-                return f"{note}; {gain_change(pair.gain_pct).figure} at equal EP"
-    return note
+    return f"{first.dispatcher} at EP{first.ep}, {other.dispatcher} at EP{other.ep}"
 
 
 _TINTS = (2.0, 10.0, 25.0)
@@ -266,7 +259,7 @@ def interval_text(value: Interval) -> str:
     """Format `31.21 s to 31.63 s`, the 95 % interval over launches, in the unit of the value."""
     if value.low is None or value.high is None:
         return ""
-    unit = time_unit_of((value.value,))
+    unit = board_unit((value.value,))
     return f"{step_time(value.low, unit)} to {step_time(value.high, unit)}"
 
 
@@ -613,6 +606,7 @@ def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
         request,
         "leaderboards/matrix.html",
         p=page,
+        board_time=board_time,
         interval_text=interval_text,
         tint_of=tint_of,
     )

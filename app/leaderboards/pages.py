@@ -1,19 +1,22 @@
 """`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Request
-from sqlmodel import Session
+from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.experiments.values import KnobChange
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, change_text, time_unit_of
+from app.domain.numbers import TimeUnit, change_text
+from app.domain.ranking.pairwise import DISPATCHER_AXIS
 from app.domain.ranking.rank import head_text
-from app.domain.ranking.runs import slug
+from app.domain.ranking.runs import DISPATCHERS, hardware_of, slug
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -36,7 +39,7 @@ from app.leaderboards.charts import (
     leadership_periods,
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
-from app.leaderboards.matrix_pages import ep_note, stacks_of
+from app.leaderboards.matrix_pages import ep_note
 from app.leaderboards.picture import BoardPicture, board_picture
 from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
@@ -55,7 +58,8 @@ from app.leaderboards.views import (
     quarantines_of,
     stack_card,
 )
-from app.leaderboards.words import meanings_of
+from app.leaderboards.words import board_unit, meanings_of
+from app.storage.experiments import ExperimentItem, experiments_of_stack
 from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
@@ -69,6 +73,7 @@ from app.storage.standings import (
     standings_of,
 )
 from app.storage.suspect_evidence import find_availability
+from app.storage.tables import RunRow, select_any
 from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
 from app.web.dependencies import ReadSession
@@ -149,7 +154,7 @@ class LeaderboardPage:
     def alone_unit(self) -> TimeUnit:
         """Return the unit of their step times, which share one column."""
         figures = (line.figures.get("step_time_ms") for line in self.alone)
-        return time_unit_of(line.value for line in figures if line is not None)
+        return board_unit(line.value for line in figures if line is not None)
 
     @property
     def lone_stacks(self) -> int:
@@ -165,13 +170,9 @@ class LeaderboardPage:
 
     @cached_property
     def ep_note(self) -> str:
-        """Return the gain at equal EP where the compared results have different EP degrees; else empty."""
-        ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
-        if len(ranked) != 1:
-            return ""
-        stack, board = ranked[0]
-        stacks = stacks_of(self._session, stack.hardware, stack.family, stack.project)
-        return ep_note(board, next((item for item in stacks if item.key == stack.stack_key), None))
+        """Return the EP degrees of the compared results where they differ; else empty."""
+        ranked = [board for item in self.standings.items for board in item.standings.boards if board.is_ranking]
+        return ep_note(ranked[0]) if len(ranked) == 1 else ""
 
     @property
     def leader_changed(self) -> bool:
@@ -293,9 +294,50 @@ class LeaderboardPage:
 
     @cached_property
     def availability(self) -> AvailabilityTable:
-        """Return the availability table for the containers of the stacks on this page."""
+        """Return the availability table for the containers of the stacks on this page, from runs on this hardware."""
         containers = {item.container for item in self.standings.items if item.container}
-        return availability_table(find_availability(self._session, containers))
+        items = find_availability(self._session, containers)
+        chosen = select_any(RunRow.id, RunRow.gpu).where(col(RunRow.id).in_([item.run_id for item in items]))
+        local = {run for run, gpu in self._session.execute(chosen) if hardware_of(gpu).slug == self._named["hardware"]}
+        here = [item for item in items if item.run_id in local]
+        seen = {(item.container, item.dispatcher) for item in here}
+        ranked = {
+            (stack.container, entry.dispatcher): entry
+            for stack in self.standings.items
+            for board in stack.standings.boards
+            for entry in board.entries
+        }
+        ran = [
+            replace(item, available=True, run_id=int(entry.runs[-1]), evidence=(), seen_at=entry.last_at)
+            for item in items
+            if (item.container, item.dispatcher) not in seen
+            and (entry := ranked.get((item.container or "", item.dispatcher)))
+            and entry.last_at
+        ]
+        return availability_table([*here, *ran])
+
+    @property
+    def disagreeing(self) -> list[ExperimentItem]:
+        """Return the newest finished A/Bs of dispatchers alone that left open what the only ranking decides."""
+        ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
+        if len(ranked) != 1:
+            return []
+        stack, board = ranked[0]
+        decided = [{pair.first, pair.second} for pair in board.comparisons if not pair.tie]
+        newest: dict[frozenset[str], ExperimentItem] = {}
+        for item in experiments_of_stack(self._session, stack.project_id, stack.stack_key):
+            if item.result.finished and (sides := dispatchers_of(item.knobs)) in decided:
+                newest.setdefault(sides, item)
+        verdicts = ((item, item.result.verdict) for item in newest.values())
+        return [item for item, verdict in verdicts if verdict is not None and verdict.decision == "inconclusive"]
+
+
+def dispatchers_of(knobs: Sequence[KnobChange]) -> frozenset[str]:
+    """Return the two dispatchers of an A/B that changes nothing else; empty for another A/B."""
+    if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
+        return frozenset()
+    sides = frozenset(str(value) for knob in knobs for value in (knob.before, knob.after) if value in DISPATCHERS)
+    return sides if len(sides) == 2 else frozenset()
 
 
 # --- Routes.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
-from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time, time_unit_of
+from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time
 from app.domain.ranking.matrix import Contender, EmptyCell, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
-from app.domain.ranking.standings import REFERENCE, Board, Entry, Interval, listed
+from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed
 from app.domain.run import Value
-from app.leaderboards.words import day_text
+from app.leaderboards.words import board_time, board_unit, day_text
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
 
@@ -71,7 +71,7 @@ def ep_picture(matrix: EpMatrix, beyond: Sequence[int]) -> EpPicture:
     ends = [end for result in results for end in _ends(result)]
     room = (max(ends) - min(ends) or max(ends) * 0.1) * _EP_ROOM
     low, high = min(ends) - room, max(ends) + room
-    unit = time_unit_of(result.value for result in results)
+    unit = board_unit(result.value for result in results)
 
     def y_of(milliseconds: float) -> float:
         return round(_BOTTOM - (milliseconds - low) / (high - low) * (_BOTTOM - _TOP), 1)
@@ -136,7 +136,8 @@ _ROOM = 0.1
 class RankingBar:
     """Places on the axis in percent; `low` and `high`: ends of the 95 % interval, equal without one.
 
-    `time` is empty for a dispatcher that is not in the container.
+    `time` is empty for a dispatcher that is not in the container. `is_estimated`: of one run, so that its interval is
+    the run-to-run variation of the family.
     """
 
     kind: Literal["measured", "published", "missing"]
@@ -148,6 +149,15 @@ class RankingBar:
     time: str = ""
     gain: str = ""
     runs: str = ""
+    is_estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecidingPlan:
+    """The A/B that would decide an undecided first place: `runs` more of each side, against `dispatcher`."""
+
+    dispatcher: str
+    runs: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +175,7 @@ class BoardPicture:
     basis: str
     published: str
     leader: str
+    plan: "DecidingPlan | None" = None
 
     @property
     def text(self) -> str:
@@ -194,7 +205,7 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
     times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
     ends = [end for entry in board.entries for end in (entry.step_time_ms.low, entry.step_time_ms.high) if end]
-    axis, unit = _Axis.of([*times, *ends]), time_unit_of(times)
+    axis, unit = _Axis.of([*times, *ends]), board_unit(times)
     bars = [
         _bar(entry.dispatcher, entry.step_time_ms, entry.runs, axis=axis, unit=unit, gain=_gain(entry))
         for entry in board.entries
@@ -221,7 +232,15 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         _basis(board),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
+        _deciding_plan(board),
     )
+
+
+def _deciding_plan(board: Board) -> DecidingPlan | None:
+    more = board.runs_to_decide
+    if not more or more > FEW_RUNS:
+        return None
+    return DecidingPlan(next(name for name in board.leaders if name != board.entries[0].dispatcher), more)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,53 +253,108 @@ class DegreePicture:
 
 def degree_picture(cells: Sequence[Contender], missing: Iterable[EmptyCell]) -> DegreePicture:
     """Return the picture of the results at one EP degree. `missing`: dispatchers that the container lacks."""
-    ordered = sorted(cells, key=lambda cell: cell.step_time_ms.value)
-    times = [cell.step_time_ms.value for cell in cells]
-    ends = [end for cell in cells for end in (cell.step_time_ms.low, cell.step_time_ms.high) if end]
-    axis, unit = _Axis.of([*times, *ends]), time_unit_of(times)
+    rows = [(cell.name, cell.step_time_ms, cell.runs, _cell_gain(cell)) for cell in cells]
+    rows += [
+        (cell.name, cell.equal.step_time_ms, cell.equal.runs, f"{_change(cell.at_equal_knobs)}, equal knobs")
+        for cell in cells
+        if cell.equal and cell.at_equal_knobs
+    ]
+    times = [figure.value for _, figure, _, _ in rows]
+    ends = [end for _, figure, _, _ in rows for end in (figure.low, figure.high) if end]
+    axis, unit = _Axis.of([*times, *ends]), board_unit(times)
     bars = [
-        _bar(cell.name, cell.step_time_ms, cell.runs, axis=axis, unit=unit, gain=_cell_gain(cell)) for cell in ordered
+        _bar(name, figure, runs, axis=axis, unit=unit, gain=gain)
+        for name, figure, runs, gain in sorted(rows, key=lambda row: row[1].value)
     ]
     bars += [RankingBar("missing", cell.dispatcher, "/availability") for cell in missing]
     return DegreePicture(tuple(bars), _ticks(axis, unit))
 
 
+_OTHER = ", other knobs"
+FEW_RUNS = 5
+"""Most further runs of each side that a board offers to plan."""
+
+
 def _cell_gain(cell: Contender) -> str:
-    pair = cell.at_equal_knobs or cell.best_against_best
-    if pair is None:
+    """Return the gain of the fastest configuration of a cell, which may differ in other knobs, too."""
+    if cell.best_against_best is None:
         return "reference" if cell.compared else "on other code: not compared"
-    change = gain_change(pair.gain_pct).figure
-    tie = f", {'equal' if pair.outcome == 'equal' else 'undecided'}" if pair.tie else ""
-    return change + tie + ("" if cell.at_equal_knobs else ", other knobs")
+    is_equal = cell.at_equal_knobs is not None and cell.equal is None
+    return _change(cell.best_against_best) + ("" if is_equal else _OTHER)
+
+
+def _change(pair: PairwiseComparison) -> str:
+    return gain_change(pair.gain_pct).figure + (f", {_tie_word(pair)}" if pair.tie else "")
 
 
 def lead_sentence(board: Board) -> str:
     """Return `hybridep is 11.2 % faster than alltoall: 20.97 s per step`, or `deepep and hybridep are equal, ...`."""
     first = board.entries[0]
-    time = f"{step_time(first.step_time_ms.value)} per step"
+    time = f"{board_time(first.step_time_ms.value)} per step"
     if board.reading == "tie":
-        among = [pair for pair in board.comparisons if {pair.first, pair.second} <= set(board.leaders)]
+        among = board.pairs_of_leaders
+        if len(among) == 1 and among[0].outcome == "undecided":
+            return f"{_tied(board.leaders, among)}: {time}"
         return f"{_tied(board.leaders, among)}{_gains_of_leaders(board)}: {time}"
-    comparison = first.gain.comparison if first.gain else None
-    if comparison is None:
+    if first.gain is None:
         return f"{first.dispatcher} is fastest: {time}"
+    comparison = first.gain.comparison
     if comparison.tie:
         return f"{_tied((first.dispatcher, comparison.second), (comparison,))}: {time}"
-    return f"{first.dispatcher} is {gain_change(comparison.gain_pct).than} {comparison.second}: {time}"
+    return f"{first.dispatcher} is {_gain_words(first.gain)}: {time}"
 
 
-def _tied(names: Sequence[str], pairs: Iterable[PairwiseComparison]) -> str:
-    """Return `deepep and hybridep are equal` if all pairs were shown to be within 2 %."""
-    is_equal = all(pair.outcome == "equal" for pair in pairs)
-    return f"{listed(names)} are equal" if is_equal else f"Undecided between {listed(names)}"
+def _gain_words(gain: Gain) -> str:
+    """Return `16.4 % faster than alltoall at equal knobs, 28.1 % with permute_fusion and ep_overlap`."""
+    alone, best = gain.of_dispatcher, gain_change(gain.comparison.gain_pct)
+    if alone is gain.comparison:
+        return f"{best.than} {gain.over}"
+    others = f"with {other_knobs(gain.differs_in)}"
+    if alone is None:
+        return f"{best.than} {gain.over} {others}"
+    change = gain_change(alone.gain_pct)
+    if alone.tie:
+        return f"{best.than} {gain.over} {others}, {_tie_word(alone)} at equal knobs"
+    further = best.size if (alone.gain_pct > 0) == (gain.comparison.gain_pct > 0) else best.figure
+    return f"{change.than} {gain.over} at equal knobs, {further} {others}"
+
+
+_MOST_KNOBS = 3
+
+
+def other_knobs(names: Sequence[str]) -> str:
+    """Return `permute_fusion and ep_overlap`."""
+    words = ["another EP degree" if name == "ep" else name for name in names[:_MOST_KNOBS]]
+    return listed([*words, *(["more"] if len(names) > _MOST_KNOBS else [])])
+
+
+def _tie_word(pair: PairwiseComparison) -> str:
+    return "equal" if pair.outcome == "equal" else "undecided"
+
+
+def _tied(names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
+    """Return `deepep and hybridep are equal` if all pairs were shown to be within 2 %.
+
+    Of two undecided ones: `hybridep is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster)`.
+    """
+    if all(pair.outcome == "equal" for pair in pairs):
+        return f"{listed(names)} are equal"
+    if len(pairs) > 1 or pairs[0].tie_because:
+        return f"Undecided between {listed(names)}"
+    pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
+    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+    return f"{pair.first} is {change.size} ahead of {pair.second}, undecided ({change.interval})"
 
 
 def _gains_of_leaders(board: Board) -> str:
     """Return `, hybridep 7.5 % faster than alltoall`: the tied leaders that beat it by their own comparison."""
     decided = [
-        (entry.dispatcher, entry.gain.comparison)
+        (entry.dispatcher, pair)
         for entry in board.entries
-        if entry.dispatcher in board.leaders and entry.gain and entry.gain.comparison.outcome == "first"
+        if entry.dispatcher in board.leaders
+        and entry.gain
+        and (pair := entry.gain.of_dispatcher)
+        and pair.outcome == "first"
     ]
     if not decided:
         return ""
@@ -295,7 +369,7 @@ def _behind(first: Entry, published: Sequence[Reference]) -> str:
         return ""
     theirs, who = times[0]
     change = change_text(100 * (first.step_time_ms.value / theirs - 1))
-    return f", {change.than} {who}'s {step_time(theirs)}"
+    return f", {change.than} {who}'s {board_time(theirs)}"
 
 
 def published_range(points: Sequence[Reference]) -> str:
@@ -330,7 +404,7 @@ def _bar(name: str, figure: Interval, runs: Sequence[str], *, axis: _Axis, unit:
     return RankingBar(
         "measured", name, f"/runs/{runs[-1]}",
         at=axis.place(figure.value), low=axis.place(low), high=axis.place(high),
-        time=step_time(figure.value, unit), gain=gain, runs=plural(len(runs), "run"),
+        time=step_time(figure.value, unit), gain=gain, runs=plural(len(runs), "run"), is_estimated=len(runs) == 1,
     )  # fmt: skip
 
 
@@ -339,14 +413,9 @@ def _gain(entry: Entry) -> str:
         return "reference"
     if entry.gain is None:
         return ""
-    return _pair_text(entry.gain.comparison)
-
-
-def _pair_text(comparison: PairwiseComparison) -> str:
-    change = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct)
-    if not comparison.tie:
-        return change.text
-    return f"{change.text}, {'equal' if comparison.outcome == 'equal' else 'undecided'}"
+    pair = entry.gain.comparison
+    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+    return change.text + (f", {_tie_word(pair)}" if pair.tie else "") + _OTHER * bool(entry.gain.differs_in)
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

@@ -20,7 +20,6 @@ from app.domain.numbers import (
     plural,
     significant,
     step_time,
-    time_unit_of,
 )
 from app.domain.ranking.across import ClassSummary, TallyGroup
 from app.domain.ranking.pairwise import PairwiseComparison, PositionRange
@@ -43,6 +42,7 @@ from app.leaderboards.queries import BY_STEP_TIME
 from app.leaderboards.words import (
     EP_SIZES,
     LEFT_OUT,
+    board_unit,
     comparison_sentence,
     label,
     routing_words,
@@ -399,7 +399,7 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
     names = {entry.dispatcher for entry in entries} | {entry.dispatcher for entry in board.outside}
     reference = board.entry(REFERENCE)
     drawn = axis if rank == BY_STEP_TIME else None
-    unit = time_unit_of([*(entry.step_time_ms.value for entry in entries), *(interval.value for interval in seen)])
+    unit = board_unit([*(entry.step_time_ms.value for entry in entries), *(interval.value for interval in seen)])
     return BoardView(
         board=board,
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),

@@ -1,9 +1,9 @@
 """Sentences about positions, ties and gains of a leaderboard."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from app.domain.numbers import gain_change, plural
+from app.domain.numbers import TimeUnit, gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
 from app.domain.ranking.standings import Board, BoardSegment, within
@@ -125,6 +125,15 @@ def ties_of(dispatcher: str, comparisons: Sequence[PairwiseComparison]) -> tuple
         if dispatcher in (comparison.first, comparison.second)
     )
     return tuple(tie_sentence(comparison) for comparison in own if comparison.tie)
+
+
+def board_unit(milliseconds: Iterable[float]) -> TimeUnit:
+    """Return the unit of step times on boards and matrices: seconds from 1,000 ms on."""
+    return time_unit_of(milliseconds, seconds_from=1_000)
+
+
+def board_time(milliseconds: float) -> str:
+    return step_time(milliseconds, board_unit((milliseconds,)))
 
 
 def day_text(time: datetime) -> str:

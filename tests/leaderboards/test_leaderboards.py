@@ -13,9 +13,11 @@ from pyarrow import parquet
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.numbers import time_saved
+from app.domain.numbers import gain_change, time_saved
+from app.domain.ranking.across import results_of
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
+from app.domain.run import Stated, Value
 from app.domain.verdict.step_time import Prior
 from app.leaderboards.charts import leader_chart, leadership_periods
 from app.leaderboards.picture import lead_sentence
@@ -24,7 +26,7 @@ from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
 from app.storage.standings import leader_changes, stack_standings
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
-from tests.domain.ranking.runs import make_runs
+from tests.domain.ranking.runs import make_run, make_runs
 from tests.prepared import prepared
 from tests.runs.uploading import assert_problem
 
@@ -54,8 +56,7 @@ def test_without_a_run_the_list_says_how_to_begin(client: TestClient) -> None:
 
 def test_the_list_counts_stacks_and_rankings(client: TestClient, stacks: dict[str, str]) -> None:
     page = client.get("/leaderboards").text
-    assert "hybridep on 2" in page
-    assert "5 stacks" in page
+    assert "hybridep leads 2 of 2 leaderboards." in page
     assert f'href="{PAGE}"' in page
     changed = page.partition('id="changed"')[2].partition("</details>")[0]
     for name in ("tie", "leader"):
@@ -618,3 +619,49 @@ def test_of_tied_leaders_only_those_that_beat_alltoall_claim_a_gain(
     board = board_of(deepep=400, hybridep=hybridep, alltoall=alltoall)
     assert board.reading == "tie"
     assert lead_sentence(board).replace("\u202f", " ").replace("\xa0", " ") == sentence
+
+
+def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
+    runs = [*make_runs("hybridep", [400, 404]), *make_runs("deepep", [408, 412]), *make_runs("alltoall", [600, 604])]
+    (board,) = rank_stack(runs, QUIET).boards_at("screen")
+    (pair,) = board.pairs_of_leaders
+    assert (pair.outcome, board.runs_to_decide) == ("undecided", pair.more_runs)
+    lead = lead_sentence(board).replace("\u202f", " ")
+    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+    assert lead.startswith(f"hybridep is {change.size.replace(chr(0x202F), ' ')} ahead of deepep, undecided (")
+    assert change.interval.replace("\u202f", " ") in lead
+
+
+@pytest.mark.parametrize(
+    ("matched", "lead"),
+    [
+        (
+            450,
+            "deepep is 10.0 % faster than alltoall at equal knobs, 20.0 % with permute_fusion and ep_overlap: "
+            "400.0 ms per step",
+        ),
+        (
+            500,
+            "deepep is 20.0 % faster than alltoall with permute_fusion and ep_overlap, equal at equal knobs: "
+            "400.0 ms per step",
+        ),
+        (None, "deepep is 20.0 % faster than alltoall with permute_fusion and ep_overlap: 400.0 ms per step"),
+    ],
+)
+def test_the_gain_of_a_leader_is_that_of_the_dispatcher(matched: float | None, lead: str) -> None:
+    plain: dict[str, Value] = {"permute_fusion": False, "ep_overlap": False}
+    runs = [*make_runs("alltoall", [500] * 3, config="a"), *make_runs("deepep", [400] * 3, config="d")]
+    if matched:
+        runs += [make_run(f"matched-{hour}", "deepep", matched, config="e", hour=hour) for hour in range(3)]
+    fields: dict[str, dict[str, Value]] = {
+        "a": {"dispatcher": "alltoall", **plain},
+        "d": {"dispatcher": "deepep", "permute_fusion": True, "ep_overlap": True},
+        "e": {"dispatcher": "deepep", **plain},
+    }
+    contracts = {key: {name: Stated(value, "metadata") for name, value in own.items()} for key, own in fields.items()}
+    standings = rank_stack(runs, QUIET, contracts)
+    (board,) = standings.boards_at("screen")
+    assert lead_sentence(board).replace("\u202f", " ") == lead
+    (result,) = [item for item in results_of(standings, board) if item.dispatcher == "deepep"]
+    expected = (11.1, ()) if matched == 450 else (0.0, ()) if matched else (25.0, ("permute_fusion", "ep_overlap"))
+    assert (round(result.gain_pct or 0.0, 1), result.other_knobs) == expected

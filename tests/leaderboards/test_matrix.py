@@ -42,6 +42,11 @@ def matrix(client: TestClient) -> dict[str, Any]:
     return only_matrix
 
 
+def words_of(client: TestClient, address: str) -> str:
+    """The text of a page."""
+    return " ".join(re.sub(r"<[^>]+>", " ", client.get(address).text.replace("\u202f", " ")).split())
+
+
 def cell(table: dict[str, Any], dispatcher: str, ep: int) -> dict[str, Any]:
     (row,) = (row for row in table["cells"] if (row["dispatcher"], row["ep"]) == (dispatcher, ep))
     assert isinstance(row, dict)
@@ -89,6 +94,22 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert row["at_equal_knobs"]["gain_pct"] == pytest.approx(4.4, abs=0.1)
     assert row["best_against_best"]["gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
+    bars = words_of(client, f"{PAGE}/matrix")
+    assert "24.99 s 20.2 % faster, other knobs 6 runs" in bars, "each percentage is of the configuration drawn"
+    assert "29.99 s 4.2 % faster, equal knobs 6 runs" in bars
+    assert "hybridep is 4.2 % faster than alltoall at equal knobs, 20.2 % with ep_overlap" in words_of(client, PAGE)
+
+
+def test_step_times_from_1000_ms_on_are_seconds_and_an_empty_cell_names_its_plan(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 6_559.0, {"ep": 16})
+    stack(session, 6_900.0, HYBRIDEP | {"ep": 16})
+    stack(session, 7_100.0, HYBRIDEP | {"ep": 8})
+    text = words_of(client, f"{PAGE}/matrix")
+    assert "Plan alltoall at EP8" in text
+    assert re.search(r"\b6\.5\d\d s\b", text)
+    assert not re.search(r"\d,\d{3} ms", text + words_of(client, PAGE))
 
 
 def test_a_board_shows_what_the_knobs_of_a_dispatcher_are_worth(client: TestClient, session: Session) -> None:

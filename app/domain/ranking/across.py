@@ -22,7 +22,11 @@ could_not_run  its package is not in the container"""
 
 @dataclass(frozen=True, slots=True)
 class StackResult:
-    """The result of one dispatcher in one stack. `gain_pct` over alltoall, None without a full-length result."""
+    """The result of one dispatcher in one stack. `gain_pct` over alltoall, None without a full-length result.
+
+    `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
+    `more_runs`: further runs of each that would decide the only tie of the first place, None without one.
+    """
 
     stack_key: str
     dispatcher: str
@@ -30,6 +34,8 @@ class StackResult:
     ep_size: EpSize
     precision: str
     gain_pct: float | None = None
+    other_knobs: tuple[str, ...] = ()
+    more_runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +54,25 @@ class BoardResults:
 
 @dataclass(frozen=True, slots=True)
 class GainRange:
-    """The lowest and highest throughput gain over alltoall in percent, each with its stack."""
+    """The lowest and highest throughput gain over alltoall in percent, each with its stack.
+
+    `other_knobs`: what else the gains are due to; empty if they are of the dispatcher alone.
+    """
 
     lowest_pct: float
     lowest_stack: str
     highest_pct: float
     highest_stack: str
     stacks: int
+    other_knobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """One dispatcher over stacks. Each stack counts once, in one of the numbers."""
+    """One dispatcher over stacks. Each stack counts once, in one of the numbers.
+
+    `more_runs`: the fewest further runs of each that would decide a tie of it.
+    """
 
     dispatcher: str
     won: int
@@ -70,6 +83,7 @@ class Tally:
     could_not_run: int
     gain: GainRange | None
     stacks: tuple[str, ...]
+    more_runs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
     done = [
         StackResult(
             stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
-            _solid_gain(entry),
+            *_solid_gain(entry), board.runs_to_decide if entry.dispatcher in board.leaders else None,
         )
         for entry in board.entries
     ]  # fmt: skip
@@ -150,9 +164,14 @@ def _result(entry: Entry, board: Board) -> Result:
     return "tied" if place.ties else "won"
 
 
-def _solid_gain(entry: Entry) -> float | None:
+def _solid_gain(entry: Entry) -> tuple[float | None, tuple[str, ...]]:
+    """Return the gain of the dispatcher alone, else that of its best configuration with the other knobs."""
     gain = entry.gain
-    return None if gain is None or gain.comparison.directional else gain.comparison.gain_pct
+    if gain is None or gain.comparison.directional:
+        return None, ()
+    if gain.of_dispatcher is None:
+        return gain.comparison.gain_pct, gain.differs_in
+    return gain.of_dispatcher.gain_pct, ()
 
 
 def _summary(boards: Sequence[BoardResults]) -> ClassSummary:
@@ -196,12 +215,14 @@ def _tally(name: str, results: Sequence[StackResult]) -> Tally:
         could_not_run=times("could_not_run"),
         gain=None if name == REFERENCE else _gain_range(results),
         stacks=tuple(stack_result.stack_key for stack_result in results),
+        more_runs=min((item.more_runs for item in results if item.more_runs), default=None),
     )
 
 
 def _gain_range(results: Sequence[StackResult]) -> GainRange | None:
     gains = sorted((result.gain_pct, result.stack_key) for result in results if result.gain_pct is not None)
+    others = dict.fromkeys(knob for result in results for knob in result.other_knobs)
     if not gains:
         return None
     (lowest, lowest_stack), (highest, highest_stack) = gains[0], gains[-1]
-    return GainRange(lowest, lowest_stack, highest, highest_stack, len(gains))
+    return GainRange(lowest, lowest_stack, highest, highest_stack, len(gains), tuple(others))

@@ -9,13 +9,18 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
+from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.numbers import plural
 from app.domain.ranking.pairwise import (
+    DISPATCHER_AXIS,
+    Knobs,
     LossGuard,
     PairwiseComparison,
     PositionRange,
+    at_equal_knobs,
     compare_pair,
     compare_pair_by_memory,
+    knobs_without,
     position_ranges,
 )
 from app.domain.ranking.pools import Pool, Pools, Segments, log_work
@@ -335,7 +340,26 @@ def _gain(name: str, field: Field) -> Gain | None:
     mine, theirs = best.peak_memory_gib, reference.peak_memory_gib
     more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
     clear = memory is not None and not memory.tie
-    return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
+    equal = _equal_knobs(name, field) if differs_in else None
+    return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear), equal)
+
+
+def _equal_knobs(name: str, field: Field) -> PairwiseComparison | None:
+    """Compare full results of the dispatcher and the reference at the EP degree of its best result."""
+    ep = field.candidates[name][0].runs[-1].ep
+    sides = (
+        [(_knobs(pool, field.contracts), pool) for pool in field.candidates[side] if not pool.directional]
+        for side in (name, REFERENCE)
+    )
+    own, against = sides
+    pair = at_equal_knobs([(knobs, pool) for knobs, pool in own if pool.runs[-1].ep == ep], against)
+    return compare_pair(*pair) if pair else None
+
+
+def _knobs(pool: Pool, contracts: Contracts) -> Knobs:
+    contract = contracts.get(pool.config_key, {})
+    fields = (name for name in (*STACK_FIELDS, *CONFIG_FIELDS) if name in contract)
+    return knobs_without(DISPATCHER_AXIS, {name: contract[name].value for name in fields})
 
 
 def _throughput(pool: Pool, figures: Sequence[float | None]) -> Interval | None:

@@ -8,20 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.contract.values import comparable
 from app.domain.numbers import gain_change
-from app.domain.ranking.pairwise import PairwiseComparison, compare_pair
+from app.domain.ranking.pairwise import (
+    DISPATCHER_AXIS,
+    PairwiseComparison,
+    at_equal_knobs,
+    compare_pair,
+    knobs_without,
+)
 from app.domain.ranking.pools import merged, number_of
 from app.domain.ranking.runs import DISPATCHERS
 from app.domain.ranking.scaling import ScalingPool, ScalingRuns
 from app.domain.ranking.standings import REFERENCE, Interval
 from app.domain.verdict.comparability import FOLLOWS
-
-DISPATCHER_AXIS = frozenset({"dispatcher", "dispatcher_type", "flex_backend"}) | {
-    follower for follower, switch in FOLLOWS.items() if switch == "dispatcher"
-}
-"""Fields in which two dispatchers differ at equal knobs."""
-
 
 # --- The results along one axis.
 
@@ -32,7 +31,8 @@ class Contender:
 
     `all_runs`: runs of every configuration of that name. `compared`: it was measured in the segment that the others
     are compared in. `at_equal_knobs`, `best_against_best`: against the reference; None for the reference itself, and
-    without such a pair.
+    without such a pair. `equal`: its side of `at_equal_knobs` where that is not its fastest configuration, or not
+    against the fastest of the reference.
     """
 
     name: str
@@ -44,6 +44,15 @@ class Contender:
     compared: bool
     at_equal_knobs: PairwiseComparison | None = None
     best_against_best: PairwiseComparison | None = None
+    equal: "EqualSide | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class EqualSide:
+    """The configuration of a name that is compared at equal knobs."""
+
+    runs: tuple[str, ...]
+    step_time_ms: Interval
 
 
 def contenders(
@@ -66,22 +75,27 @@ def contenders(
         own = pools[here if compared else max(number for number in pools if name in pools[number])][name]
         best = min(own, key=_fastest_full)
         is_rival = compared and name != reference
+        pair = _equal_knobs(own, against, axis) if is_rival else None
+        fastest = min(against, key=_fastest_full)
         cells.append(
             Contender(
                 name=name,
                 config_key=best.of.config_key,
                 runs=best.runs,
                 all_runs=sum(len(item.runs) for item in runs if name_of(item) == name),
-                step_time_ms=Interval.of_logarithms(best.log_step_time, best.half_width),
+                step_time_ms=_interval(best),
                 directional=best.directional,
                 compared=compared,
-                at_equal_knobs=_at_equal_knobs(own, against, (name, reference), axis) if is_rival else None,
-                best_against_best=compare_pair(best, min(against, key=_fastest_full), (name, reference))
-                if is_rival
-                else None,
+                at_equal_knobs=compare_pair(*pair, (name, reference)) if pair else None,
+                best_against_best=compare_pair(best, fastest, (name, reference)) if is_rival else None,
+                equal=EqualSide(pair[0].runs, _interval(pair[0])) if pair and pair != (best, fastest) else None,
             )
         )
     return tuple(cells)
+
+
+def _interval(pool: ScalingPool) -> Interval:
+    return Interval.of_logarithms(pool.log_step_time, pool.half_width)
 
 
 def _by_segment(
@@ -103,20 +117,11 @@ def _fastest_full(pool: ScalingPool) -> tuple[bool, float, str]:
     return pool.directional, pool.log_step_time, pool.of.config_key
 
 
-def _at_equal_knobs(
-    own: Sequence[ScalingPool], against: Sequence[ScalingPool], names: tuple[str, str], axis: frozenset[str]
-) -> PairwiseComparison | None:
-    """Compare the pair with most runs that differs in nothing else; of several the fastest."""
-    by_knobs = {_knobs(pool.of, axis): pool for pool in sorted(against, key=lambda pool: len(pool.runs))}
-    pairs = [(pool, other) for pool in own if (other := by_knobs.get(_knobs(pool.of, axis))) is not None]
-    if not pairs:
-        return None
-    first, second = min(pairs, key=lambda pair: (-min(len(pair[0].runs), len(pair[1].runs)), _fastest_full(pair[0])))
-    return compare_pair(first, second, names)
-
-
-def _knobs(runs: ScalingRuns, axis: frozenset[str]) -> frozenset[tuple[str, object]]:
-    return frozenset((name, comparable(name, value)) for name, value in runs.known.items() if name not in axis)
+def _equal_knobs(
+    own: Sequence[ScalingPool], against: Sequence[ScalingPool], axis: frozenset[str]
+) -> tuple[ScalingPool, ScalingPool] | None:
+    first, second = ([(knobs_without(axis, pool.of.known), pool) for pool in side] for side in (own, against))
+    return at_equal_knobs(first, second)
 
 
 # --- Dispatchers against EP degrees, for one stack and class of runs.
@@ -260,6 +265,7 @@ def graph_gains(runs: Iterable[ScalingRuns]) -> tuple[tuple[Contender, ...], ...
     groups: dict[object, list[ScalingRuns]] = {}
     for item in runs:
         if scope_of(item):
-            groups.setdefault((item.routing_mode, item.semantic_class, _knobs(item, GRAPH_AXIS)), []).append(item)
+            knobs = knobs_without(GRAPH_AXIS, item.known)
+            groups.setdefault((item.routing_mode, item.semantic_class, knobs), []).append(item)
     compared = (contenders(own, scope_of, GRAPH_AXIS, (NO_GRAPHS,)) for own in groups.values())
     return tuple(scopes for scopes in compared if scopes[0].name == NO_GRAPHS)

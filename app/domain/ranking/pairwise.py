@@ -7,10 +7,13 @@ they tie: `equal` when both directions show them to be within 2 %, else `undecid
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
+from app.domain.contract.values import comparable
 from app.domain.numbers import percent
 from app.domain.ranking.pools import Pool
+from app.domain.run import Value
+from app.domain.verdict.comparability import FOLLOWS
 from app.domain.verdict.decide import compare_loss, compare_memory
 from app.domain.verdict.record import Losses, typical_losses
 from app.domain.verdict.step_time import (
@@ -262,6 +265,33 @@ def _turned(gain_pct: float | None) -> float | None:
 def _less(first: float, second: float) -> float:
     """Return the memory saving of the first as a gain, so that it inverts like throughput."""
     return 100 * (second / first - 1)
+
+
+# --- Equal knobs: configurations that differ in one axis only, so that their difference is the effect of the axis.
+
+DISPATCHER_AXIS = frozenset({"dispatcher", "dispatcher_type", "flex_backend"}) | {
+    follower for follower, switch in FOLLOWS.items() if switch == "dispatcher"
+}
+"""Fields in which two dispatchers differ at equal knobs."""
+Knobs = frozenset[tuple[str, object]]
+AnyPool = TypeVar("AnyPool", bound=Pooled)
+
+
+def knobs_without(axis: frozenset[str], fields: Mapping[str, Value]) -> Knobs:
+    return frozenset((name, comparable(name, value)) for name, value in fields.items() if name not in axis)
+
+
+def at_equal_knobs(
+    own: Iterable[tuple[Knobs, AnyPool]], against: Iterable[tuple[Knobs, AnyPool]]
+) -> tuple[AnyPool, AnyPool] | None:
+    """Return the pair with most runs whose knobs are equal; of several the fastest, full results before short ones."""
+    by_knobs = dict(sorted(against, key=lambda item: len(item[1].runs)))
+    pairs = [(pool, by_knobs[knobs]) for knobs, pool in own if knobs in by_knobs]
+    return min(
+        pairs,
+        key=lambda pair: (-min(len(pair[0].runs), len(pair[1].runs)), pair[0].directional, pair[0].log_step_time),
+        default=None,
+    )
 
 
 # --- Places with ties. Ties are not transitive: A may tie with B and B with C while A is better than C. So there are no

@@ -83,7 +83,8 @@ class Gain:
     """Gain over the best configuration of `over`, in percent of throughput with the interval that decided.
 
     `kind`: matched_ab when only the dispatcher differs, else side_by_side with `differs_in`; unknown without contracts.
-    `memory_more_pct`: None where it is unknown on a side.
+    `memory_more_pct`: None where it is unknown on a side. `equal_knobs`: for a pair that differs in other knobs, too,
+    the gain of two configurations that differ only in the dispatcher; None without them.
     """
 
     over: str
@@ -92,6 +93,12 @@ class Gain:
     differs_in: tuple[str, ...]
     memory_more_pct: float | None
     sentence: str
+    equal_knobs: PairwiseComparison | None = None
+
+    @property
+    def of_dispatcher(self) -> PairwiseComparison | None:
+        """Return the comparison that only the dispatcher explains; None if no two results allow it."""
+        return self.equal_knobs if self.differs_in else self.comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +201,16 @@ class Board:
     @property
     def is_ranking(self) -> bool:
         return len(self.entries) > 1
+
+    @property
+    def pairs_of_leaders(self) -> tuple[PairwiseComparison, ...]:
+        return tuple(pair for pair in self.comparisons if {pair.first, pair.second} <= set(self.leaders))
+
+    @property
+    def runs_to_decide(self) -> int | None:
+        """Return the further runs of each that would decide between two leaders; None for others, and if equal."""
+        pairs = self.pairs_of_leaders
+        return pairs[0].more_runs if len(pairs) == 1 else None
 
     def entry(self, dispatcher: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.dispatcher == dispatcher), None)
