@@ -336,13 +336,14 @@ def _source(record: Record) -> str:
 
 
 def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
-    """Format the peak: `72 GB measured, 74 GB predicted, of 80 GB`, or `74 of 80 GB, at the usable limit`."""
+    """Format the peak: `72 of 80 GB measured, 74 predicted`, or `74 of 80 GB, at the usable limit`."""
     if offer.prediction is None:
         return ""
     of = f" of {gpu_memory_gb:g} GB" if gpu_memory_gb else " GB"
     predicted = offer.prediction.peak_gb
     if offer.run is not None and offer.run.peak_gb is not None:
-        return f"{offer.run.peak_gb:.0f}{of} measured, {predicted:.0f} predicted"
+        differs = f", {predicted:.0f} predicted" if round(predicted) != round(offer.run.peak_gb) else ""
+        return f"{offer.run.peak_gb:.0f}{of} measured{differs}"
     limit = ", at the usable limit" if round(predicted) >= round(offer.prediction.usable_gb) else ""
     return f"{predicted:.0f}{of}{limit}"
 
@@ -354,7 +355,7 @@ def run_words(offer: Offer) -> str:
     names = [name for name in _SHOWN_KNOBS if offer.run.knobs.get(name) is True]
     parts = [offer.prediction.recipe.dispatcher, *names]
     modules = sorted(offer.prediction.recipe.recompute)
-    return ", ".join(filter(None, [*parts, f"recompute {' + '.join(modules)}" if modules else ""]))
+    return ", ".join(filter(None, [*parts, f"recompute {'+'.join(modules)}" if modules else ""]))
 
 
 _SHOWN_KNOBS = ("ep_overlap", "delay_wgrad", "shared_overlap", "permute_fusion", "router_fusion")
