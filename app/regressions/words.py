@@ -18,7 +18,7 @@ from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, recovery_text
 from app.pipeline.regressions import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
-from app.regressions.regression import Regression, SlowJob, stacks_of
+from app.regressions.regression import Regression, SlowJob
 from app.storage.audit import AuditEvent
 
 
@@ -71,18 +71,15 @@ def answer(regression: Regression) -> str:
     """Return the change, its size, its first run, and its cost in one sentence."""
     text, since = what(regression), regression.since
     slow = [job for job in regression.jobs if not job.is_back]
-    stacks_slow, stacks = stacks_of(slow), stacks_of(regression.jobs)
-    recovered = stacks - stacks_slow
+    jobs, recovered = len(regression.jobs), len(regression.jobs) - len(slow)
     if regression.is_back:
-        on_stacks = f" on {plural(stacks, 'stack')}" if stacks > 1 else ""
-        return f"{text}{on_stacks}{recovery_text(since.ordered_at, regression.back) if since else ''}."
-    if stacks > 1 and stacks_slow:
-        text += "" if regression.is_once else f" on {plural(stacks_slow, 'stack')}"
-    elif len(slow) > 1:
+        on_jobs = f" on {plural(jobs, 'job')}" if jobs > 1 else ""
+        return f"{text}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
+    if jobs > 1 and slow and not regression.is_once:
         text += f" on {plural(len(slow), 'job')}"
     if since:
         text += f", #{since.run_id}" if regression.is_once else f" since run #{since.run_id}"
-    others = f"; {plural(recovered, 'stack')} recovered" if slow and recovered else ""
+    others = f"; {plural(recovered, 'job')} recovered" if slow and recovered else ""
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
     return f"{text}{others}{_cost(regression)}.{claim}"
 

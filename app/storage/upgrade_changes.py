@@ -61,7 +61,7 @@ class UpgradeChange:
 
     @property
     def sentence(self) -> str:
-        """Return `3 stacks slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 undecided`."""
+        """Return `3 jobs slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 undecided`."""
         return ", ".join(self._parts())
 
     def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
@@ -69,7 +69,7 @@ class UpgradeChange:
 
     def _parts(self) -> Iterator[str]:
         words = {"regression": "slower", "improvement": "faster", "no_change": "as fast as before"}
-        noun = "stack"
+        noun = "job"
         for decision, word in (*words.items(), ("inconclusive", "undecided")):
             stacks = self.of(decision)
             if not stacks:

@@ -129,7 +129,7 @@ def test_two_jobs_of_one_stack_count_as_one_stack_everywhere(client: TestClient,
         member = session.get_one(RegressionMemberRow, (number, same.since))
         member.stack_key = one.stack_key
     page = client.get(f"/regressions/{number}").text
-    assert "on 2 stacks since" in page
+    assert "on 3 jobs since" in page
     assert "3 jobs on 2 stacks" in page
     assert set(re.findall(r"suspected on \d of (\d) stacks", page)) == {"2"}
     assert f'<a href="/regressions/{number}#members">+1</a>' in client.get("/regressions", headers=HTML).text
@@ -185,7 +185,7 @@ def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
         if is_moved:
             continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
     page = client.get(f"/regressions/{number}").text
-    assert f"since run #{slow.since}; 1 stack recovered" in page
+    assert f"since run #{slow.since}; 1 job recovered" in page
     assert page.index(f'id="member-{slow.since}"') < page.index(f'id="member-{back.since}"')
     for address in ("/regressions", "/"):
         text = client.get(address, headers=HTML).text
@@ -620,7 +620,7 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
     with transaction(engine) as session:
         keep_alarms(session, {run: {"step_time_ms": number} for run in (slow.since, milder.since)})
     over = f", 2 to 6 Nov; recovered since #{slow.runs[17]}"
-    sizes = {f"/regressions/{number}": f"5.0\u202f% slower on 2 stacks{over}"}
+    sizes = {f"/regressions/{number}": f"5.0\u202f% slower on 2 jobs{over}"}
     sizes |= {f"/runs/{slow.since}": f"5.0\u202f% slower{over}", f"/runs/{milder.since}": f"3.0\u202f% slower{over}"}
     for path, text in sizes.items():
         assert text in html.unescape(client.get(path).text), path
@@ -657,3 +657,10 @@ def test_a_page_asks_to_close_a_regression_without_runs_as_stale(
     answer = {"author": "Ada", "proposal": "accept"}
     assert client.post(f"/regressions/{number}", data=answer, headers=HTMX).status_code == 200
     assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")
+
+
+def test_a_regression_of_memory_has_a_dash_for_its_cost(client: TestClient, make: Make) -> None:
+    number = make(metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None)
+    for address in ("/regressions", f"/regressions/{number}"):
+        cost = client.get(address, headers=HTML).text.partition('data-label="Cost"')[2].partition("</td>")[0]
+        assert 'title="Only step time has a cost."' in cost, address

@@ -91,6 +91,7 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
         (opened.id, 2, "step_time_ms")
     ]
     assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
+    assert ": 2 jobs slower by" in client.get("/regressions").text
 
 
 def test_its_figures_are_those_of_the_regression_unless_the_speed_changed_since(
