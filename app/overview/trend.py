@@ -39,6 +39,8 @@ MOST_STACKS, MOST_LINES, MOST_RUNS = 40, 6, 60
 """Stacks that are read, newest first; lines that are drawn; newest runs of each stack."""
 MOST_SLOW = 200
 """First slow runs of active regressions that are read, newest regression first."""
+EARLIER = "the earlier level"
+"""The reference of a line that has no other container."""
 _NOW, _NOW_WITHIN = 3, timedelta(days=14)
 """Newest runs whose median is the current level, and how far back they reach."""
 _EARLIER = timedelta(days=90)
@@ -82,8 +84,8 @@ _TRACKED: Select[Any] = (
 class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
 
-    `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `usual` for
-    the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: number of the first
+    `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `EARLIER`
+    for the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: number of the first
     slow run of its newest active regression.
     """
 
@@ -140,6 +142,7 @@ class Trend:
     """
 
     median_of: ClassVar[int] = _NOW
+    median_within: ClassVar[int] = _NOW_WITHIN.days
     lines: tuple[TrendLine, ...]
     flags: tuple[tuple[int, str, Any], ...]
     is_zoomed: bool = False
@@ -193,7 +196,7 @@ class Trend:
     def reference(self) -> str:
         """Return what 100 % is, if it is the same for all lines."""
         references = {line.reference for line in self.lines} - {""}
-        return references.pop() if len(references) == 1 else "usual"
+        return references.pop() if len(references) == 1 else EARLIER
 
 
 def read_trend(session: Session, days: int, project_id: int | None, branch: str, projects: Mapping[int, str]) -> Trend:
@@ -328,7 +331,7 @@ def _line(
     begins = aware(own[-1][0][0].ordered_at)
     reference, usual_ms = _usual(session, last, own)
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
-    changed_at = begins if reference not in ("", "usual") and begins >= since else None
+    changed_at = begins if reference not in ("", EARLIER) and begins >= since else None
     project = projects.get(last.project_id, "")
     return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
 
@@ -375,7 +378,7 @@ def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, floa
     )
     usual = session.execute(member).scalar_one_or_none()
     if usual is not None:
-        return tag or "usual", math.exp(usual)
+        return tag or EARLIER, math.exp(usual)
     if step:
         return tag, math.exp(step.level) / (1 + step.delta_pct / 100)
     before = [math.log(run.step_time_ms) for run in own[-2][0]] if tag else []
@@ -460,9 +463,6 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append({"from": first, "to": last, "shown": line.now, "line": number})
-    usual = [] if trend.is_zoomed else [100.0]
-    low, high = _range([*(point["shown"] for point in points), *usual])
-    charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
         if not any(mark["text"] == container for mark in marks):
             marks.append({"at": changed_at.timestamp() * 1000, "text": container, "narrow": container})
@@ -471,6 +471,13 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
         flags.append({"at": _milliseconds(run), "height": HEIGHT - 8, "text_at": HEIGHT - 22, **text})
     span = max(row["at"] for row in points) - min(row["at"] for row in points)
     _stack(flags, span * _FLAG_SHARE)
+    usual = [] if trend.is_zoomed else [100.0]
+    low, high = _range([*(point["shown"] for point in points), *usual])
+    # The flags have a lane below the lines.
+    lane = HEIGHT - min((flag["text_at"] for flag in flags), default=HEIGHT)
+    lane += _FLAG_LINE if flags else 0
+    low -= (high - low) * lane / (HEIGHT - lane)
+    charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
     for release, later in pairwise(marks):
         if later["at"] - release["at"] < span * len(release["text"]) / _NARROW_LETTERS:
             release["narrow"] = ""

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
-from app.overview.trend import MOST_LINES
+from app.overview.trend import HEIGHT, MOST_LINES
 from app.storage import users
 from app.storage.database import transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
@@ -216,6 +216,9 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert data["points"][-1]["shown"] == pytest.approx(100 * 20_000 / 21_000, rel=1e-4)
     assert [row["text"] for row in data["releases"]] == ["train:2"]
     assert [row["href"] for row in data["flags"]] == [f"/regressions/{number}"]
+    (flag,), low, high = data["flags"], *sorted(row["shown"] for row in data["ends"])[:: len(data["ends"]) - 1]
+    lowest = min(row["shown"] for row in data["points"])
+    assert HEIGHT * (high - lowest) / (high - low) < flag["text_at"] - 7, "no point is behind the number of a flag"
     zoomed = trend_data(client, f"first={after[1]}&last={before[3]}")
     assert [row["href"] for row in zoomed["points"]] == [f"/runs/{run}" for run in (before[3], *after[:2])]
     assert [row["text"] for row in zoomed["releases"]] == ["train:2"]
@@ -299,10 +302,18 @@ def test_runs_long_ago_are_not_the_current_level(client: TestClient, make: Make)
 
 
 def test_the_current_level_does_not_reach_back_before_a_regression(
-    client: TestClient, make: Make, make_regression: Make
+    client: TestClient, engine: Engine, make: Make, make_regression: Make
 ) -> None:
     runs = nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 25_000])
-    make_regression(runs[-1])
+    number = make_regression(runs[-1])
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, runs[-1])).usual_level = math.log(20_000)
+        session.get_one(RegressionRow, number).gpu_hours_per_day = 0
+    text = overview(client)
+    assert "Throughput is 19.9 % below the earlier level." in answer(text)
+    assert "usual" not in answer(text)
+    assert re.search(r'title="Back at the usual level, or no run in the last 14 days.">none now<', text)
+    assert re.search(rf'class="quiet-change"\s+href="/regressions/{number}"', text)
     assert trend_data(client)["labels"][0]["now"] == trend_points(client)[-1] == pytest.approx(80, abs=0.5)
 
 
