@@ -46,7 +46,7 @@ document.addEventListener("submit", ({ target, submitter }) => {
 document.addEventListener("htmx:afterSwap", () => show());
 document.addEventListener("htmx:afterSettle", () => show()); // settling restores the class that hides the bar
 
-// Step times of the row under the pointer or with the focus.
+// Step times of the row under the pointer or with the focus, in the free space after its name.
 const card = Object.assign(document.createElement("div"), { className: "spark-card", hidden: true });
 document.body.append(card);
 let waiting;
@@ -63,10 +63,13 @@ function showSpark({ target, pointerType }) {
     const answer = await fetch(`${link.pathname}/spark`).catch(() => null);
     if (!answer?.ok || row !== next) return;
     card.innerHTML = await answer.text();
-    const place = link.getBoundingClientRect();
-    card.style.left = `${place.left + scrollX}px`;
-    card.style.top = `${place.bottom + scrollY + 2}px`;
     card.hidden = false;
+    const cell = link.closest("td, th").getBoundingClientRect();
+    const name = link.closest(".run-name").lastElementChild.getBoundingClientRect();
+    const left = cell.right - card.offsetWidth - 8;
+    card.style.left = `${left + scrollX}px`;
+    card.style.top = `${(cell.top + cell.bottom - card.offsetHeight) / 2 + scrollY}px`;
+    card.hidden = left < name.right + 8;
   }, 250);
 }
 document.addEventListener("pointerover", showSpark);

@@ -85,7 +85,7 @@ class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
 
     `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `EARLIER`
-    for the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: number of the first
+    for the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: the first
     slow run of its newest active regression.
     """
 

@@ -781,6 +781,7 @@ class RunPage:
         self.run: RunDetail = get_run(session, run_id)
         self.log_problem = ""
         self.text_is_missing = False
+        self.first_warning = 0
 
     @property
     def token(self) -> SeenState:
@@ -1237,6 +1238,7 @@ class RunPage:
         seek_ending = ended_badly and not self.view.line and not self.view.file and not self.view.text
         file = (run.health.get("evidence_file") or 0) if seek_ending else self.view.file
         file = min(file, len(files) - 1)
+        self.first_warning = log_view.find_text(self._log_files, files[file], "warning", after=0) or 0
         marked = log_view.marks(self.series.columns if run.status == "ready" else {}, run, file)
         line = self.view.line
         if self.view.text:

@@ -127,6 +127,15 @@ def test_a_row_shows_the_steps_of_its_run_wherever_it_is_pointed_at(open_page: O
     for cell in ("td", ".run-name a"):
         page.locator("#run-table tbody tr", has_text=f"#{runs['on']}").locator(cell).last.hover()
         expect(card.locator("svg")).to_be_visible()
+        row = page.locator("#run-table tbody tr", has_text=f"#{runs['on']}").bounding_box()
+        name = page.locator("#run-table tbody tr", has_text=f"#{runs['on']}").locator(".run-name .id").bounding_box()
+        shown = card.bounding_box()
+        assert row is not None
+        assert name is not None
+        assert shown is not None
+        assert shown["y"] > row["y"] - 2, "the row above stays free"
+        assert shown["y"] + shown["height"] < row["y"] + row["height"] + 2, "the row below stays free"
+        assert shown["x"] > name["x"] + name["width"], "the name stays free"
         page.locator("h1").hover()
         expect(card).to_be_hidden()
 

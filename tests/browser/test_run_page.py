@@ -109,6 +109,8 @@ def test_a_log_opens_at_its_first_iteration(open_page: OpenPage, house: House) -
     log, at = page.locator("#run-log .log").bounding_box(), line.bounding_box()
     assert log is not None
     assert at is not None
+    assert page.locator("#run-log .log").evaluate("log => log.scrollWidth <= log.clientWidth"), "lines are wrapped"
+    expect(page.get_by_role("link", name="First warning")).to_have_count(0)
     assert log["y"] < at["y"] < log["y"] + log["height"] / 3
 
 

@@ -214,6 +214,7 @@ def test_text_is_found_in_the_log_line_after_line(client: TestClient, make: Make
     assert second == first + 1
     total = int(re.findall(r'aria-label="Log lines \d+ to \d+ of (\d+)"', client.get(f"/runs/{run}?tab=log").text)[0])
     assert chosen(f"text=consumed+samples&line={total}") == [first], "from the end on from the start"
+    assert "First warning" not in client.get(f"/runs/{run}/log", headers=HTMX).text
     assert "No line found" in client.get(f"/runs/{run}/log?text=no+such+text", headers=HTMX).text
 
 
