@@ -93,6 +93,16 @@ class JobView:
     suspects: tuple[RankedSuspect, ...]
     baseline: tuple[BaselineRun, ...]
     upgrade: MeasuredContrast | None
+    newest: float | None
+
+    @property
+    def newest_change(self) -> float | None:
+        """Return the change of the newest run in percent, if less than half of that of the job is left."""
+        usual, delta = self.job.worst.usual, self.job.worst.delta_pct
+        if self.newest is None or not usual or delta is None or self.job.is_back:
+            return None
+        newest = 100 * (self.newest / usual - 1)
+        return newest if newest < delta / 2 else None
 
     @property
     def against(self) -> str:
@@ -231,7 +241,7 @@ class RegressionView:
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
     def _values_since(self, run: RunRow) -> list[float]:
-        """Return the values of the runs of the job and configuration that count, from `run` on."""
+        """Return the values of the runs of the job and configuration that count, from `run` on, oldest first."""
         value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
@@ -240,7 +250,11 @@ class RegressionView:
             col(RunRow.quarantine) == "", value.is_not(None),
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
-        return list(self._session.execute(select_any(value).where(*counts)).scalars())
+        return list(
+            self._session.execute(
+                select_any(value).where(*counts).order_by(col(RunRow.ordered_at), col(RunRow.id))
+            ).scalars()
+        )
 
     def _job(self, job: SlowJob, cost: Cost) -> JobView:
         metric, run_id = self.regression.metric, job.first.run_id
@@ -249,6 +263,8 @@ class RegressionView:
         upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None
         if document:
             document = document_of_member(document, self.regression.kind)
+        run = self._session.get(RunRow, job.last.run_id)
+        newest = self._values_since(run) if run and metric in DRAWN_METRICS else []
         return JobView(
             job=job,
             cost=cost,
@@ -261,6 +277,7 @@ class RegressionView:
             suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
             baseline=self._baseline(document) if document else (),
             upgrade=upgrade,
+            newest=newest[-1] if newest else None,
         )
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:

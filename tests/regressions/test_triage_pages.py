@@ -664,3 +664,11 @@ def test_a_regression_of_memory_has_a_dash_for_its_cost(client: TestClient, make
     for address in ("/regressions", f"/regressions/{number}"):
         cost = client.get(address, headers=HTML).text.partition('data-label="Cost"')[2].partition("</td>")[0]
         assert 'title="Only step time has a cost."' in cost, address
+
+
+def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        lasting, half_back = make_slow_stack(session, stack="lasting"), make_slow_stack(session, stack="half back")
+        session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
+    page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
+    assert re.findall(r"newest\s+(\+[\d.]+)", page) == ["+1.0"]
