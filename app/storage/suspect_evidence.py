@@ -33,7 +33,7 @@ from app.domain.verdict.evidence import (
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
 from app.domain.verdict.words import side_text
-from app.storage.remembered import UntilRankedAgain
+from app.storage.remembered import Remembered
 from app.storage.runs import aware, entries_of
 from app.storage.tables import (
     AvailabilityRow,
@@ -98,18 +98,25 @@ class _Caused(Protocol):
 
 _MOST_JOBS = 8
 """Jobs of a regression whose suspects are read for its cause."""
-_causes: UntilRankedAgain[str] = UntilRankedAgain(1000)
+_CAUSE_SECONDS = 600
+"""How long the cause in lists is remembered: the evidence of other stacks takes 4 ms per regression to read."""
+_causes = Remembered[str](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
     """Return the cause that lists and pages state. `run_ids`: the first slow run of each job.
 
     It is the one that opened the regression, unless another suspect is likely, or it is unlikely itself.
-    Remembered until a stack is ranked again, because the evidence of other stacks takes long to read.
+    It is remembered for up to `_CAUSE_SECONDS`, while the same jobs belong to the regression.
     """
     runs = tuple(run_ids[:_MOST_JOBS])
-    question = (regression.id, regression.cause, runs)
-    return _causes.get(session, question, lambda: _read_cause(session, regression, runs))
+    question = (str(session.get_bind().engine.url), visible_projects(), regression.id, regression.cause, runs)
+    period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # not all in the same request
+    cause = _causes.find(question, period)
+    if cause is None:
+        cause = _read_cause(session, regression, runs)
+        _causes.keep(question, period, cause)
+    return cause
 
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
