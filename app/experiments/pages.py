@@ -596,10 +596,10 @@ def _answer(complete: ExperimentListPage) -> str:
     parts = [f"Decide {plural(decide, 'experiment')}."] if decide else []
     if len(open_runs) == 1:
         [(number, more)] = open_runs.items()
-        parts.append(f"#{number} is inconclusive: {plural(more, 'more run')} per side would decide.")
+        parts.append(f"{plural(more, 'more run')} per side would decide #{number}.")
     elif open_runs:
         parts.append(f"{len(open_runs)} are inconclusive: more runs would decide.")
     open_states = [f"{states[state]} {state}" for state in ("waiting", "planned") if states.get(state)]
     if open_states:
-        parts.append(f"{' and '.join(open_states)}: runs are missing.")
+        parts.append(f"{' and '.join(open_states)}.")
     return " ".join(parts) or "Every experiment is decided."

@@ -212,9 +212,9 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     more = re.search(r'<input type="hidden" name="runs_each" value="(\d+)">', text(client, pages[0]))
     assert more is not None
     # The list says the same as the page.
-    listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide."
-    assert f"#{number} is inconclusive: {lead}" in listed
-    assert lead in text(client, pages[0])
+    listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide"
+    assert f"{lead} #{number}." in listed
+    assert f"{lead}." in text(client, pages[0])
     assert re.search(rf'href="/experiments/{number}#decide">Plan {int(more[1]) - 2} more</a>', listed)
     assert "Decide 1 experiment" not in listed
     client.post(pages[0], data={"decision": "runs", "runs_each": more[1], **AUTHOR})
