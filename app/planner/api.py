@@ -127,7 +127,7 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 4)
 
 
-class TimedOut(ApiValue):
+class MeasurementOut(ApiValue):
     """The nearest record of a layout, as the step time of the requested work."""
 
     url: str = Field(description="The run or the published figure.")
@@ -168,7 +168,7 @@ class OfferOut(ApiValue):
     prediction: PredictionOut | None = Field(
         description="null: the widths of the model or the figures of the GPU are unknown."
     )
-    measured: TimedOut | None = Field(description="null: no record of these degrees on this GPU.")
+    measured: MeasurementOut | None = Field(description="null: no record of these degrees on this GPU.")
     other_vpp: list[int]
     placement: str
     notes: list[Note]
@@ -187,7 +187,7 @@ class OfferOut(ApiValue):
             vpp=layout.vpp if layout.vpp > 1 else None,
             pp_account=layout.account,
             prediction=PredictionOut.of(offer.prediction) if offer.prediction else None,
-            measured=TimedOut.of(offer, request, base),
+            measured=MeasurementOut.of(offer, request, base),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm,
             megatron_bridge=text.bridge,

@@ -154,7 +154,7 @@ class PlanPage:
         memory = self.plan.gpu_memory_gb if self.plan else None
         return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
 
-    def measured_time(self, offer: Offer) -> queries.Timed | None:
+    def measured_time(self, offer: Offer) -> queries.LayoutTime | None:
         return queries.measured_time(offer, self.plan.request) if self.plan else None
 
     def peak_words(self, offer: Offer) -> str:

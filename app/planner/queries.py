@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
 from sqlmodel import Session, col
@@ -271,24 +272,25 @@ def _behind(offer: Offer, best: Offer) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """The step time of the requested work by a record.
+class LayoutTime:
+    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`."""
 
-    `origin`: `measured by run #12`, `published by NVIDIA`, or what it is scaled from; it begins with `kind`.
-    """
-
-    time: str
-    origin: str
+    kind: Literal["measured", "published", "scaled"]
+    source: str
     href: str
     seconds: float
-    is_scaled: bool
+    time: str
 
     @property
-    def kind(self) -> str:
-        return self.origin.split(maxsplit=1)[0]
+    def origin(self) -> str:
+        return f"{self.kind} {self.source}"
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.kind == "scaled"
 
 
-def measured_time(offer: Offer, request: PlanRequest) -> Timed | None:
+def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     """Return the step time by its run, else its nearest record, scaled where its work differs; None without one."""
     record = offer.run or next(iter(offer.measured), None)
     if record is None or record.gpu_seconds is None or request.gbs is None:
@@ -296,25 +298,25 @@ def measured_time(offer: Offer, request: PlanRequest) -> Timed | None:
     seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
     differs = record.differs(request)
     if differs:
-        origin = f"{_scaled_from(record, differs)}{_other_recipe(record, offer)}"
-        return Timed(f"{_seconds(seconds)}\u202fs", origin, record.href, seconds, is_scaled=True)
-    origin = f"published by {record.by}" if record.by else f"measured by {_source(record)}"
-    origin += _other_recipe(record, offer)
-    return Timed(f"{seconds:.4g}\u202fs", origin, record.href, seconds, is_scaled=False)
+        source = f"from {_scaled_from(record, differs)}{_other_recipe(record, offer)}"
+        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs")
+    source = f"by {record.by or _source(record)}{_other_recipe(record, offer)}"
+    kind: Literal["measured", "published"] = "published" if record.by else "measured"
+    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs")
 
 
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
-    """Return what a time is scaled from: `scaled from NVIDIA's 61.8 s at GBS 16,384`."""
+    """Return what a time is scaled from: `NVIDIA's 61.8 s at GBS 16,384`."""
     work, seconds = record.request, record.step_time_s
     if seconds is None:
-        return f"scaled from {_source(record)}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
+        return f"{_source(record)}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     words = {
         "gpus": f"{plural(work.gpus, 'GPU')}", "seq_len": f"seq {grouped(work.seq_len)}",
         "gbs": f"GBS {grouped(work.gbs or 0)}", "mbs": f"MBS {work.mbs}", "precision": work.precision,
         "mtp": f"MTP {work.model.mtp}", "num_layers": plural(work.model.layers, "layer"),
     }  # fmt: skip
     at = ", ".join(words[name] for name in differs)
-    return f"scaled from {_source(record)}'s {_seconds(seconds)}\u202fs at {at}"
+    return f"{_source(record)}'s {_seconds(seconds)}\u202fs at {at}"
 
 
 def _other_recipe(record: Record, offer: Offer) -> str:
