@@ -38,7 +38,7 @@ VERDICT_RULES: dict[str, int] = {
     "step_time": 5,
     "memory": 1,
     "loss": 1,
-    "levels": 3,
+    "levels": 4,
     "suspects": 2,
     "sentences": 3,
     "upgrades": 2,
@@ -49,7 +49,8 @@ VERDICT_RULES: dict[str, int] = {
 open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 since a learned variation has
 4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
 5 since the interval belongs to the test that decided.
-`levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once.
+`levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once,
+4 since less than half of a change may be left of a fixed regression.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
 without a subject."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Query, Request
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
@@ -192,13 +192,13 @@ class RegressionView:
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
-        back = self._values_since(run) if run else []
+        back, highest = self._back_since(run) if run else (0, None)
         lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
         usual = lasts[0].usual if lasts else None
-        if run is None or not back or not usual:
+        if run is None or highest is None or not usual:
             return "All of its stacks are back at the usual level."
-        which = "The last run is" if len(back) == 1 else f"The last {len(back)} runs are"
-        above = math.ceil(1000 * (max(back) / usual - 1)) / 10
+        which = "The last run is" if back == 1 else f"The last {back} runs are"
+        above = math.ceil(1000 * (highest / usual - 1)) / 10
         where = f"within {grouped(above, 1)}{THIN}% of" if above > 0 else "at or below"
         return f"{which} {where} the usual level, since run #{run.id}" + (
             f" at commit {short_commit(run.commit)}." if run.commit else "."
@@ -240,8 +240,21 @@ class RegressionView:
         of = self.regression
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
-    def _values_since(self, run: RunRow) -> list[float]:
-        """Return the values of the runs of the job and configuration that count, from `run` on, oldest first."""
+    def _back_since(self, run: RunRow) -> tuple[int, float | None]:
+        """Return number and highest value of the runs of the job and configuration that count, from `run` on."""
+        value, counts = self._counted_since(run)
+        number, highest = self._session.execute(select_any(func.count(), func.max(value)).where(*counts)).one()
+        return number, highest
+
+    def _newest_since(self, run: RunRow) -> float | None:
+        """Return the value of the newest of these runs; None without one."""
+        value, counts = self._counted_since(run)
+        newest_first = select_any(value).where(*counts).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        newest: float | None = self._session.execute(newest_first.limit(1)).scalar()
+        return newest
+
+    def _counted_since(self, run: RunRow) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
+        """Return the column of the metric, and the conditions of these runs."""
         value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
@@ -250,11 +263,7 @@ class RegressionView:
             col(RunRow.quarantine) == "", value.is_not(None),
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
-        return list(
-            self._session.execute(
-                select_any(value).where(*counts).order_by(col(RunRow.ordered_at), col(RunRow.id))
-            ).scalars()
-        )
+        return value, counts
 
     def _job(self, job: SlowJob, cost: Cost) -> JobView:
         metric, run_id = self.regression.metric, job.first.run_id
@@ -264,7 +273,7 @@ class RegressionView:
         if document:
             document = document_of_member(document, self.regression.kind)
         run = self._session.get(RunRow, job.last.run_id)
-        newest = self._values_since(run) if run and metric in DRAWN_METRICS else []
+        newest = self._newest_since(run) if run and metric in DRAWN_METRICS else None
         return JobView(
             job=job,
             cost=cost,
@@ -277,7 +286,7 @@ class RegressionView:
             suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
             baseline=self._baseline(document) if document else (),
             upgrade=upgrade,
-            newest=newest[-1] if newest else None,
+            newest=newest,
         )
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
