@@ -62,13 +62,13 @@ def main() -> int:
         gc.freeze()  # as the service does when it starts
         backend = "postgresql" if settings[-1].database_url else "sqlite"
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {backend}; {chosen.rounds} rounds")
-        print(f"{'':30} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio       kB")
+        print(f"{'':30} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio   kB of both")
         for name in services[0].paths:
             if chosen.only in name:
                 few, many = (_Times(times) for times in _measure(services, name, chosen.rounds))
                 line = f"{few.p50:9.1f} {few.p95:8.1f} {many.p50:11.1f} {many.p95:8.1f} {few.processor:21.1f} "
                 line += f"{many.processor:7.1f} {many.processor / few.processor:7.2f}"
-                print(f"{name:30} {line} {services[-1].size / 1000:8.1f}", flush=True)
+                print(f"{name:30} {line} {services[0].size / 1000:7.1f} {services[-1].size / 1000:6.1f}", flush=True)
     return 0
 
 

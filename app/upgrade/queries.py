@@ -92,10 +92,13 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
     They are those of the configurations with the newest runs.
     """
     # A field of role info is not part of a key, so runs of one configuration may differ in it.
-    is_in_key = FIELDS[field].role != "info"
-    counts = _counts_by_configuration(session, project) if is_in_key else _counts_by_value(session, project, field)
+    if FIELDS[field].role != "info":
+        counts, records = _configurations(session, project)
+    else:
+        counts = _counts_by_value(session, project, field)
+        records = full_records(session, list(counts))
     sides: dict[str, list[RunRecord]] = {}
-    for record in full_records(session, list(counts)).values():
+    for record in records.values():
         stated = record.contract.get(field)
         if stated is not None and stated.value is not None:
             sides.setdefault(shown(stated.value), []).append(record)
@@ -103,16 +106,18 @@ def values_of(session: Session, project: ProjectRow, field: str) -> tuple[Upgrad
     return tuple(sorted(listed, key=lambda side: (side.since or _EVER, side.newest_run), reverse=True))
 
 
-_counts = Remembered[Mapping[int, tuple[int, datetime]]](most=100)
+_Configurations = tuple[Mapping[int, tuple[int, datetime]], Mapping[str, RunRecord]]
+_read_configurations = Remembered[_Configurations](most=20)
+"""By project: about 1 MB each."""
 
 
-def _counts_by_configuration(session: Session, project: ProjectRow) -> Mapping[int, tuple[int, datetime]]:
-    """Return number and first position of runs by the newest of each configuration, the newest first."""
+def _configurations(session: Session, project: ProjectRow) -> _Configurations:
+    """Return number and first position of runs by the newest of each configuration, the newest first; and records."""
     of_stacks = select_any(func.count(), func.sum(StackRow.revision), func.sum(StackRow.runs))
     state = tuple(session.execute(of_stacks.where(col(StackRow.project_id) == project.id)).one())
     question = (str(session.get_bind().engine.url), project.id)
-    counts = _counts.find(question, state)
-    if counts is None:
+    read = _read_configurations.find(question, state)
+    if read is None:
         newest = func.max(col(RunRow.id))
         grouped = (
             select_any(newest, func.count(), func.min(col(RunRow.ordered_at)))
@@ -121,8 +126,9 @@ def _counts_by_configuration(session: Session, project: ProjectRow) -> Mapping[i
         )
         rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
         counts = {run: (n, aware(first)) for run, n, first in rows}
-        _counts.keep(question, state, counts)
-    return counts
+        read = counts, full_records(session, list(counts))
+        _read_configurations.keep(question, state, read)
+    return read
 
 
 _info_values = ContractValues([name for name in UPGRADE_FIELDS if FIELDS[name].role == "info"], most=20_000)

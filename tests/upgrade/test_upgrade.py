@@ -191,19 +191,25 @@ def test_contracts_are_read_again_only_for_a_run_that_was_processed_again(
     assert {(value["value"], value["runs"]) for value in values} == {("570.1", 2), ("580.2", 1)}
 
 
-def test_remembered_numbers_of_runs_follow_every_change(client: TestClient, session: Session) -> None:
+def test_remembered_configurations_follow_every_change(client: TestClient, session: Session) -> None:
     first, *_, last = stack(session, OLD, 400.0)
     numbers = []
-    for change in ("none", "quarantine", "delete", "add"):
+    for change in ("none", "quarantine", "delete", "add", "read again"):
         if change == "quarantine":
             session.get_one(RunRow, last).quarantine = "bad node"
         elif change == "delete":
             session.delete(session.get_one(RunRow, first))
         elif change == "add":
-            stack(session, OLD, 400.0, seq_len=2048)
+            added = stack(session, OLD, 400.0, seq_len=2048)
+        elif change == "read again":
+            row = session.get_one(RunRow, added[-1], options=[WITH_RESULT])
+            row.result.contract = row.result.contract | {"container": row.result.contract["container"] | {"value": NEW}}
+            row.processed_at = LATER
         session.commit()
-        numbers.append(report(client)["values"][0]["runs"])
-    assert numbers == [8, 7, 6, 14]
+        values = report(client)["values"]
+        numbers.append(values[0]["runs"])
+    assert numbers[:-1] == [8, 7, 6, 14]
+    assert {value["value"] for value in values} == {OLD, NEW}
 
 
 def test_runs_that_cannot_be_a_baseline_are_on_no_side(client: TestClient, session: Session) -> None:
