@@ -195,6 +195,8 @@ def make_parser() -> argparse.ArgumentParser:
         help="with --http: host name and port by which a proxy reaches the server; repeatable",
     )  # fmt: skip
     mcp.add_argument("--allow-writes", action="store_true", help="also offer the tool that plans experiments")
+    client.describe_commands(commands)
+    client.describe_commands(actions)
     return parser
 
 

@@ -36,5 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="threewalls", description="The client of a Threewalls service.")
     parser.add_argument("--version", action="version", version=f"threewalls {client_version()}")
-    options.add_commands(parser.add_subparsers(dest="command", required=True, metavar="COMMAND"))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    options.add_commands(commands)
+    options.describe_commands(commands)
     return parser

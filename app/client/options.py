@@ -58,6 +58,13 @@ COMMANDS = ("upload", "sync", "import", "report", "rerun", "bisect", "runs", "co
 IMPORT_SOURCES = ("wandb", "mlflow", "tensorboard", "csv")
 
 
+def describe_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Begin the help of each command with its line in the list of commands."""
+    for listed in commands._choices_actions:
+        line = listed.help or ""
+        commands.choices[listed.dest].description = f"{line[:1].upper()}{line[1:]}."
+
+
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     _add_upload(commands)
     _add_import(commands)
@@ -219,6 +226,7 @@ def _add_tokens(token: argparse.ArgumentParser) -> None:
     create.add_argument("--expires", default="", metavar="90d|DATE|never", help="expiry (default: one year)")
     revoke = commands.add_parser("revoke", help="revoke a token immediately")
     revoke.add_argument("which", metavar="TOKEN", help="number (first column of list) or name")
+    describe_commands(commands)
     for command in commands.choices.values():
         command.add_argument(
             "--user", default=argparse.SUPPRESS,

@@ -399,6 +399,23 @@ def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:
         assert ended.value.code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["report"], "Print the verdict of a run; it sets the exit code."),
+        (["token", "revoke"], "Revoke a token immediately."),
+        (["admin", "create"], "Create an administrator; from then on all users log in."),
+    ],
+)
+def test_the_help_of_a_command_says_what_it_does(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        make_parser().parse_args([*words, "--help"])
+    assert ended.value.code == 0
+    assert line in capsys.readouterr().out
+
+
 def test_names_that_are_not_text_and_pipes_are_uploaded(server: Running, tmp_path: Path) -> None:
     text = training_log(step_time_ms=417)
     (tmp_path / "caf\udce9.log").write_bytes(text)
