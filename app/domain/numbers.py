@@ -191,6 +191,11 @@ def contract_value(value: Value) -> str:
     return str(value) if value != "" else "empty"
 
 
+def on_off(text: str) -> str:
+    """Return a fact's text as contract values are shown: `true` is on, `false` is off."""
+    return {"true": "on", "false": "off"}.get(text, text)
+
+
 def _decimals(name: str, value: float) -> int:
     if not abs(value) < _ABSURD:  # also for NaN
         return 0

@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import gain_change, time_saved
+from app.domain.numbers import gain_change, on_off, time_saved
 from app.domain.ranking.runs import family_of
 from app.domain.references.nearest import compare
 from app.domain.references.point import ReferencePoint
@@ -335,7 +335,9 @@ def _measured_statement(rival: _Rival) -> Statement:
 
 def _changes_text(differences: Sequence[Difference], most: int = 6) -> str:
     """Return the changes from this run to the other: `pp 2 to 1, ep 4 to 8`."""
-    texts = [f"{item.field} {value_text(item.b)[:60]} to {value_text(item.a)[:60]}" for item in differences]
+    texts = [
+        f"{item.field} {on_off(value_text(item.b))[:60]} to {on_off(value_text(item.a))[:60]}" for item in differences
+    ]
     return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
 
 

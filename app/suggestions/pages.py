@@ -11,11 +11,10 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import axis_limit_pct, contract_value, gain_change, plural
-from app.domain.rules.change import change_of, is_set
+from app.domain.numbers import axis_limit_pct, gain_change, plural
+from app.domain.rules.change import change_of
 from app.domain.rules.engine import CheckedRequirement, Suggestion
 from app.domain.rules.rule import Phase, Recipe
-from app.domain.text import some_of
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
@@ -24,11 +23,13 @@ from app.storage.experiments import ExperimentItem
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
+    CopiedFlags,
     FactRow,
     GainView,
     MissingView,
     RestsOn,
     Revert,
+    copied_flags,
     experiment_text,
     fact_row,
     gain_view,
@@ -37,6 +38,7 @@ from app.suggestions.views import (
     rests_on,
     revert_view,
     sentence,
+    setting_text,
 )
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, Rules
@@ -73,7 +75,8 @@ class SuggestionRow:
     """One suggestion in the list.
 
     `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B that no experiment on this stack
-    measures. `experiment`: the one that does. `revert`: how to undo a regression without an A/B.
+    measures. `experiment`: the one that does. `flags`: those of the change. `revert`: how to undo a regression without
+    an A/B.
     """
 
     rule: str
@@ -96,13 +99,12 @@ class SuggestionRow:
     may_plan: bool
     experiment: ExperimentItem | None
     change: str
+    flags: CopiedFlags | None
     revert: Revert | None
 
 
 MOST_TITLE_WORDS = 11
 """Words of a title that leave room for the expected gain in a lead of 16 words."""
-MOST_SHOWN_CHANGES = 4
-"""As many as the layout of a pipeline takes: PP, VPP, overlap of its sends, EP."""
 
 
 class NextPage:
@@ -127,7 +129,8 @@ class NextPage:
         if self._advice.leading:
             first = self._advice.leading[0]
             if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
-                change = self._row(first).change if experiment.state == "accepted" else ""
+                facts = self._advice.evaluation_of(first.rule.id).facts
+                change = setting_text(first, facts) if experiment.state == "accepted" else ""
                 title = f"{sentence(first.title)} " if len(first.title.split()) <= MOST_TITLE_WORDS - 2 else ""
                 title = f"Set {change}. " if change else title
                 return f"{title}{experiment_text(experiment)}."
@@ -260,16 +263,10 @@ class NextPage:
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
             experiment=advice.experiments.get(rule.id),
-            change=_change_text(suggestion, facts),
+            change=setting_text(suggestion, facts),
+            flags=copied_flags(change),
             revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),
         )
-
-
-def _change_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
-    """Format what changes: `pp 2, vpp 2, ep 8`; of many fields the first ones."""
-    changes = {name: value for name, value in suggestion.set.items() if not is_set(name, value, facts)}
-    texts = [f"{name} {contract_value(value)}" for name, value in {**changes, **suggestion.env}.items()]
-    return some_of(texts, MOST_SHOWN_CHANGES)
 
 
 def _needs(needs: Iterable[CheckedRequirement]) -> str:

@@ -20,10 +20,12 @@ from app.pipeline.suggest import PairSuggestions, RunSuggestions, place_text
 from app.storage.experiments import ExperimentItem
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.views import (
+    CopiedFlags,
     FactRow,
     GainView,
     RestsOn,
     Revert,
+    copied_flags,
     experiment_text,
     fact_row,
     gain_view,
@@ -32,10 +34,13 @@ from app.suggestions.views import (
     numbered,
     rests_on,
     revert_view,
+    sentences_within,
+    setting_text,
     supply_address,
 )
 from app.web.templating import coded
 
+MOST_LEAD_WORDS = 16
 _DIFF_LINES = 200
 _AGAINST = {
     "command": "Compared with the run's own command from its metadata.",
@@ -121,6 +126,19 @@ class StepPage:
         if self.suggestion is not None and self.suggestion.assumed:
             return coded(self.suggestion.why)
         return linked(self.rule.why, self._evaluation.facts, partial(href_of, self._advice, self._evaluation))
+
+    @property
+    def lead(self) -> tuple[Markup, Markup]:
+        """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long."""
+        first, rest = sentences_within(self.why, MOST_LEAD_WORDS)
+        if first or self.suggestion is None:
+            return first or rest, Markup() if not first else rest
+        setting = setting_text(self.suggestion, self._evaluation.facts)
+        return (Markup("Set {}.").format(setting), rest) if setting else (rest, Markup())
+
+    @property
+    def flags(self) -> CopiedFlags | None:
+        return None if self.change is None else copied_flags(self.change)
 
     @property
     def change_text(self) -> str:

@@ -4,19 +4,21 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
 from app.domain.experiments.values import Sizing
-from app.domain.numbers import change_text, gain_change, gpu_hours, plural
-from app.domain.rules.change import ChangeDiff
+from app.domain.numbers import change_text, contract_value, gain_change, gpu_hours, plural
+from app.domain.rules.change import ChangeDiff, is_set
 from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
+from app.domain.text import some_of
 from app.pipeline.suggest import RunSuggestions
 from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
@@ -148,6 +150,17 @@ def _contract_address(advice: RunSuggestions, fact: Fact) -> str:
 
 # --- Suggestions as text.
 
+MOST_SHOWN_CHANGES = 4
+"""As many as the layout of a pipeline takes: PP, VPP, overlap of its sends, EP."""
+
+
+def setting_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
+    """Format what changes: `pp 2, vpp 2, ep 8`; of many fields the first ones."""
+    changes = {name: value for name, value in suggestion.set.items() if not is_set(name, value, facts)}
+    texts = [f"{name} {contract_value(value)}" for name, value in {**changes, **suggestion.env}.items()]
+    return some_of(texts, MOST_SHOWN_CHANGES)
+
+
 _MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
 _NUMBER = re.compile(r"(?<![\w.-])\d")
 _FIGURE = re.compile("(?<![#\\w.])\\d[\\d.,]*(?:[\u202f ]?%)?")
@@ -172,6 +185,17 @@ def linked(text: str, values: Mapping[str, object], href_of: Callable[[str], str
         return _FIGURE.sub(whole, value, count=1) if " " in value else whole.replace("\\g<0>", value)
 
     return Markup(_MARKED.sub(link, str(coded(filled(text, values, marked)))))  # noqa: S704  # coded escapes
+
+
+_NEXT_SENTENCE = re.compile(r"(?<=[.?]) (?=[A-Z]|<a )")
+
+
+def sentences_within(text: Markup, most_words: int) -> tuple[Markup, Markup]:
+    """Return the first sentences that have at most so many words in all, and the others."""
+    sentences = _NEXT_SENTENCE.split(str(text))
+    counts = accumulate(len(Markup(item).striptags().split()) for item in sentences)  # noqa: S704  parts of markup
+    first = sum(count <= most_words for count in counts)
+    return Markup(" ".join(sentences[:first])), Markup(" ".join(sentences[first:]))  # noqa: S704
 
 
 def sentence(title: str) -> str:
@@ -199,36 +223,69 @@ class GainView:
 class Revert:
     """The way back to the setting before a regression, without an A/B.
 
-    `paste`: flags to copy; `text`: what to do and its cost; `plan`: label of the A/B, with its cost.
+    `text`: what to do and its cost; `plan`: label of the A/B, with its cost.
     """
 
-    paste: str
     text: str
     plan: str
 
 
-def revert_view(suggestion: Suggestion, change: ChangeDiff, sizing: Sizing | None, *, purpose: str) -> Revert | None:
-    """Return how to undo the likely cause of a regression; None for other suggestions, or without flags."""
-    if suggestion.place.tier != "regression" or sizing is None:
-        return None
-    written = [framework for framework in (change.megatron_lm, change.bridge) if framework.paste]
+@dataclass(frozen=True, slots=True)
+class CopiedFlags:
+    """The flags of a change for the trainer of the run. `copied`: what to set, else what to remove."""
+
+    paste: str
+    remove: tuple[str, ...]
+
+    @property
+    def copied(self) -> str:
+        return self.paste or " ".join(self.remove)
+
+    @property
+    def label(self) -> str:
+        return f"Copy {plural(1 if self.copied.count('--') < 2 else 2, 'flag', number=False)}"
+
+    @property
+    def sentence(self) -> str:
+        """Return what to do: `Set `--a`` or `Remove `--b``, or both."""
+        parts = [f"set `{self.paste}`"] if self.paste else []
+        parts += [f"remove {', '.join(f'`{flag}`' for flag in self.remove)}"] if self.remove else []
+        text = " and ".join(parts)
+        return text[0].upper() + text[1:]
+
+
+def copied_flags(change: ChangeDiff) -> CopiedFlags | None:
+    """Return the flags of a change; None if it has none that can be copied, or one with a placeholder."""
+    written = [item for item in (change.megatron_lm, change.bridge) if (item.paste or item.remove) and not item.fill]
     if not written:
         return None
-    paste = min(written, key=lambda framework: framework.against not in ("command", "arguments")).paste
+    best = min(written, key=lambda item: item.against not in ("command", "arguments"))
+    return CopiedFlags(best.paste, best.remove)
+
+
+def revert_view(suggestion: Suggestion, change: ChangeDiff, sizing: Sizing | None, *, purpose: str) -> Revert | None:
+    """Return how to undo the likely cause of a regression; None for other suggestions, or without flags."""
+    flags = copied_flags(change)
+    if suggestion.place.tier != "regression" or sizing is None or flags is None:
+        return None
     each, total = "", ""
     if sizing.gpu_hours is not None:
         each = f", about {gpu_hours(sizing.gpu_hours / (2 * sizing.runs_each))} GPU-hours"
         total = f", {gpu_hours(sizing.gpu_hours)} GPU-hours"
     run = "next CI run" if purpose == "ci" else "next run"
     return Revert(
-        paste,
-        f"Set `{paste}` in the {run}; its verdict confirms it: 1 run{each}.",
+        f"{flags.sentence} in the {run}; its verdict confirms it: 1 run{each}.",
         f"Plan A/B ({2 * sizing.runs_each} runs{total})",
     )
 
 
 def gain_view(suggestion: Suggestion) -> GainView | None:
-    """Return the gain by own or published results, else by the planner; None without a figure."""
+    """Return the gain by own or published results, else by the planner; None without a figure, and for a blocker.
+
+    A launch that cannot run has no speed to compare with.
+    """
+    if suggestion.kind == "blocker":
+        return None
     expected, forecast = suggestion.place.expected, suggestion.forecast
     if expected is not None:
         own = expected.statement.own

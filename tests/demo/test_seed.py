@@ -189,6 +189,7 @@ def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -
     places = {
         "slow": slow,
         "good": ids["nightly 2026-09-30"],
+        "oom": ids["micro-batch of 2"],
         "failed": next(run["id"] for run in demo_runs(address) if run["status"] == "failed"),
         "stack": get(address, f"runs/{slow}")["stack_key"],
         "profiled": profiled,

@@ -20,7 +20,7 @@ from app.storage.tables import RunRow
 from tests.builders import FIRST_PLACE, make_run
 from tests.domain.rules.test_launch_check import SCRIPT
 from tests.runs.uploading import assert_problem, upload
-from tests.suggestions.advised import PROFILED, make_advised
+from tests.suggestions.advised import LAUNCH, PROFILED, make_advised
 from tests.suggestions.test_decision_examples import OUT_OF_MEMORY
 from tests.training_logs import training_log
 from workers.tasks import process_run
@@ -491,6 +491,37 @@ def test_a_regression_is_undone_in_the_next_run_and_an_ab_comes_second(client: T
     assert evidence.index("Measured here") < evidence.index("if the whole difference disappears")
     assert "Published" not in evidence
     assert page.count("confidence") == 1, "that of the expected gain"
+
+
+def test_a_flag_that_made_a_run_slower_is_removed_in_the_next_run(client: TestClient, engine: Engine) -> None:
+    flag = "--overlap-moe-expert-parallel-comm"
+    with transaction(engine) as session:
+        make_advised(session, ms=25_000.0)
+        run = make_advised(
+            session,
+            fields={"ep_overlap": True},
+            purpose="ci",
+            metadata_stated=PROFILED | {"launch_args": f"{LAUNCH} {flag}"},
+        )
+    for address in (f"/runs/{run}/next", f"/runs/{run}/next/val-regression-cause"):
+        page = client.get(address).text
+        assert f"Remove <code>{flag}</code> in the next CI run" in page
+        assert re.search(rf"Copy flag</button>\s*<code hidden>{flag}</code>", page)
+        assert page.index("Copy flag</button>") < page.index("Plan A/B (")
+
+
+def test_settings_of_a_step_are_on_or_off_and_its_lead_is_short(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
+        run = make_advised(session, purpose="ci", metadata_stated=PROFILED)
+    for rule in ("val-regression-cause", "profile-required"):
+        page = client.get(f"/runs/{run}/next/{rule}").text
+        (lead,) = re.findall(r'<p class="answer">(.*?)</p>', page, re.DOTALL)
+        words = re.findall(r"\w\S*", re.sub(r"<[^>]*>", "", lead))
+        assert 0 < len(words) <= 16
+    fields = client.get(f"/runs/{run}/next/val-regression-cause").text
+    fields = fields[fields.index('id="fields"') : fields.index('id="effect"')]
+    assert re.search(r">off</a>.*>on</td>", fields, re.DOTALL)
 
 
 def test_a_run_without_a_regression_has_no_such_step(client: TestClient, engine: Engine) -> None:

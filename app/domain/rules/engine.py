@@ -634,14 +634,14 @@ class _SuggestionInput:
 
 
 def _by_evidence(evidence: RuleEvidence, values: Mapping[str, object]) -> str:
-    """Return the reason of a suggestion that is offered without a profile."""
+    """Return the reason of a suggestion that is offered without a profile, in one sentence."""
     expected = expected_gain(evidence, values)
     if expected is None:
         return ""
     statement = expected.statement
     where = f" ({statement.setting})" if statement.setting and statement.own is None else ""
-    source = "This project measured" if statement.own is not None else "A matched A/B found"
-    return f"The wall of this run was not measured. {source} {statement.text}{where}."
+    source = "this project measured" if statement.own is not None else "a matched A/B found"
+    return f"Offered without a profile: {source} {statement.text}{where}."
 
 
 def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:

@@ -5,7 +5,7 @@ form, which are read after the built-in ones and may add their own sources.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -143,9 +143,7 @@ def _line_of(text: str, key: str) -> int:
 
 
 def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
-    entry = _mapping(row, "a rule")
-    if unknown := sorted(set(entry) - KEYS):
-        raise RuleError(f"has unknown keys: {', '.join(unknown)}")
+    entry = _mapping(row, "a rule", KEYS)
     return Rule(
         id=_text(entry, "id"),
         phase=_one_of(entry, "phase", PHASES),
@@ -179,9 +177,12 @@ def _overrides(row: Mapping[str, object], origin: Origin) -> str:
     return _text(row, "overrides")
 
 
-def _mapping(raw: object, what: str) -> Mapping[str, object]:
+def _mapping(raw: object, what: str, keys: Collection[str] = ()) -> Mapping[str, object]:
+    """Return a mapping. `keys`: the keys that may occur; all, if empty."""
     if not isinstance(raw, Mapping):
         raise RuleError(f"{what} must be a mapping")
+    if keys and (unknown := sorted(str(key) for key in raw if key not in keys)):
+        raise RuleError(f"{what} has unknown keys: {', '.join(unknown)}")
     return {str(key): value for key, value in raw.items()}
 
 
@@ -225,9 +226,7 @@ def _settings(raw: object, what: str) -> dict[str, Setting | Expression]:
 
 
 def _change(raw: object) -> Change:
-    row = _mapping(raw, "change")
-    if unknown := sorted(set(row) - {"text", "set", "megatron_lm", "bridge", "env", "recipes"}):
-        raise RuleError(f"change has unknown keys: {', '.join(unknown)}")
+    row = _mapping(raw, "change", ("text", "set", "megatron_lm", "bridge", "env", "recipes"))
     return Change(
         text=_text(row, "text"),
         set=_settings(row.get("set"), "change.set"),
@@ -250,7 +249,7 @@ def _recipe(raw: object) -> Recipe:
 def _requirements(row: Mapping[str, object], name: str) -> tuple[Requirement, ...]:
     requirements = []
     for raw in cast(Iterable[object], row.get(name) or []):
-        entry = _mapping(raw, name)
+        entry = _mapping(raw, name, ("text", "when"))
         when = compile_expression(_text(entry, "when")) if "when" in entry else None
         requirements.append(Requirement(_text(entry, "text"), when))
     return tuple(requirements)
@@ -259,13 +258,13 @@ def _requirements(row: Mapping[str, object], name: str) -> tuple[Requirement, ..
 def _effect(raw: object) -> Effect:
     if raw is None:
         return Effect()
-    row = _mapping(raw, "effect")
+    row = _mapping(raw, "effect", ("text", "evidence"))
     evidence = tuple(_evidence(item) for item in cast(Iterable[object], row.get("evidence") or []))
     return Effect(_text(row, "text"), evidence)
 
 
 def _evidence(raw: object) -> PublishedResult:
-    row = _mapping(raw, "effect.evidence")
+    row = _mapping(raw, "effect.evidence", ("text", "setting", "level", "source", "date", "at", "gain"))
     return PublishedResult(
         text=_text(row, "text"),
         setting=_text(row, "setting"),

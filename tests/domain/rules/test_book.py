@@ -41,7 +41,7 @@ def test_a_rule_is_read_with_its_condition_and_change() -> None:
         (("kind: blocker", "kind: idea"), "kind must be one of blocker"),
         (("  verify: The launch passes validation.\n", ""), "lacks verify"),
         (("when: vpp != null", "when: vpp != "), "is not a valid expression"),
-        (("verify:", "proof: x\n  verify:"), "has unknown keys: proof"),
+        (("verify:", "proof: x\n  verify:"), "a rule has unknown keys: proof"),
         (("text: Raise PP or drop VPP., set", "texts: x, set"), "change has unknown keys: texts"),
     ],
 )
