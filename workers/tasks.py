@@ -153,7 +153,7 @@ def _describe_configurations() -> None:
 def _delete_by_age(period: int) -> None:  # noqa: ARG001  # ages are in days
     deletion.finish_deletions(_engine())
     deletion.apply_retention(_engine())
-    usage.forget_old(_engine(), get_settings())
+    usage.delete_expired(_engine(), get_settings())
     usage.count_usage(_engine())
 
 

@@ -50,7 +50,7 @@ class Credential:
     principal: Principal
     ends_at: datetime | None
     used_at: datetime | None
-    session: users.KnownSession | None = None
+    session: users.ActiveSession | None = None
 
     @property
     def kind(self) -> str:
@@ -108,7 +108,7 @@ class Directory:
         try:
             with seeing(EVERY_PROJECT), transaction(self._engine) as session:
                 if credential.session:
-                    users.note_seen(session, credential.session, idle, longest)
+                    users.extend_session(session, credential.session, idle, longest)
                 elif isinstance(credential.principal, TokenHolder):
                     tokens.note_used(session, credential.principal.token_id)
         except SQLAlchemyError as error:

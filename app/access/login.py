@@ -73,7 +73,7 @@ def log_in(engine: Engine, settings: Settings, shown: LogInCredentials, came_fro
 
 def begin(session: Session, row: UserRow, idle: timedelta, came_from: From, *, new_hash: str | None = None) -> str:
     """Start a session for an authenticated user; return its secret. `new_hash`: replaces an outdated one."""
-    users.forget_expired(session)
+    users.delete_expired_sessions(session)
     row.last_login_at = utc_now()
     row.password_hash = new_hash or row.password_hash
     session.add(row)

@@ -172,7 +172,7 @@ def change_user(
     """
     with transaction(engine) as session:
         row = users.get_user(session, user_id)
-        users.set_standing(session, row, administrator=administrator, disabled=disabled, by=by)
+        users.set_rights(session, row, administrator=administrator, disabled=disabled, by=by)
         if revoke:
             tokens.revoke_tokens_of(session, row.name, by=by)
         changed = users.to_user(row)

@@ -33,8 +33,8 @@ from app.storage import readings
 from app.storage.experiments import verdict_of_sides
 from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
-from app.storage.search import mentioned
-from app.storage.stacks import FamilyPrior, Relative, facts_of
+from app.storage.search import search_conditions
+from app.storage.stacks import FamilyKey, FamilyPrior, facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
@@ -101,7 +101,9 @@ def series_of(session: Session, run_ids: Sequence[int]) -> dict[str, str]:
 def offered_runs(session: Session, q: str, *, near: int | None, without: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return runs that every word of `q` names: those of the stack of run `near` first, then the newest."""
     runs = select_any(RunRow.id).where(
-        col(RunRow.status).in_(("ready", "failed")), col(RunRow.id).not_in(without), *mentioned(session, q).conditions
+        col(RunRow.status).in_(("ready", "failed")),
+        col(RunRow.id).not_in(without),
+        *search_conditions(session, q).conditions,
     )
     newest = runs.order_by(col(RunRow.id).desc()).limit(MOST_OFFERED)
     stack = select_any(RunRow.stack_key).where(col(RunRow.id) == near).scalar_subquery()
@@ -372,11 +374,11 @@ def _prior(session: Session, selection: SideSelection, run: ComparedRun) -> Prio
     detail, record = run.detail, run.record
     gpu = record.contract.get("gpu")
     place = detail.ordered_at or detail.created_at
-    relative = Relative(
+    family = FamilyKey(
         detail.project_id,
         None if gpu is None else str(gpu.value),
         record.semantic_class,
         record.definition_version,
         record.config_key,
     )
-    return FamilyPrior(session, relative, place, place).prior(place)
+    return FamilyPrior(session, family, place, place).prior(place)

@@ -14,7 +14,7 @@ from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, ExperimentItem, find_experiments, knobs_of
 from app.storage.json_text import from_json
 from app.storage.runs import RunListItem, latest_runs
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, not_looked_up, select_any
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunRow, StackRow, not_indexed, select_any
 from app.web.lists import CellKind, ListQuery, OneOf, Passes
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
@@ -84,7 +84,7 @@ def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
         select(col(RunRow.id))
         .where(
             # Makes SQLite look up the runs of the stack instead of reading all of the project.
-            not_looked_up(col(RunRow.project_id)) == col(StackRow.project_id),
+            not_indexed(col(RunRow.project_id)) == col(StackRow.project_id),
             col(RunRow.stack_key) == col(StackRow.stack_key),
             col(RunRow.status) == "ready",
         )

@@ -21,7 +21,7 @@ from app.history.queries import VERDICTS
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
-from app.storage.search import mentioned
+from app.storage.search import search_conditions
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -470,5 +470,5 @@ def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]
 
 def _mentions(session: Session, word: str) -> ColumnElement[bool]:
     """Return the condition for stacks with a run that a word names."""
-    runs = select_any(RunRow.stack_key).where(READ, *mentioned(session, word).conditions)
+    runs = select_any(RunRow.stack_key).where(READ, *search_conditions(session, word).conditions)
     return col(StackRow.stack_key).in_(runs)

@@ -40,7 +40,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     StackRow,
-    not_looked_up,
+    not_indexed,
     select_any,
 )
 from app.storage.verdicts import SHOWN_STATE, current_verdicts
@@ -392,7 +392,7 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
-_IS_READY = not_looked_up(col(RunRow.status)) == "ready"
+_IS_READY = not_indexed(col(RunRow.status)) == "ready"
 """Makes SQLite look up the stacks instead of reading all runs with the status."""
 
 _NEWEST_OF_STACK = (

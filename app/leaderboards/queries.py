@@ -9,7 +9,7 @@ from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.ranking.runs import LEVELS
 from app.errors import NotFound
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
-from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, StandingsFilters, is_key, no_key
+from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, StandingsFilters, invalid_key, is_key
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 
 RANKINGS = {
@@ -25,7 +25,7 @@ _MOST_NAMED = 20
 
 
 def _key_problem(text: str) -> str:
-    return "" if is_key(text) else no_key(text)
+    return "" if is_key(text) else invalid_key(text)
 
 
 class BoardQuery(ListQuery):

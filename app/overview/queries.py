@@ -33,11 +33,11 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
-    not_looked_up,
+    not_indexed,
     select_any,
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
-from app.storage.verdicts import SUMS_OF_COSTS, seen_once
+from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
 
@@ -139,7 +139,7 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
         # Makes SQLite look up the members instead of reading all runs of the branch.
-        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, not_looked_up(col(RunRow.branch)) == branch)
+        .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, not_indexed(col(RunRow.branch)) == branch)
     )
     return [exists(member)]
 
@@ -160,7 +160,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     for member in members_of_rows:
         members.setdefault(member.regression_id, []).append(member)
     ids = [row.id for row, _ in rows]
-    moved, once = audit.continuations(session, ids), seen_once(session, ids)
+    moved, once = audit.continuations(session, ids), members_with_one_slow_run(session, ids)
     began = {
         number: [member for member in own if (number, member.id) not in moved] or own for number, own in members.items()
     }
@@ -327,7 +327,7 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *of_project, *of_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
     # With a status or an outcome, SQLite shall look up that instead of reading all of the project.
-    in_project = [not_looked_up(col(RunRow.project_id)) == project_id] if query.project else []
+    in_project = [not_indexed(col(RunRow.project_id)) == project_id] if query.project else []
     on_branch = [*in_project, *of_branch]
     runs, ended_badly, without_figure = _recent(session, *recent)
     return Overview(

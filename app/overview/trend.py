@@ -30,7 +30,7 @@ from app.storage.tables import (
     RunRow,
     StackRow,
     UpgradeChangeRow,
-    not_looked_up,
+    not_indexed,
     select_any,
 )
 from app.web import charts
@@ -64,7 +64,7 @@ _TRACKED: Select[Any] = (
     )
     .where(
         # Makes SQLite look up the runs of the stack instead of reading all of the project.
-        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+        not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.purpose).in_(("ci", "release")),
         # A run that opened a regression is drawn even if its own step time varies.
@@ -249,7 +249,7 @@ def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Se
         if part is not None:
             parts[stack.stack_key] = part
             continue
-        chosen = _TRACKED.where(not_looked_up(col(RunRow.branch)) == branch) if branch else _TRACKED
+        chosen = _TRACKED.where(not_indexed(col(RunRow.branch)) == branch) if branch else _TRACKED
         values = {"project_id": stack.project_id, "stack_key": stack.stack_key, "slow": slow}
         unread[stack.stack_key] = stack.revision, session.execute(chosen, values).all()[::-1]
     contracts = stored_contracts(session, [runs[-1].id for _, runs in unread.values() if runs])
@@ -342,7 +342,7 @@ def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, floa
     Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
     """
     like = (
-        not_looked_up(col(RunRow.project_id)) == last.project_id,
+        not_indexed(col(RunRow.project_id)) == last.project_id,
         col(RunRow.job) == last.job,
         col(RunRow.dispatcher) == last.dispatcher,
     )

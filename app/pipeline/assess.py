@@ -52,7 +52,7 @@ from app.storage.stacks import (
     COMPARED,
     RUNS_BY_NUMBER,
     FamilyPrior,
-    PassReading,
+    RunReader,
     StackRun,
     facts_of,
     read_runs,
@@ -370,7 +370,7 @@ _COMPARED: Select[Any] = (
 
 def newest_of_each(
     session: Session,
-    reading: PassReading,
+    reading: RunReader,
     project_id: int,
     candidate: Candidate,
     rules: BaselineRules,
@@ -418,7 +418,7 @@ def waiting_for_contrast(
     if run is None:
         return {}
     chosen = dict(list(firsts.items())[:MOST_CONFIGURATIONS])
-    record, *others = PassReading(session).records([str(run), *(name for name, _ in chosen.values())])
+    record, *others = RunReader(session).records([str(run), *(name for name, _ in chosen.values())])
     return {
         stack: position
         for (stack, (_, position)), other in zip(chosen.items(), others, strict=True)
@@ -521,7 +521,7 @@ class Assessor:
 
     def __init__(self, session: Session, stack: StackToJudge) -> None:
         self._session, self._stack = session, stack
-        self._reading = PassReading(session)
+        self._reading = RunReader(session)
         self._families: dict[tuple[str, str], FamilyPrior] = {}
         self._elsewhere: dict[str, Mapping[str, Metric | None]] = {}
         self._predecessors: dict[tuple[int, str], Predecessor | None] = {}
@@ -608,10 +608,10 @@ class Assessor:
             for run in (*before, *candidate.runs)
             if run.config_key == newest.config_key
             and run.facts.is_of_job(newest.facts)
-            and run.makes_levels
+            and run.counts_in_segments
             and branch in (None, run.branch)
         ]
-        counts = newest.makes_levels and branch in (None, newest.branch)
+        counts = newest.counts_in_segments and branch in (None, newest.branch)
         if not (counts and 2 <= len(launches_of_commits([run.facts for run in own])) <= YOUNG):
             return None
         first = own[0]
@@ -781,7 +781,7 @@ class Assessor:
         positions: dict[str, datetime] = {}
         for run in self._stack.runs:
             own = run.config_key == candidate.config_key and run.facts.is_of_job(candidate.newest.facts)
-            if own and run.makes_levels and history_position(run) >= candidate.position:
+            if own and run.counts_in_segments and history_position(run) >= candidate.position:
                 positions.setdefault(run.commit or run.facts.run, run.ordered_at)
         return list(positions.values())[YOUNG - 1] if len(positions) >= YOUNG else None
 

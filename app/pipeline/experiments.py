@@ -18,8 +18,8 @@ from app.storage import json_text, runs
 from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware, metrics_of
-from app.storage.stacks import PassReading, full_records
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_looked_up, select_any, utc_now
+from app.storage.stacks import RunReader, full_records
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_indexed, select_any, utc_now
 
 _AT_ONCE = 500
 _SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)
@@ -93,9 +93,7 @@ def _outcome(
     counted = [member for member in members if member.name in {*first.baseline, *first.candidate}]
     if first.verdict is None:
         return first
-    with_losses = {
-        member.run: member for member in PassReading(session).with_losses([member.run for member in counted])
-    }
+    with_losses = {member.run: member for member in RunReader(session).with_losses([member.run for member in counted])}
     return outcome([_with_loss(member, with_losses.get(member.name)) for member in members], enrolment, rules)
 
 
@@ -128,7 +126,7 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
         select_any(ExperimentRunRow.experiment_id)
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
         .where(
-            not_looked_up(col(RunRow.project_id)) == project_id, col(RunRow.stack_key) == stack_key
+            not_indexed(col(RunRow.project_id)) == project_id, col(RunRow.stack_key) == stack_key
         )  # by the stack's index
     )
     for experiment_id in session.execute(has_runs.distinct()).scalars():

@@ -59,7 +59,7 @@ from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, stored_contract
-from app.storage.stacks import COMPARED, MOST_RUNS, StackRun, facts_of, prior_of_levels
+from app.storage.stacks import COMPARED, MOST_RUNS, StackRun, facts_of, family_prior
 from app.storage.standings import add_leader_changes, last_heads
 from app.storage.tables import (
     AvailabilityRow,
@@ -69,7 +69,7 @@ from app.storage.tables import (
     StackWorkRow,
     StandingBoardRow,
     StandingRow,
-    not_looked_up,
+    not_indexed,
     select_any,
     table_of,
     utc_now,
@@ -93,7 +93,7 @@ _ALL: Select[Any] = (
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
         # Makes SQLite look up the runs of the stack instead of reading all of the project in order.
-        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+        not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(PROCESSED_STATUSES),
         col(RunRow.reception) != "receiving",
@@ -377,7 +377,7 @@ def _fresh(session: Session, project_id: int, gpu: str, semantic_class: str) -> 
         usable = (row.window_length or 0) >= FEWEST_ITERATIONS and row.log_step_time is not None
         if usable and row.outcome not in UNFIT and not row.not_finite:
             groups.setdefault(row.config_key, []).append(row.log_step_time)
-    return prior_of_levels(groups.values())
+    return family_prior(groups.values())
 
 
 Key = tuple[int, str]

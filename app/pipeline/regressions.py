@@ -44,7 +44,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, seen_once, stored_documents
+from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, members_with_one_slow_run, stored_documents
 
 # --- The regressions of a stack as rows, each change with its audit record.
 
@@ -258,7 +258,7 @@ class RegressionMembers:
                 member.row.gpu_hours_per_day = costs.of_member(member.regression, member.row).gpu_hours_per_day
                 regressions[number] = member.regression
         members = self._of_regressions(list(regressions))
-        seen_in_one_run = seen_once(self._session, regressions)
+        seen_in_one_run = members_with_one_slow_run(self._session, regressions)
         for number, regression in regressions.items():
             rows = members[number]
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
@@ -518,7 +518,7 @@ class StackHistory:
         """Return the first candidates of the job and configuration of a candidate, which are judged together."""
         own = candidate.newest
         runs = (run for run in self._runs if run.config_key == own.config_key and own.facts.is_of_job(run.facts))
-        return candidates([run for run in runs if run.makes_levels])[:YOUNG]
+        return candidates([run for run in runs if run.counts_in_segments])[:YOUNG]
 
     def _is_as_slow(self, run: StackRun, member: StackMember) -> bool:
         usual, slow = member.usual_level, member.slow_level
@@ -571,7 +571,7 @@ class StackHistory:
         branches = self.branches_of(member)
         return (
             self.is_of_history(run, member)
-            and run.makes_levels
+            and run.counts_in_segments
             and (branches is None or run.branch in branches)
             and math.isfinite(_value(run, metric))
         )
@@ -745,7 +745,7 @@ def _first_of_job(stack: StackToJudge, candidate: Candidate) -> StackRun | None:
         for run in stack.runs
         if run.config_key == own.config_key
         and run.facts.is_of_job(own.facts)
-        and run.makes_levels
+        and run.counts_in_segments
         and history_position(run) <= history_position(own)
     ]
     return runs[0] if 2 <= len(_commits(runs)) <= _YOUNG else None

@@ -46,7 +46,7 @@ from app.storage.rules import (
     window_of,
 )
 from app.storage.runs import RunDetail
-from app.storage.stacks import FamilyPrior, Relative, full_record, stack_runs
+from app.storage.stacks import FamilyKey, FamilyPrior, full_record, stack_runs
 from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, RunRow, select_any, utc_now
 from app.storage.worker_activity import timed
@@ -82,7 +82,7 @@ def job_variation(session: Session, record: RunRecord) -> JobVariation:
     """Return the variation from the newest level of the run's configuration, and from its family."""
     row = session.get_one(RunRow, int(record.run))
     now = utc_now()
-    relative = Relative(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
+    relative = FamilyKey(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
     family = FamilyPrior(session, relative, now, now).prior(now)
     runs = stack_runs(
         session, row.project_id, row.stack_key, col(RunRow.config_key) == row.config_key, with_metrics=False,

@@ -20,8 +20,8 @@ from app.domain.naming import without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
 from app.regressions.regression import RegressionMember, SlowJob
-from app.storage.stacks import PassReading, StackRun, stack_runs
-from app.storage.tables import RunRow, not_looked_up, select_any
+from app.storage.stacks import RunReader, StackRun, stack_runs
+from app.storage.tables import RunRow, not_indexed, select_any
 from app.storage.verdicts import current_verdict
 from app.web import charts
 
@@ -93,7 +93,7 @@ def job_rows(
             runs = _runs(session, project_id, job, is_upgrade=is_upgrade)
             if metric == "lm_loss":
                 # Read for this metric only; the typical losses are over the iterations that all runs share.
-                facts = PassReading(session).with_losses([run.facts for run, _ in runs])
+                facts = RunReader(session).with_losses([run.facts for run, _ in runs])
                 runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
             own = [run for run, stack in runs if stack != _BEFORE_IT]
             change = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
@@ -110,8 +110,8 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
 
     def of(config_key: str, job: str) -> ColumnElement[bool]:
         # Of the same launches only: other configurations and jobs of the stack may have another speed.
-        of_config = not_looked_up(col(RunRow.config_key)) == config_key
-        return and_(of_config, not_looked_up(col(RunRow.job)).in_((job, ""))) if job else of_config
+        of_config = not_indexed(col(RunRow.config_key)) == config_key
+        return and_(of_config, not_indexed(col(RunRow.job)).in_((job, ""))) if job else of_config
 
     position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
     earlier = position < (first.ordered_at, first.run_id)
@@ -123,7 +123,7 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
         if all(run.id != member.run_id for run in after):
             after = [*read(member.stack_key, 1, col(RunRow.id) == member.run_id), *after]
         drawn += [(run, index) for run in after]
-    if is_upgrade or sum(run.makes_levels for run in before) < FEWEST_BEFORE:
+    if is_upgrade or sum(run.counts_in_segments for run in before) < FEWEST_BEFORE:
         for stack_key, config_key, of_job in _compared_with(session, first):
             if (stack_key, config_key) != (first.stack_key, first.config_key):
                 drawn += [(run, _BEFORE_IT) for run in read(stack_key, MOST_BEFORE, of(config_key, of_job), earlier)]
@@ -166,7 +166,7 @@ def _value(run: StackRun, metric: str) -> float:
 def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: bool) -> str:
     if run.id == member.run_id:
         return "first slow run"
-    if not run.makes_levels:
+    if not run.counts_in_segments:
         return "not counted"
     if is_of_other:
         return "another stack"

@@ -28,7 +28,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
-from app.storage.verdicts import SUMS_OF_COSTS, seen_once
+from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
 from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
@@ -270,7 +270,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     values = _contract_values.of_runs(
         session, {row.RegressionMemberRow.run_id: row.processed_at for row in member_rows}
     )
-    further = _OfMembers(audit.continuations(session, ids), seen_once(session, ids))
+    further = _OfMembers(audit.continuations(session, ids), members_with_one_slow_run(session, ids))
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
     for row in member_rows:

@@ -33,7 +33,14 @@ from app.storage.runs import (
     is_updating,
     runs_by_id,
 )
-from app.storage.search import LABEL_NAMES, MOST_COMPLETIONS, completions, has_contract_value, has_label, mentioned
+from app.storage.search import (
+    LABEL_NAMES,
+    MOST_COMPLETIONS,
+    completions,
+    has_contract_value,
+    has_label,
+    search_conditions,
+)
 from app.storage.tables import (
     FILTERED_TOGETHER,
     AmendmentRow,
@@ -43,7 +50,7 @@ from app.storage.tables import (
     SeriesRow,
     StackWorkRow,
     VerdictRow,
-    not_looked_up,
+    not_indexed,
     select_any,
     utc_now,
 )
@@ -177,7 +184,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     too deep to reach without a cursor.
     """
     query, words, fields = _with_words(query)
-    filters, mentions = _conditions(query, fields), mentioned(session, words)
+    filters, mentions = _conditions(query, fields), search_conditions(session, words)
     conditions = [*filters, *mentions.conditions]
     is_many = mentions.is_frequent and not filters  # counting them again would read the runs
     most = mentions.most or MOST_COUNTED
@@ -375,7 +382,7 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
     active = query.active
 
     def looked_up(column: Any, *, unless: bool = False) -> ColumnElement[Any]:
-        return not_looked_up(column) if in_order or unless else column
+        return not_indexed(column) if in_order or unless else column
 
     equal = {
         "status": col(RunRow.status),

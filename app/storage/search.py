@@ -1,7 +1,7 @@
-"""The runs that the words of a search match, by an index of trigrams on both databases (`derived.py`).
+"""Text search over runs, by an index of trigrams on both databases (`derived.py`).
 
-PostgreSQL plans its own index by its statistics. SQLite has a table of trigrams, which is queried first: few matches
-are read by their numbers, and where the matches are many, the list is read in its order until a page is full.
+PostgreSQL decides from its statistics when to use the index. SQLite has a table of trigrams, which is queried first:
+if few runs match, they are read by number; if many match, the list is read in its order until a page is full.
 """
 
 from collections.abc import Sequence
@@ -43,17 +43,17 @@ from app.storage.tables import (
 from app.storage.visible import visible_projects
 
 FEWEST_LETTERS = 3
-"""Characters of a trigram. Shorter words are searched in the runs themselves."""
+"""Characters of a trigram. Shorter words cannot use the index."""
 _FEW = 500
-"""Numbers of runs that a statement names one by one, so that the trigrams are read once."""
+"""Up to this many matches, the next statement gets their numbers instead of reading the trigrams again."""
 _HEX = frozenset("0123456789abcdef")
 _TEXT: ColumnElement[str] = literal_column(search_text("run"))
 _INDEX = table("run_search", column("rowid"), column("text"))
 
 
 @dataclass(frozen=True, slots=True)
-class Mentions:
-    """`conditions` of RunRow that the runs meet. `is_frequent`: more runs do than lists count.
+class SearchConditions:
+    """`conditions`: on `RunRow`, which matching runs meet. `is_frequent`: too many runs match for lists to count them.
 
     `most`: how many to count if that is fewer than usual.
     """
@@ -65,7 +65,7 @@ class Mentions:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A word with what else it may match: the number of a run, the first digits of stack keys, projects."""
+    """A word of a search, and what it matches besides text: a run's number, the start of stack keys, projects."""
 
     text: str
     number: int | None
@@ -93,39 +93,39 @@ class _Word:
 
     @property
     def numbers(self) -> list[Select[Any]]:
-        """Return the selects of the run numbers that it names, on SQLite."""
+        """Return selects of the numbers of the matching runs; for SQLite."""
         selects: list[Any] = [_matching(self.text)]
         selects += [select_any(RunRow.id).where(condition) for condition in self._others()]
         return selects
 
 
 _MOST_READ = 1000
-"""Matches that are counted if counting a frequent word reads the runs."""
+"""Maximum matches that are counted if the database must read the runs to count them."""
 
 
-def mentioned(session: Session, text: str) -> Mentions:
+def search_conditions(session: Session, text: str) -> SearchConditions:
     """Return the runs that every word of `text` matches: by part of a text, by number (`1842`, `#1842`) or by stack."""
-    words = [_read(session, word) for word in text.split()]
+    words = [_parse_word(session, word) for word in text.split()]
     conditions = tuple(word.condition for word in words)
     indexed = [word for word in words if len(word.text) >= FEWEST_LETTERS]
     if not indexed:
-        return Mentions(conditions)
+        return SearchConditions(conditions)
     if session.get_bind().dialect.name != "sqlite" or not has_search_index(session.connection()):
-        return Mentions(conditions, most=_MOST_READ)
+        return SearchConditions(conditions, most=_MOST_READ)
     if plain := [word.text for word in indexed if word.is_plain]:
         numbers: Any = _matching(*plain)
     else:
         numbers = union_all(*indexed[0].numbers)
     run_ids = session.execute(numbers.limit(MOST_COUNTED + 1)).scalars().all()
     if len(run_ids) > MOST_COUNTED:
-        return Mentions(conditions, is_frequent=len(plain) == len(words) and visible_projects() is None)
+        return SearchConditions(conditions, is_frequent=len(plain) == len(words) and visible_projects() is None)
     if len(run_ids) <= _FEW:
-        return Mentions((col(RunRow.id).in_(run_ids), *conditions))
-    # The trigrams of long words are all checked, and those of other words by their conditions.
-    return Mentions((col(RunRow.id).in_(numbers), *conditions))
+        return SearchConditions((col(RunRow.id).in_(run_ids), *conditions))
+    # `numbers` may cover only some of the words; the conditions check all of them.
+    return SearchConditions((col(RunRow.id).in_(numbers), *conditions))
 
 
-def _read(session: Session, word: str) -> _Word:
+def _parse_word(session: Session, word: str) -> _Word:
     digits = word.removeprefix("#")
     # Ids fit in 63 bits; a longer number is part of a name, not an id.
     number = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
@@ -147,13 +147,13 @@ def _matching(*words: str) -> Any:
     return select(_INDEX.c.rowid).where(literal_column("run_search").op("MATCH")(literal(phrases)))
 
 
-# --- Conditions on runs by tag, job, user, commit and contract field, and the values that complete them. A contract
-# field is found through the configurations that have it, because all runs of a configuration have the fields of its
-# key: a worker writes the few rows of each new one. Fields of no key are searched in the newest runs only.
+# --- Conditions on runs by tag, job, user, commit and contract field, and the completions of their values. Fields of a
+# key are looked up by configuration, because all runs of a configuration share them; a worker stores the fields of each
+# new configuration. Other fields are searched in the newest runs only.
 
 LABEL_NAMES = ("tag", *LABELS)
 NEWEST_READ = 2000
-"""Runs in which a field that is part of no key is searched."""
+"""Number of newest runs in which a field outside the keys is searched."""
 MOST_COMPLETIONS = 20
 _CONFIGURATIONS_AT_ONCE = 200
 
@@ -181,7 +181,7 @@ def has_contract_value(field: str, value: str) -> ColumnElement[bool]:
 
 
 def describe_configurations(engine: Engine, after: int = 0) -> int:
-    """Write the values of configurations that have none yet, looking at runs after this number.
+    """Store the contract fields of new configurations among the runs with a number above `after`.
 
     Return the number to continue after.
     """
@@ -219,7 +219,7 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> list[tuple[int, dict
 
 
 def completions(session: Session, field: str, begin: str) -> list[str]:
-    """Return values of a field that begin with a text, ignoring case."""
+    """Return values of a field that begin with `begin`, ignoring case."""
     table: type[SQLModel]
     if field in LABEL_NAMES:
         table, column, own = RunLabelRow, col(RunLabelRow.value), col(RunLabelRow.field) == field

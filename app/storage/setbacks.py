@@ -33,18 +33,18 @@ from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of, slow_member
 
 REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
-"""Rules about setbacks."""
+"""Ids of the rules about setbacks."""
 _CLOSED = ("expected", "invalid")
 _EARLIER, _WITH_ARGUMENTS, _SHOWN = 30, 3, 6
-"""Maximum numbers: earlier runs whose contracts are compared, nearest ones whose arguments are read, changes in a
-sentence."""
+"""Limits: earlier runs whose contracts are compared, the most similar of them whose arguments are read, and changes
+that a sentence lists."""
 
 Facts = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Setbacks:
-    """Setbacks of a run. `taken`: what to take over from an earlier run, by rule."""
+    """Setbacks of a run. `facts`: for rule conditions. `taken`: what each rule takes over from an earlier run."""
 
     facts: Facts = field(default_factory=dict)
     taken: Mapping[str, Taken] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Setbacks:
 def setbacks_of(
     session: Session, run: RunDetail, document: VerdictDocument | None = None, *, in_regressions: bool = True
 ) -> Setbacks:
-    """Return the setbacks; empty if the run neither failed nor is slower than its baseline.
+    """Return the setbacks of a run; empty if it neither failed nor is slower than its baseline.
 
-    `document`: its verdict, if it is in memory. `in_regressions` False: the run is known to be in no regression.
+    `document`: its verdict, if already read. `in_regressions`: False if the caller knows that it belongs to none.
     """
     facts: dict[str, object] = {}
     taken: dict[str, Taken] = {}
@@ -91,7 +91,7 @@ def setbacks_of(
 
 
 def _crash(run: RunDetail) -> str:
-    """Return the kind of failure that ended the run; empty without one, or for one from outside."""
+    """Return the kind of failure that ended the run; empty if it did not fail, or if the cause was outside the job."""
     kinds = [failure.kind for failure in run.failures if failure.kind not in FROM_OUTSIDE]
     if "out_of_memory" in kinds:
         return "out_of_memory"
@@ -99,7 +99,7 @@ def _crash(run: RunDetail) -> str:
 
 
 class _Slowdown(NamedTuple):
-    """A slower step: by how much, in words, and the run whose verdict shows its cause."""
+    """A slowdown: its size as a sentence, and the run whose verdict shows the cause."""
 
     pct: float
     text: str
@@ -111,15 +111,16 @@ _LEAST_PCT = 0.01
 
 
 def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> _Slowdown | None:
-    """Return the slowdown that its verdict or a regression shows; expected and invalid regressions do not count.
+    """Return the slowdown that the verdict or a regression shows; expected and invalid regressions do not count.
 
-    A run that continues a regression is as fast as its own baseline, so the run that opened it shows size and cause.
+    A run that continues a regression is as fast as its own baseline. Size and cause then come from the run that opened
+    the regression.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     regressions = [item for item in of_run if item.metric == "step_time_ms"]
     ongoing = [item for item in regressions if item.shown_state not in _CLOSED]
     slower = document.decision == "regression" and document.verdict.step_time is not None
-    if (slower and (ongoing or not regressions)) or any(item.made_by_it for item in ongoing):
+    if (slower and (ongoing or not regressions)) or any(item.is_member for item in ongoing):
         pct = max(change_pct(document) or 0.0, _LEAST_PCT)
         return _Slowdown(pct, f"The step takes {pct:.1f} % longer than its baseline.", run.id, document)
     for regression in ongoing:
@@ -134,11 +135,11 @@ def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in
 
 
 _BELOW_AB = 4
-"""Evidence level of a verdict for going back: it names a likely cause, which only an A/B can prove."""
+"""Evidence level of a suggestion to go back. A verdict names only a likely cause; an A/B must prove it."""
 
 
 def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
-    """Return what going back gains by the verdict on the run that became slower; None without a measured change."""
+    """Return the expected gain of going back, from the verdict on the slow run; None if it measured no change."""
     change = slowdown.document.measured
     if change is None:
         return None
@@ -157,7 +158,7 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
 
 
 def _causes(session: Session, run_id: int, document: VerdictDocument) -> tuple[Difference, ...]:
-    """Return the most likely suspect, with all knobs that changed together with it."""
+    """Return the most likely suspect and all knobs that changed together with it."""
     ranked = suspects_with_evidence(session, run_id, document)
     differences = [item.suspect.difference for item in ranked if item.support != "unlikely"]
     differing = [difference for difference in differences if difference is not None]
@@ -181,13 +182,13 @@ _IN_TITLE = 40
 
 
 def _side(value: Stated | None) -> str:
-    """Return a value for a sentence: the first digits of a commit, which identify it for git."""
+    """Return a value for a sentence; a commit is shortened to digits that git accepts."""
     text = "" if value is None else contract_value(value.value)[:100]
     return (text[:_SHORT_HASH] if _HASH.fullmatch(text) else text) or "not stated"
 
 
 def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
-    """Return how to get from side b to side a, by the kind of each difference."""
+    """Return instructions for getting from side b to side a: bisect the code, run on another node, set a value."""
     sentences = []
     for difference in differences[:5]:
         before, now = _side(difference.a), _side(difference.b)
@@ -201,9 +202,9 @@ def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
 
 
 def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> str:
-    """Return `Go back to run #12: mbs 2 → 1 and 3 more`, the changes from now to before; empty without one.
+    """Return `Go back to run #12: mbs 2 → 1 and 3 more`, with values from now to before; empty without a setting.
 
-    Another commit is bisected, and another node is not a setting, so neither counts.
+    Commits and nodes are not settings.
     """
     settings = [item for item in differences if isinstance(item, _Changed) or item.axis not in ("code", "place")]
     if not settings:
@@ -218,7 +219,7 @@ def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> st
 
 
 def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
-    """Return side a of the fields that a launch can set; commit, container and node are not among them."""
+    """Return side a of the fields that a launch can set, without commit, container and node."""
     return {
         difference.field: difference.a.value
         for difference in differences
@@ -226,11 +227,11 @@ def values_of(differences: Sequence[Difference]) -> dict[str, Setting]:
     }
 
 
-# --- The last run of the same job that worked, and everything that changed since.
+# --- The last run of the same job that worked, and what has changed since then.
 
 
 class _Changed(NamedTuple):
-    """An argument of the trainer outside the contract."""
+    """A changed trainer argument that is not part of the contract."""
 
     name: str
     before: object
@@ -239,12 +240,12 @@ class _Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Worked:
-    """An earlier run that worked. `differences`: of the contract; `beside`: versions, container digest and commit."""
+    """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit."""
 
     run: int
     differences: tuple[Difference, ...]
     arguments: tuple[_Changed, ...] = ()
-    beside: tuple[Difference, ...] = ()
+    versions: tuple[Difference, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -252,13 +253,13 @@ class _Worked:
 
     @property
     def taken(self) -> Taken:
-        title = back_title(f"run #{self.run}", (*self.differences, *self.arguments, *self.beside))
+        title = back_title(f"run #{self.run}", (*self.differences, *self.arguments, *self.versions))
         return Taken(values_of(self.differences), title=title)
 
     @property
     def changes(self) -> str:
-        """Return what changed since, in words."""
-        texts = [f"{item.field} {_side(item.a)} to {_side(item.b)}" for item in (*self.differences, *self.beside)]
+        """Return what has changed since then, as text."""
+        texts = [f"{item.field} {_side(item.a)} to {_side(item.b)}" for item in (*self.differences, *self.versions)]
         texts[len(self.differences) : len(self.differences)] = [
             f"{item.name} {_short(item.before)} to {_short(item.now)}" for item in self.arguments
         ]
@@ -269,11 +270,11 @@ class _Worked:
     def undo(self) -> str:
         """Return how to go back."""
         arguments = [f"Set {item.name} back to {_short(item.before)}." for item in self.arguments[:_SHOWN]]
-        return " ".join(filter(None, [undo_text(self.differences), *arguments, undo_text(self.beside)]))
+        return " ".join(filter(None, [undo_text(self.differences), *arguments, undo_text(self.versions)]))
 
 
 def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
-    """Return the most similar earlier run of the same job, or of the same model and GPUs, that worked."""
+    """Return the most similar earlier run that worked: of the same job, or of the same model and GPUs."""
     model, gpu = run.contract.get("model"), run.contract.get("gpu")
     if run.ordered_at is None or (not run.job and (model is None or gpu is None)):
         return None
@@ -300,18 +301,18 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
     for row in rows:
         contract = stored_contract(row.contract)
         if any(item.is_certain for item in differing(("seq_len",), contract, run.contract)):
-            continue  # a shorter sequence is another job, and no way back
-        beside = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
-        worked.append(_Worked(row.id, _since(contract, run.contract), beside=beside))
+            continue  # a run with a shorter sequence is another job
+        versions = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
+        worked.append(_Worked(row.id, _since(contract, run.contract), versions=versions))
     nearest = sorted(worked, key=lambda earlier: len(earlier.differences))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}
     if now:
         nearest = [replace(earlier, arguments=_changed(_arguments(session, earlier.run), now)) for earlier in nearest]
-    return min(nearest, key=lambda earlier: (len(earlier.names), len(earlier.beside)), default=None)
+    return min(nearest, key=lambda earlier: (len(earlier.names), len(earlier.versions)), default=None)
 
 
 def _since(before: Mapping[str, Stated], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
-    """Return known differences that a launch can revert, without those derived from other fields."""
+    """Return certain differences that a launch can revert, without derived fields."""
     names = dict.fromkeys((*STACK_FIELDS, *CONFIG_FIELDS))
     return tuple(
         difference
@@ -330,7 +331,7 @@ def _arguments(session: Session, run_id: int) -> Mapping[str, Any]:
 _OF_FIELDS = frozenset(
     name for row in FLAGS.values() for names in (row, *row.words.values()) for name in names.arguments
 )
-"""Arguments that contract fields are read from: their differences are shown as those of the fields."""
+"""Arguments that contract fields are read from. Their differences are shown as differences of the fields."""
 _OF_ONE_RUN = re.compile(
     r"(^|_)(save|load|dir|path|name|id|uuid|user|host|port|addr|address|url|time|date|timestamp|rank|seed|wandb|mlflow|"
     r"tensorboard|prefix|version|key|token|project|group|entity)(_|$)|^data_parallel_size$|_parallel_size$|_warmup_"
@@ -339,7 +340,7 @@ _OF_ONE_RUN = re.compile(
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Changed, ...]:
-    """Return the arguments that both runs state differently, without those that name the run or its folders."""
+    """Return the arguments whose values differ between the runs, without those that name the run or its folders."""
     return tuple(
         _Changed(name, before[name], value)
         for name, value in now.items()

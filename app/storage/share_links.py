@@ -1,5 +1,4 @@
-"""Share links: created, shown once, looked up by SHA-256, opened, revoked. The audit log is written in the same
-transaction."""
+"""Share links: create, look up by the SHA-256 of the secret, revoke. Each change is audited in the same transaction."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,12 +12,12 @@ from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.tables import ShareLinkRow, utc_now
-from app.storage.visible import OF_NO_ACCOUNT
+from app.storage.visible import CHANGES_NO_RIGHTS
 
 MAX_PAGE = 300
 MAX_DAYS = 365
 MAX_ACTIVE = 500
-"""Active links of a project."""
+"""Maximum active links of a project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class ShareLink:
         return urlsplit(self.page).path
 
     def covers(self, path: str, query: str) -> bool:
-        """Return whether the link opens this address: its page and what that loads, with the query of a comparison."""
+        """Return whether the link opens this address: its page, or a file below it, with the query of a comparison."""
         if path != self.path and not path.startswith(f"{self.path}/"):
             return False
         sent = set(parse_qsl(query))
@@ -113,7 +112,7 @@ def note_opened(session: Session, link_id: int) -> None:
         update(ShareLinkRow)
         .where(col(ShareLinkRow.id) == link_id)
         .values(opened_at=utc_now(), opened=col(ShareLinkRow.opened) + 1),
-        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+        execution_options={CHANGES_NO_RIGHTS: True, "synchronize_session": False},
     )
 
 
@@ -129,7 +128,7 @@ def list_share_links(session: Session, project_id: int) -> list[ShareLink]:
 
 
 def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: str) -> ShareLink:
-    """Revoke a link and return it. Raises NotFound; revoking twice has no effect."""
+    """Revoke a link and return it; a second call has no effect. Raises NotFound."""
     row = session.get(ShareLinkRow, link_id)
     if row is None or row.project_id != project_id:
         raise NotFound("This link does not exist.")

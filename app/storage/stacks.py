@@ -1,6 +1,6 @@
-"""The runs of a stack in history order, reduced to what segments and baselines need, and single complete runs.
+"""The runs of a stack in history order, with the columns that segments and baselines need; complete single runs.
 
-A history may have thousands of runs with contracts of 15 KB of JSON each, so only columns are read.
+A history can have thousands of runs, each with a contract of 15 KB of JSON, so it reads columns only.
 """
 
 import math
@@ -34,7 +34,7 @@ from app.domain.verdict.step_time import (
 from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
 from app.storage.runs import aware, metrics_of, newest_contract, stored_contract
-from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_looked_up, select_any
+from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_indexed, select_any
 
 _AT_ONCE = 500
 _SLIM = (
@@ -45,7 +45,7 @@ _SLIM = (
     RunRow.peak_memory_gib, RunRow.not_finite, RunRow.skipped_share,
     RunRow.shape, RunRow.fair_for_timing, RunRow.definition_version,
     RunRow.semantic_class, RunRow.job, RunRow.model, RunRow.gpus, RunRow.merge_base, RunRow.merge_base_time,
-    # Not read for other runs, because each text of hundreds of rows would be parsed.
+    # Experiments only, because parsing this JSON for hundreds of rows takes time.
     case((col(RunRow.purpose) == "experiment", col(RunRow.tags))).label("experiment_tags"),
 )  # fmt: skip
 COMPARED = (
@@ -57,7 +57,7 @@ COMPARED = (
 )  # fmt: skip
 """Columns that `facts_of` needs."""
 
-# Needed by pages only; each column of hundreds of rows takes time.
+# Only pages need these. Each column costs time over hundreds of rows.
 _SHOWN: tuple[Any, ...] = (
     RunRow.name,
     RunRow.dispatcher,
@@ -69,7 +69,7 @@ _TO_JUDGE: Select[Any] = (
     select_any(*_SLIM)
     .where(
         # Makes SQLite look up the runs of the stack instead of scanning the project in order.
-        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+        not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
     )
@@ -79,13 +79,13 @@ RUNS_BY_NUMBER: Select[Any] = (
     select_any(*_SLIM)
     .where(
         col(RunRow.id).in_(bindparam("run_ids", expanding=True)),
-        not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
-        not_looked_up(col(RunRow.stack_key)) == bindparam("stack_key"),
+        not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
+        not_indexed(col(RunRow.stack_key)) == bindparam("stack_key"),
         col(RunRow.status).in_(("ready", "failed")),
     )
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )
-"""For `read_runs`, which supplies `run_ids`: these runs of the stack, whose other runs are not looked at."""
+"""For `read_runs`, which supplies `run_ids`: reads these runs of the stack and no others."""
 _NEWEST_FIRST = _TO_JUDGE.add_columns(*_SHOWN)
 _WITH_METRICS = _NEWEST_FIRST.add_columns(col(RunResultRow.metrics)).join(
     RunResultRow, col(RunResultRow.run_id) == RunRow.id
@@ -104,7 +104,7 @@ _WHOLE: Select[Any] = (
 
 
 class _StackColumns(Protocol):
-    """Columns of a run that are read as they are stored."""
+    """The columns of a run that are read without conversion."""
 
     project_id: int
     name: str
@@ -120,10 +120,10 @@ class _StackColumns(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StackRun:
-    """One run of a stack. `se` and `log_step_time` (ln ms) are NaN without an estimate.
+    """One run of a stack. `log_step_time` (ln ms) and its standard error `se` are NaN without an estimate.
 
-    `facts`: input of matching. Other values are converted on access, because a verdict reads few of them for hundreds
-    of runs. `gpu`, `gpus` and `dispatcher` None: unknown.
+    `facts`: what matching compares. The other values are converted on access, because a verdict reads only a few of
+    them for hundreds of runs. `gpu`, `gpus` and `dispatcher` are None if unknown.
     """
 
     id: int
@@ -157,7 +157,7 @@ class StackRun:
 
     @property
     def experiment_tags(self) -> tuple[str, ...]:
-        """Return the tags of a run of an experiment, sorted; empty for other runs."""
+        """Return the sorted tags of an experiment's run; empty for other runs."""
         return tuple(sorted(self.row.experiment_tags or ()))
 
     @property
@@ -252,13 +252,13 @@ class StackRun:
         return None if memory is None else memory / BYTES_PER_GIB
 
     @property
-    def makes_levels(self) -> bool:
-        """Return whether the segments of its history include it."""
+    def counts_in_segments(self) -> bool:
+        """Return whether the run counts for the segments of its history."""
         return self.purpose == "ci" and not self.facts.never_a_baseline_because
 
 
 def is_stack(session: Session, stack_key: str) -> bool:
-    """Return whether a visible run belongs to the stack with this whole key."""
+    """Return whether a visible run belongs to the stack with this key (all digits)."""
     return session.execute(select_any(RunRow.id).where(col(RunRow.stack_key) == stack_key).limit(1)).first() is not None
 
 
@@ -272,7 +272,7 @@ def stack_runs(
 ) -> list[StackRun]:
     """Return the processed runs of a stack in history order: by position, then by number.
 
-    `newest`: how many; None for all.
+    `newest`: the maximum number of runs, counted from the newest; None for all.
     """
     chosen = _WITH_METRICS if with_metrics else _NEWEST_FIRST
     if conditions:
@@ -290,7 +290,7 @@ def read_runs(session: Session, chosen: Select[Any], stack: tuple[int, str], **v
 
 
 def newest_runs(session: Session, stack: tuple[int, str], most: int) -> list[StackRun]:
-    """Return the newest processed runs of a stack, in the order of its history, for judging and ranking."""
+    """Return up to `most` newest processed runs of a stack in history order, for judging and ranking."""
     key = {"project_id": stack[0], "stack_key": stack[1], "most": most}
     return _in_order(session.execute(_NEWEST_TO_JUDGE_AND_RANK, key).all())
 
@@ -310,7 +310,7 @@ def full_record(session: Session, run_id: int) -> RunRecord:
 
 
 def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
-    """Return runs by name, which is the run's number as text, without losses, which comparisons add."""
+    """Return runs by name (the number as text). Losses are missing; comparisons add them."""
     records: dict[str, RunRecord] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
@@ -323,7 +323,7 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
 
 
 def facts_of(row: Row[Any] | RunRow) -> RunFacts:
-    """Return the facts of a row with the columns that a comparison needs."""
+    """Return the facts of a row that has the columns of `COMPARED`."""
     name, outcome = str(row.id), row.outcome
     time, se, memory = row.log_step_time, row.step_time_se, row.peak_memory_gib
     estimate = RunEstimate(
@@ -360,13 +360,13 @@ def _bare_figures(row: Row[Any]) -> dict[str, Metric | None]:
     return {name: None if value is None else Metric(value, math.nan, math.nan, 0) for name, value in values.items()}
 
 
-# --- Launch-to-launch variation of a family: other configurations of the project on the same GPU and of the same class.
-# Only earlier runs count, so that judging a run again gives the same answer.
+# --- Launch-to-launch variation of a family: the project's other configurations of the same GPU and semantic class.
+# Only earlier runs count, so that judging a run again gives the same verdict.
 
 MOST_RUNS = 200
-"""Number of newest runs of the family that are read: ten configurations of 20 runs, of which five are enough."""
+"""Maximum runs of a family that are read, newest first: enough for ten configurations of 20 runs."""
 _MOST_SEARCHED = 1000
-"""Number of newest runs on the GPU among which they are searched, so that one long configuration costs no more."""
+"""Maximum runs on the GPU that are searched for them, newest first, which bounds the cost of a long history."""
 _REMEMBERED = 4096
 
 _CHOSEN: Select[Any] = (
@@ -409,8 +409,8 @@ _NEWEST = _CHOSEN.where(col(RunRow.ordered_at) >= func.coalesce(_OLDEST_SEARCHED
 
 
 @dataclass(frozen=True, slots=True)
-class Relative:
-    """What identifies a run's family. `config_key`: its own configuration, which is excluded."""
+class FamilyKey:
+    """The values that identify a run's family. `config_key`: its own configuration, which the family excludes."""
 
     project_id: int
     gpu: str | None
@@ -425,7 +425,7 @@ class FamilyPrior:
     A run with an unknown GPU has no family.
     """
 
-    def __init__(self, session: Session, run: StackRun | Relative, first: datetime, last: datetime) -> None:
+    def __init__(self, session: Session, run: StackRun | FamilyKey, first: datetime, last: datetime) -> None:
         like = {
             "project_id": run.project_id,
             "gpu": run.gpu or "",
@@ -446,20 +446,20 @@ class FamilyPrior:
             groups: dict[tuple[str, str], list[float]] = {}
             for row in self.rows[max(0, end - MOST_RUNS) : end]:
                 groups.setdefault((row.config_key, row.job), []).append(row.log_step_time)
-            self._priors[end] = prior_of_levels(groups.values())
+            self._priors[end] = family_prior(groups.values())
         return self._priors[end]
 
 
-def prior_of_levels(groups: Collection[Sequence[float]]) -> Prior:
-    """Return the prior of a family from the ln(step times) of its configurations, each in order of its history."""
+def family_prior(groups: Collection[Sequence[float]]) -> Prior:
+    """Return the prior of a family. `groups`: the ln(step time) values of each configuration in history order."""
     if len(groups) < FEWEST_CONFIGURATIONS:
-        return DEFAULT_PRIOR  # whatever their levels
-    return prior_of(sample_of_level(tuple(group)) for group in groups)
+        return DEFAULT_PRIOR
+    return prior_of(segment_sample(tuple(group)) for group in groups)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
-    """Return the variation within the current segment of a configuration, over runs that can be baselines.
+def segment_sample(log_step_times: tuple[float, ...]) -> Sample | None:
+    """Return the variation within the current segment of a configuration; `log_step_times`: of possible baselines.
 
     Cached per process, because all stacks of a family read the same runs.
     """
@@ -468,11 +468,11 @@ def sample_of_level(log_step_times: tuple[float, ...]) -> Sample | None:
     return sample_of([RunEstimate(str(run), value, 0.0, FEWEST_ITERATIONS) for run, value in level])
 
 
-# --- Single runs that one pass over a stack reads once: whole contracts and losses.
+# --- Contracts and losses of single runs, read once per pass over a stack.
 
 
-class PassReading:
-    """Runs by name, as text. Judging a whole history uses each of them about twenty times."""
+class RunReader:
+    """Reads each run once, by name. Judging a whole history uses each run about twenty times."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -490,7 +490,7 @@ class PassReading:
 
     @property
     def contracts(self) -> dict[int, Mapping[str, Stated]]:
-        """Return the contracts that were read, by run."""
+        """Return the contracts read so far, by run."""
         return {int(name): record.contract for name, record in self._records.items()}
 
     def with_losses(self, runs: Sequence[RunFacts]) -> list[RunFacts]:
@@ -527,9 +527,9 @@ def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
 
 
 def names_of_stacks(session: Session, stack_keys: Iterable[str], *, dispatcher: bool = True) -> dict[str, str]:
-    """Return a name by stack key, with what distinguishes these stacks; without stacks that have no visible run.
+    """Return unique names by stack key, without stacks that have no visible run.
 
-    `dispatcher`: with that of the newest run.
+    `dispatcher`: whether names include the dispatcher of the newest run.
     """
     contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
     return stack_names(

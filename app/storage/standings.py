@@ -1,4 +1,4 @@
-"""Stored standings for pages and the API: documents of one page of stacks, summaries of all."""
+"""Stored standings for pages and the API: the boards of one page of stacks, and summaries of all stacks."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ Key = tuple[int, str]
 class StandingsFilters:
     """Filters of stacks; empty means any.
 
-    `floor`: the minimum evidence level. `routing`: forced, natural or unknown, or one routing mode. `ep_size`: stacks
-    in which a dispatcher ran, or could not run, at that size. `stack`: first digits of a stack key.
+    `floor`: the minimum evidence level. `routing`: forced, natural, unknown, or one routing mode. `ep_size`: stacks
+    in which a dispatcher ran, or failed to run, at that EP size. `stack`: first digits of a stack key.
     """
 
     project: str = ""
@@ -49,10 +49,10 @@ class StandingsFilters:
 
 @dataclass(frozen=True, slots=True)
 class StoredStandings:
-    """A stack with its standings. `standings.boards` contains the requested boards only.
+    """A stack with its standings. `standings.boards` contains only the requested boards.
 
-    `title`, `container`, `gpus` and `about` (contract fields of the stack by name) are those of its newest run. `name`:
-    the unique title.
+    `title`, `container`, `gpus` and `about` (contract fields of the stack by name) come from its newest run. `name` is
+    the title, made unique.
     """
 
     project_id: int
@@ -78,16 +78,16 @@ class StoredStandings:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """Return members of the stack key that its runs do not state, so that the boards are provisional.
+        """Return the fields of the stack key that its runs do not state; with any, the boards are provisional.
 
-        Runs that state them are another stack, so stated and unstated containers are never ranked together.
+        Runs that state such a field belong to another stack, so the two are never ranked together.
         """
         return tuple(name for name in STACK_FIELDS if self.about.get(name) is None)
 
 
 @dataclass(frozen=True, slots=True)
 class BoardFilterOptions:
-    """The filter values that occur among the stacks of one hardware and family."""
+    """The filter values that occur among the stacks of one leaderboard (hardware and family)."""
 
     projects: tuple[str, ...] = ()
     routing_modes: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ class StandingsPage(ListPage[StoredStandings]):
     """One page of stacks: those with a ranking first, then by newest run.
 
     `total` and `summaries` (one per class, over boards) cover all matching stacks. `hardware` and `family` are names;
-    empty if no stack has these slugs or none were requested.
+    empty if no stack has these slugs or the request named none.
     """
 
     hardware: str
@@ -164,7 +164,7 @@ def class_summaries(session: Session, filters: StandingsFilters) -> tuple[ClassS
 
 @dataclass(frozen=True, slots=True)
 class _Matching:
-    """The stacks that match, in the order of the page, with the classes of their boards; what concerns all of them."""
+    """The keys of the matching stacks in page order with the classes of their boards, and values over all of them."""
 
     hardware: str
     family: str
@@ -178,7 +178,7 @@ _matching_of: UntilRankedAgain[_Matching] = UntilRankedAgain(32)
 
 
 def _matching(session: Session, hardware_slug: str, family_slug: str, filters: StandingsFilters) -> _Matching:
-    """Return what matches, remembered because thousands of boards take half a second to read."""
+    """Return the matching stacks. The result is remembered, because reading thousands of boards takes half a second."""
     return _matching_of.get(
         session,
         (hardware_slug, family_slug, filters),
@@ -210,13 +210,13 @@ def _read_matching(session: Session, hardware_slug: str, family_slug: str, filte
 
 
 def _of_leaderboard(hardware_slug: str, family_slug: str) -> list[ColumnElement[bool]]:
-    """Return the conditions for the stacks of one hardware and family, of any if the slug is empty."""
+    """Return the conditions for stacks of one hardware and family; an empty slug adds none."""
     slugs = ((col(StandingRow.hardware_slug), hardware_slug), (col(StandingRow.family_slug), family_slug))
     return [column == slug for column, slug in slugs if slug]
 
 
 def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR) -> StoredStandings | None:
-    """Return one stack with its boards at `floor`, or all of them without one; None if it was never ranked."""
+    """Return one stack with its boards at `floor` (all boards if empty); None if it was never ranked."""
     owner = select_any(StandingRow.project_id).where(col(StandingRow.stack_key) == stack_key)
     project_id = session.execute(owner).scalars().first()
     documents = () if project_id is None else _documents(session, [(project_id, stack_key)], floor)
@@ -227,7 +227,7 @@ _containers_of: UntilRankedAgain[frozenset[str]] = UntilRankedAgain(32)
 
 
 def containers_of_stacks(session: Session) -> frozenset[str]:
-    """Return the containers of the newest runs of all stacks, without the empty one."""
+    """Return the stated containers of the newest runs of all stacks."""
     chosen = select_any(StandingRow.container).distinct()
     return _containers_of.get(session, (), lambda: frozenset(session.execute(chosen).scalars()) - {""})
 
@@ -266,7 +266,7 @@ def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
 
 
 def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
-    """Return one row per board at this evidence level, and one per stack without such a board, newest stacks first."""
+    """Return one row per board at this evidence level, and one per stack without such a board; newest stacks first."""
     of_stack = and_(
         col(StandingBoardRow.project_id) == StandingRow.project_id,
         col(StandingBoardRow.stack_key) == StandingRow.stack_key,
@@ -332,9 +332,9 @@ def _documents(
     floor: str = "",
     classes: Mapping[Key, Collection[tuple[str | None, str | None]]] | None = None,
 ) -> tuple[StoredStandings, ...]:
-    """Return stacks in the order of `keys`, with the boards at `floor` and of `classes`; empty means any."""
+    """Return stacks in the order of `keys`, with their boards at `floor` and of `classes`; an empty value means any."""
     stack_keys = [stack_key for _, stack_key in keys]
-    # With the projects, because the key of the table begins with them.
+    # The primary key begins with the project, so this condition lets the database use it.
     of_projects = col(StandingBoardRow.project_id).in_({project_id for project_id, _ in keys})
     chosen = select(StandingBoardRow).where(of_projects, col(StandingBoardRow.stack_key).in_(stack_keys))
     if floor:
@@ -385,36 +385,36 @@ def _order(board: Board) -> tuple[str, str, int]:
     return board.routing_mode, board.semantic_class, LEVELS.index(board.floor)
 
 
-# --- Hardware, family, project and stack by name.
+# --- Look-ups of hardware, family, project and stack by name.
 
 _MOST_NAMED = 12
 _KEY = re.compile(r"[0-9a-f]{1,64}")
 
 
 def leaderboards_named(index: Sequence[HardwareFamily], hardware: str, family: str) -> tuple[HardwareFamily, ...]:
-    """Return the rows of `index` with this hardware and family, as slugs or shown names; empty means any.
+    """Return the rows of `index` with this hardware and family (slugs or shown names); empty means any.
 
-    Raises NotFound listing the existing ones, because an empty answer would look like missing results.
+    Raises NotFound with the existing names, because an empty answer would look like missing results.
     """
     of_hardware = [entry for entry in index if not hardware or entry.hardware_slug == slug(hardware)]
     if hardware and not of_hardware:
-        raise NotFound(_none(f"hardware {hardware[:60]!r}", (entry.hardware_slug for entry in index)))
+        raise NotFound(_not_ranked(f"hardware {hardware[:60]!r}", (entry.hardware_slug for entry in index)))
     matching = [entry for entry in of_hardware if not family or entry.family_slug == slug(family)]
     if family and not matching:
         on = f" on {of_hardware[0].hardware}" if hardware else ""
-        raise NotFound(_none(f"model family {family[:60]!r}{on}", (entry.family_slug for entry in of_hardware)))
+        raise NotFound(_not_ranked(f"model family {family[:60]!r}{on}", (entry.family_slug for entry in of_hardware)))
     return tuple(matching)
 
 
 def check_project(session: Session, project: str) -> None:
-    """Raise NotFound if no project has this name; empty means any."""
+    """Raise NotFound unless a project has this name or the name is empty."""
     named = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
     if project and session.execute(named).first() is None:
         raise NotFound(f"Project {project[:60]!r} does not exist.")
 
 
 def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
-    """Return the keys of ranked stacks with these first digits; empty text returns none. Raises NotFound."""
+    """Return the keys of ranked stacks that start with these digits; none for empty text. Raises NotFound."""
     if not first_digits:
         return ()
     begins = col(StandingRow.stack_key).startswith(first_digits, autoescape=True)
@@ -425,9 +425,9 @@ def stacks_named(session: Session, first_digits: str) -> tuple[str, ...]:
 
 
 def named_stack(session: Session, first_digits: str) -> str:
-    """Return the stack key of a request for one stack. Raises InvalidQuery unless exactly one matches."""
+    """Return the one stack key that starts with these digits. Raises InvalidQuery if none or several do."""
     if not is_key(first_digits):
-        raise InvalidQuery("Not a stack key.", (FieldError("stack", no_key(first_digits)),))
+        raise InvalidQuery("Not a stack key.", (FieldError("stack", invalid_key(first_digits)),))
     keys = stacks_named(session, first_digits)
     if len(keys) > 1:
         wrong = f"matches {len(keys):,} stacks; give more digits"
@@ -440,17 +440,17 @@ def is_key(text: str) -> bool:
     return _KEY.fullmatch(text) is not None
 
 
-def no_key(text: str) -> str:
+def invalid_key(text: str) -> str:
     return f"must be the first digits of a stack key, 0 to 9 and a to f, not {text[:40]!r}"
 
 
-def _none(what: str, there_are: Iterable[str]) -> str:
-    names = sorted(set(there_are))
+def _not_ranked(what: str, available: Iterable[str]) -> str:
+    names = sorted(set(available))
     listed = ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
     return f"No stack of {what} has been ranked. " + (f"Available: {listed}." if names else "None has been ranked yet.")
 
 
-# --- The history of leaders: which dispatcher led a leaderboard, and since when.
+# --- The history of leaders: which dispatcher led a leaderboard from when.
 
 NEWEST = 50
 
@@ -459,9 +459,9 @@ NEWEST = 50
 class LeaderChange:
     """A change of the leader of one leaderboard.
 
-    `at`: when it was noticed. `name`: unique title, empty unless it was read. `run_id`: the run that caused it, at
-    history position `placed_at`; None if no run did or the run was deleted. `measured_until`: history position of the
-    stack's newest run.
+    `at`: when the service noticed it. `name`: unique title of the stack; empty unless `named_changes` added it.
+    `run_id`: the run that caused it, at history position `placed_at`; None if no run caused it or the run was deleted.
+    `measured_until`: history position of the stack's newest run.
     """
 
     id: int
@@ -481,8 +481,8 @@ class LeaderChange:
 
     @property
     def happened_at(self) -> datetime:
-        """Return the history position of the newest run behind the change: of the stack at that time, else when
-        noticed."""
+        """Return when the change happened: the position of the stack's newest run then, else of the run that caused it,
+        else when the service noticed it."""
         return self.change.after.at or self.placed_at or self.at
 
 
@@ -497,7 +497,7 @@ def leader_changes(
     newest: int | None = NEWEST,
     is_named: bool = True,
 ) -> tuple[LeaderChange, ...]:
-    """Return the changes of stacks that still have standings, newest first. `is_named`: with the names of stacks."""
+    """Return the changes of stacks that still have standings, newest first. `is_named`: whether to add stack names."""
     same = and_(
         col(StandingRow.project_id) == LeaderChangeRow.project_id,
         col(StandingRow.stack_key) == LeaderChangeRow.stack_key,
@@ -552,7 +552,7 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
     listed = list(changes)
     named = [int(change.after.run) for change in listed if change.after.run]
     existing = session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(named))).scalars() if named else ()
-    run_ids = {str(run_id): run_id for run_id in existing}  # one that no longer counts may be gone
+    run_ids = {str(run_id): run_id for run_id in existing}  # a run that no longer counts may be deleted
     session.add_all(
         LeaderChangeRow(
             project_id=project_id,

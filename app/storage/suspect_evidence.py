@@ -1,4 +1,4 @@
-"""Evidence about the suspects of a verdict: earlier A/Bs of the project, and its other stacks."""
+"""Evidence about the suspects of a verdict, from earlier A/Bs and other stacks of the project."""
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,15 +49,15 @@ from app.storage.verdicts import current_verdict
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
-"""Maximum number of A/Bs of a field and of runs of other stacks that are read, newest first."""
+"""Maximum A/Bs of a field, and maximum runs of other stacks, that are read, newest first."""
 
 
 def suspects_with_evidence(
     session: Session, run_id: int, document: VerdictDocument, metric: str = "step_time_ms"
 ) -> tuple[RankedSuspect, ...]:
-    """Return the suspects of the run's verdict with further evidence, best supported first.
+    """Return the suspects of a run's verdict with their evidence, best supported first.
 
-    The evidence is about step time, so the suspects of another metric have none.
+    All evidence is about step time; suspects of other metrics have none.
     """
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
@@ -82,7 +82,7 @@ def suspects_with_evidence(
 
 
 class _Caused(Protocol):
-    """A regression: its row, or as pages show it."""
+    """A regression, as a row or as a page's value."""
 
     @property
     def id(self) -> int | None: ...
@@ -97,21 +97,21 @@ class _Caused(Protocol):
 
 
 _MOST_JOBS = 8
-"""Jobs of a regression whose suspects are read for its cause."""
+"""Maximum jobs of a regression whose suspects are read to find its cause."""
 _CAUSE_SECONDS = 600
-"""How long the cause in lists is remembered: the evidence of other stacks takes 4 ms per regression to read."""
+"""How long a cause is remembered, because reading its evidence takes 4 ms per regression."""
 _causes = Remembered[str](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
     """Return the cause that lists and pages state. `run_ids`: the first slow run of each job.
 
-    It is the one that opened the regression, unless another suspect is likely, or it is unlikely itself.
-    It is remembered for up to `_CAUSE_SECONDS`, while the same jobs belong to the regression.
+    This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
+    The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
     """
     runs = tuple(run_ids[:_MOST_JOBS])
     question = (str(session.get_bind().engine.url), visible_projects(), regression.id, regression.cause, runs)
-    period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # not all in the same request
+    period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # they expire at different times
     cause = _causes.find(question, period)
     if cause is None:
         cause = _read_cause(session, regression, runs)
@@ -137,7 +137,7 @@ def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 
 
 def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> list[RankedSuspect]:
-    """Return the suspects in the order of the page of a regression."""
+    """Return the suspects in the order in which the page of a regression lists them."""
     best: dict[tuple[str, str, str], RankedSuspect] = {}
     for run_id in run_ids:
         if verdict := current_verdict(session, run_id):
@@ -150,14 +150,17 @@ def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:
-    """Return the verdict as a regression shows it: after an upgrade a baseline does not show the change."""
+    """Return the verdict as a regression of this kind shows it.
+
+    An upgrade is judged by its contrast with the stack before, not by the baseline of the new stack.
+    """
     if kind != "upgrade" or document.upgrade is None or document.comparability is None:
         return document
     return replace(document, comparability=None, contrast=document.upgrade, suspects=())
 
 
 def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None:
-    """Return A/Bs on the suspect's field between the same values in the project, without this one."""
+    """Return the project's other A/Bs on the suspect's field between the same two values."""
     if suspect.difference is None or not suspect.difference.is_certain or suspect.axis == "code":
         return None
     values = value_text(suspect.difference.a), value_text(suspect.difference.b)
@@ -165,7 +168,7 @@ def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None
         _current(run)
         .where(
             col(VerdictRow.attributed_to) == suspect.field,
-            col(VerdictRow.comparison) == "matched_ab",  # what an upgrade changed in other stacks is no A/B
+            col(VerdictRow.comparison) == "matched_ab",  # contrasts of upgrades are not A/Bs
             col(VerdictRow.from_value).in_(values),
             col(VerdictRow.to_value).in_(values),
             col(VerdictRow.delta_pct).is_not(None),
@@ -193,28 +196,28 @@ def _candidate(stack_key: str, config_key: str, commit: str, run_id: int | None)
 def _at_the_time(
     session: Session, run: RunRow, document: VerdictDocument, suspects: Iterable[Suspect]
 ) -> Sequence[Row[Any]]:
-    """Return CI runs of other stacks in the same commit range, with documents if versions are suspected, too."""
-    beside = {
+    """Return CI runs of other stacks in the same commit range, with verdict documents if a version is a suspect."""
+    versions = {
         suspect.field for suspect in suspects if suspect.difference is not None and suspect.difference.role == "info"
     }
-    if not beside:
+    if not versions:
         return ()
     wanted = _in_commit_range(session, run, document)
-    return session.execute(wanted.add_columns(col(VerdictRow.document)) if beside - {COMMIT} else wanted).all()
+    return session.execute(wanted.add_columns(col(VerdictRow.document)) if versions - {COMMIT} else wanted).all()
 
 
 def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
-    """Yield runs whose own verdict has the same difference. A commit is the same for the whole range."""
+    """Yield the runs whose own verdict has the same difference. All runs in the range share a change of commit."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
     difference = suspect.difference
     sides = tuple(None if side is None else side.value for side in (difference.a, difference.b))
     for row in rows:
-        if suspect.field == COMMIT or (suspect.field, *sides) in _beside(row.document):
+        if suspect.field == COMMIT or (suspect.field, *sides) in _info_differences(row.document):
             yield row
 
 
-def _beside(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
-    """Return field and values of the `info` differences in a stored document."""
+def _info_differences(document: Mapping[str, Any]) -> list[tuple[object, ...]]:
+    """Return field and both values of each `info` difference in a stored document."""
     fields = (document.get("comparability") or {}).get("beside") or ()
     return [(field["field"], *((field.get(side) or {}).get("value") for side in ("a", "b"))) for field in fields]
 
@@ -229,7 +232,8 @@ def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -
         between = (
             select_any(RunRow.id)
             .where(
-                *_alike(run), col(RunRow.ordered_at) > newest.ordered_at, col(RunRow.ordered_at) <= run.ordered_at,
+                *_same_project_and_gpu(run),
+                col(RunRow.ordered_at) > newest.ordered_at, col(RunRow.ordered_at) <= run.ordered_at,
                 col(RunRow.stack_key) != run.stack_key, col(RunRow.purpose) == "ci",
             )
             .order_by(col(RunRow.ordered_at).desc())
@@ -239,7 +243,7 @@ def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -
         numbers.append(select(between.c.id))
     return (
         _current(run)
-        # By their numbers: with `or`, all runs of the project on this GPU would be read.
+        # A union of numbers, because with `or` the database would read all runs of the project on this GPU.
         .where(
             col(RunRow.id).in_(union_all(*numbers)), col(RunRow.stack_key) != run.stack_key, col(RunRow.purpose) == "ci"
         )
@@ -249,7 +253,7 @@ def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -
 
 
 def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
-    """Return other stacks that were measured with the same two values of a stack field."""
+    """Return a select of other stacks with a contrast between the same two values of a stack field."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
     return (
         _current(run)
@@ -266,7 +270,7 @@ def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
 
 
 def _current(run: RunRow) -> Select[Any]:
-    """Select current verdicts of the project on the GPU model of the run, without quarantined runs."""
+    """Return a select of current verdicts of the project on the run's GPU model, without quarantined runs."""
     columns = (
         VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
         VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
@@ -277,13 +281,13 @@ def _current(run: RunRow) -> Select[Any]:
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
         .where(
             col(VerdictRow.current),
-            *_alike(run),
+            *_same_project_and_gpu(run),
             col(RunRow.quarantine) == "",
         )
     )
 
 
-def _alike(run: RunRow) -> tuple[ColumnElement[bool], ...]:
+def _same_project_and_gpu(run: RunRow) -> tuple[ColumnElement[bool], ...]:
     return col(RunRow.project_id) == run.project_id, col(RunRow.gpu) == run.gpu
 
 
@@ -294,8 +298,9 @@ def _moves(rows: Iterable[Row[Any]], *, slower: bool) -> Iterator[StackMove]:
 
 
 def _move(row: Row[Any], *, slower: bool) -> Literal["moved", "still", "undecided"]:
-    """Return whether another stack changed. `moved`: significantly, in the requested direction. A contrast is not a
-    verdict, so its interval decides.
+    """Return whether another stack changed. `moved`: significantly, in the direction of `slower`.
+
+    A contrast has no decision, so its interval decides.
     """
     decision = row.decision if row.decision in ("regression", "improvement", "no_change") else _by_interval(row)
     if decision == ("regression" if slower else "improvement"):
@@ -311,11 +316,11 @@ def _by_interval(row: Row[Any]) -> str:
     return "no_change" if max(abs(row.ci_low_pct), abs(row.ci_high_pct)) <= 100 * EQUIVALENCE_LIMIT else "inconclusive"
 
 
-# --- Matched A/Bs on a knob: finished experiments, and verdicts on other runs. An experiment's A/B represents its runs,
-# so their verdicts on the same knob are not counted again.
+# --- Matched A/Bs on a knob: finished experiments, and verdicts on other runs. An experiment counts once, so the
+# verdicts on its runs about the same knob do not count.
 
 MOST_RESULTS = 500
-"""Maximum number of A/Bs on these knobs that are read for one run, newest first."""
+"""Maximum A/Bs that are read for the suggestions of one run, newest first."""
 _LEVELS = ("matched_ab", "validated")
 _STATES = ("done", "accepted", "rejected")
 
@@ -324,8 +329,8 @@ _STATES = ("done", "accepted", "rejected")
 class AB:
     """One A/B on one field.
 
-    Changes are of step time, in percent. `run_id`: the newest run of the candidate. `experiment_id` None: the verdict
-    on that run.
+    Changes are of step time, in percent. `run_id`: the newest run of the candidate. `experiment_id`: None if the A/B is
+    the verdict on that run.
     """
 
     run_id: int
@@ -344,7 +349,7 @@ class AB:
 
     @property
     def candidate(self) -> tuple[object, ...]:
-        """Return what identifies a candidate: reruns share one verdict."""
+        """Return the identity of the candidate, which its reruns share."""
         return self.stack_key, self.config_key, self.commit or self.run_id
 
 
@@ -368,7 +373,7 @@ def matched_abs(
 
 
 def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
-    """Return A/Bs from current verdicts."""
+    """Return the A/Bs that current verdicts found."""
     chosen = (
         select_any(*_COLUMNS)
         .join(RunRow, col(RunRow.id) == col(VerdictRow.run_id))
@@ -389,7 +394,7 @@ def _verdicts(session: Session, names: Sequence[str], project_id: int | None, mo
 
 
 def _experiments(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
-    """Return finished experiments attributed to one field, with the needed part of their results."""
+    """Return finished experiments that one field explains, with the needed part of their results."""
     result: Any = col(ExperimentRow.result)
 
     def of_time(name: str) -> Any:
@@ -454,14 +459,15 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
     return list(first.values())
 
 
-# --- The gain of each matched A/B on a knob, in the direction of a suggestion.
+# --- The gain that each matched A/B on a knob measured, in the direction of a suggestion.
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGain:
-    """One A/B, in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
+    """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
 
-    `before`: the value that the suggestion replaces. `forwards`: the candidate `run_id` has the suggested value.
+        `before`: the value that the suggestion replaces. `forwards`: whether the candidate `run_id` has the suggested
+    value, not the value before.
     """
 
     pct: float
@@ -476,7 +482,7 @@ class MeasuredGain:
 
     @property
     def paid_off(self) -> bool:
-        """Return whether it was faster beyond its interval."""
+        """Return whether the whole interval is a gain."""
         return self.low > 0
 
 
@@ -484,8 +490,8 @@ class MeasuredGain:
 class MeasuredHere:
     """`result`: the gain on one or several stacks.
 
-    `runs`: candidates of the A/Bs. `experiments`: the planned ones; verdicts on their runs are not counted again.
-    `before`: the values that the change replaced.
+    `runs`: candidates of the A/Bs. `experiments`: those planned as experiments. `before`: the values that the change
+    replaced.
     """
 
     result: OwnResult
@@ -495,7 +501,7 @@ class MeasuredHere:
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[MeasuredGain]:
-    """Return the A/Bs that changed this knob, in either direction."""
+    """Return the gains of the A/Bs that changed this knob, in either direction."""
     return [gain for row in rows if (gain := _gain(row, knob)) is not None]
 
 
@@ -526,7 +532,7 @@ def _throughput(step_time_pct: float) -> float:
 def measured(
     rule: str, gains: Sequence[MeasuredGain], contract: Mapping[str, object] | None = None, *, same_contract: bool
 ) -> MeasuredHere:
-    """Combine gains into one result. `contract`: of the newest measurement; not empty."""
+    """Combine gains (at least one) into one result. `contract`: of the newest measurement."""
     result = OwnResult(
         rule=rule,
         n=len(gains),
@@ -543,7 +549,7 @@ def measured(
     return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments, before)
 
 
-# --- Availability of dispatchers in containers, over all runs whose logs prove something.
+# --- Availability of dispatchers in containers, from all runs whose logs show it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,13 +570,13 @@ class ContainerDispatcher:
 
     @property
     def inferred(self) -> bool:
-        """Return whether availability is concluded from completed iterations instead of a log line."""
+        """Return whether the evidence is completed iterations rather than a log line."""
         return self.available and bool(self.evidence) and all(line.inferred for line in self.evidence)
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """Runs of a project, container and dispatcher: the newest, how many show it available, and all."""
+    """Runs of a project, container and dispatcher. `newest`: the last number. `runs_with`: those that show it works."""
 
     newest: int
     runs_with: int
@@ -581,12 +587,12 @@ class _Counted:
 
 
 _Groups = dict[str, dict[tuple[int, str], _Counted]]
-"""By container: what was counted by project and dispatcher."""
+"""Container -> (project, dispatcher) -> counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    """Counts of the runs up to number `last`, used until the time `ends_at`."""
+    """Counts over the runs up to number `last`, valid until `ends_at` (monotonic seconds)."""
 
     last: int
     ends_at: float
@@ -595,17 +601,17 @@ class _Remembered:
 
 _SHORT_SECONDS = 0.02
 _TIMES = 100
-"""A slow count is reused for this many times as long as it took, plus the runs that were added since. It misses changes
-of older runs in that time."""
+"""A slow count is reused for this many times its own duration. Newer runs are added to it; changes of older runs are
+missed until it expires."""
 _UNSETTLED = 1000
-"""Newest runs that are counted each time, because runs are not read in the order of their numbers."""
+"""Number of newest runs that are always counted again, because workers do not finish runs in numerical order."""
 _remembered: dict[str, _Remembered] = {}
 
 
 def find_availability(
     session: Session, containers: Collection[str], *, project: str = ""
 ) -> tuple[ContainerDispatcher, ...]:
-    """Return availability by container and dispatcher, optionally in one project; "" is the unknown container."""
+    """Return availability by container and dispatcher, optionally in one project. "" is an unknown container."""
     if not containers:
         return ()
     counts = _count_availability(session, set(containers), project)
@@ -618,7 +624,7 @@ def find_availability(
 
 
 def newest_containers(session: Session, project: str = "") -> list[str]:
-    """Return the containers of which a log shows something, those with the newest runs first; "" for unknown ones."""
+    """Return the containers with known availability, by newest run. "" is an unknown container."""
     newest: dict[str, int] = {}
     for (container, _), counted in _count_availability(session, None, project).items():
         newest[container] = max(counted.newest, newest.get(container, 0))
@@ -628,7 +634,7 @@ def newest_containers(session: Session, project: str = "") -> list[str]:
 def _count_availability(
     session: Session, containers: Collection[str] | None, project: str
 ) -> dict[tuple[str, str], _Counted]:
-    """Return the counts of the visible projects by container and dispatcher."""
+    """Return counts over the visible projects by container and dispatcher. `containers` None: all."""
     chosen = select_any(ProjectRow.id).where(*([col(ProjectRow.slug) == project] if project else []))
     is_restricted = bool(project) or visible_projects() is not None
     projects = set(session.execute(chosen).scalars()) if is_restricted else None
@@ -643,7 +649,7 @@ def _count_availability(
 
 
 def _counted_groups(session: Session) -> tuple[_Groups, _Groups]:
-    """Return the remembered counts of all containers, and those of newer runs."""
+    """Return the remembered counts over all containers, and the counts over newer runs."""
     url = str(session.get_bind().engine.url)
     remembered = _remembered.get(url)
     with seeing(EVERY_PROJECT):
@@ -658,7 +664,7 @@ def _counted_groups(session: Session) -> tuple[_Groups, _Groups]:
 
 
 def _newer_groups(session: Session, last: int) -> _Groups:
-    """Count the runs after number `last` row by row: the database would group by reading the index of all runs."""
+    """Count the runs after number `last` here, because the database would read the index of all runs to group them."""
     columns = (
         AvailabilityRow.container, AvailabilityRow.project_id, AvailabilityRow.dispatcher, AvailabilityRow.run_id,
         AvailabilityRow.available,
@@ -676,7 +682,7 @@ def _newer_groups(session: Session, last: int) -> _Groups:
 def _groups(session: Session, *conditions: ColumnElement[bool]) -> _Groups:
     group = (col(AvailabilityRow.project_id), col(AvailabilityRow.container), col(AvailabilityRow.dispatcher))
     with_it = func.sum(case((col(AvailabilityRow.available), 1), else_=0))
-    # Counted in an index: a row has its evidence as JSON, and only the newest is shown.
+    # Uses columns of an index only, so that no row with its JSON evidence is read.
     counted = select_any(*group, func.max(col(AvailabilityRow.run_id)), with_it, func.count()).where(*conditions)
     groups: _Groups = {}
     for project, container, name, *figures in session.execute(counted.group_by(*group)):
@@ -685,7 +691,7 @@ def _groups(session: Session, *conditions: ColumnElement[bool]) -> _Groups:
 
 
 _AT_ONCE = 400
-"""Keys in one query."""
+"""Maximum keys per query."""
 
 
 def _availability_rows(session: Session, keys: Collection[tuple[int, str]]) -> dict[tuple[int, str], AvailabilityRow]:

@@ -1,4 +1,7 @@
-"""The SQLModel tables. They do not validate; values are validated in domain types first."""
+"""The SQLModel tables. They do not validate: domain types check values first.
+
+`from __future__ import annotations` would break the relationships of SQLModel.
+"""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -42,11 +45,11 @@ SQLModel.metadata = MetaData(
 
 
 def select_any(*columns: Any) -> Select[Any]:
-    """Select columns or tables with their types, which SQLModel hides: it declares a column as its value."""
+    """Select columns or tables. SQLModel types a column as its value, which `select` rejects; this accepts it."""
     return select(*columns)
 
 
-class _NotLookedUp(FunctionElement[Any]):
+class _NotIndexed(FunctionElement[Any]):
     inherit_cache = True
 
     def __init__(self, column: Any) -> None:
@@ -54,27 +57,27 @@ class _NotLookedUp(FunctionElement[Any]):
         self.type = column.type
 
 
-def not_looked_up(column: Any) -> ColumnElement[Any]:
-    """Return the column for a condition that SQLite, which has no statistics, shall not choose an index by.
+def not_indexed(column: Any) -> ColumnElement[Any]:
+    """Return the column for a condition that must not lead SQLite to an index. SQLite has no statistics to choose by.
 
-    PostgreSQL gets the column alone. An expression such as `column + 0` would let it expect hardly any rows, so that it
-    would read and sort all runs of a stack to find the newest.
+    PostgreSQL gets the plain column. With an expression such as `column + 0` it would expect hardly any rows, and read
+    and sort all runs of a stack to find the newest.
     """
-    return _NotLookedUp(column)
+    return _NotIndexed(column)
 
 
-@compiles(_NotLookedUp)
-def _column_alone(element: _NotLookedUp, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(_NotIndexed)
+def _column_alone(element: _NotIndexed, compiler: SQLCompiler, **options: Any) -> str:
     return str(compiler.process(element.clauses, **options))
 
 
-@compiles(_NotLookedUp, "sqlite")
-def _with_plus(element: _NotLookedUp, compiler: SQLCompiler, **options: Any) -> str:
+@compiles(_NotIndexed, "sqlite")
+def _with_plus(element: _NotIndexed, compiler: SQLCompiler, **options: Any) -> str:
     return f"+{compiler.process(element.clauses, **options)}"
 
 
 def table_of(row_type: type[SQLModel]) -> Table:
-    """Return the SQLAlchemy table of a row type, which SQLModel leaves undeclared."""
+    """Return the SQLAlchemy table of a row type. SQLModel does not declare this attribute for type checkers."""
     return SQLModel.metadata.tables[str(row_type.__tablename__)]
 
 
@@ -83,21 +86,21 @@ def utc_now() -> datetime:
 
 
 def time_column(nullable: bool = True) -> Column[datetime]:
-    """Return a column of aware UTC times for both databases; SQLite alone would return naive ones."""
+    """Return a column whose values are aware UTC times in both databases. A plain column in SQLite drops the zone."""
     return Column(UTCDateTime(), nullable=nullable)
 
 
 class ProjectRow(SQLModel, table=True):
     """A project with its runs. `generated` marks the demo project, whose logs are generated.
 
-    `slug_lower` keeps names from differing by case alone, because stack keys ignore case.
+    `slug_lower` is unique, because stack keys ignore case.
 
     `baseline_branch`: the branch whose `ci` runs are baselines, `*` for any. `commit_url` and `compare_url` are link
     templates with `{commit}` and with `{from}` and `{to}`; empty if not set. `public`: readable without a log-in.
     `quota_bytes` and `quota_runs_a_day` limit uploads; None: the service's defaults. Badge keys are derived from
     `badge_secret`. `verdict_policy`: thresholds, fixed limits, budget of reruns and reference job
     (`app/domain/verdict/policy.py`). `retention`: what is deleted by age (`app/domain/retention.py`). An archived
-    project takes no uploads.
+    project accepts no uploads.
     """
 
     __tablename__ = "project"
@@ -129,15 +132,14 @@ class ProjectRow(SQLModel, table=True):
 
 
 PROCESSED = ("ready", "failed", "unread")
-"""Statuses of a run that was read: with figures, without figures because it failed, or unread because no reader
-supports its log."""
+"""Statuses of a processed run: with figures, failed without figures, or unread because no reader supports its log."""
 
 
 LISTED = (
     *("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher"),
     *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib"),
 )
-"""Columns that filter or sort the list of runs."""
+"""Columns by which the list of runs can be filtered or sorted."""
 
 
 _TOGETHER = ("project_id", "model", "gpu", "dispatcher", "verdict", "outcome", "status", "purpose", "branch")
@@ -145,43 +147,44 @@ FILTERED_TOGETHER = {
     name: tuple(other for other in _TOGETHER if other != name)
     for name in ("model", "gpu", "dispatcher", "verdict", "outcome", "status")
 }
-"""Further columns of the index of a filter, so that several filters together are answered without reading runs."""
+"""Additional columns of a filter's index, so that the index alone answers combinations of filters."""
 
 USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"
-"""SQL condition of a possible baseline. A partial index uses it, so it must not change."""
+"""SQL condition of a possible baseline. A change needs a migration, because a partial index contains it."""
 
 
 class RunRow(SQLModel, table=True):
     """One training job: identity, state, and the columns that lists, filters and baselines read.
 
-    `work`, `wanted`, `claims`, `attempts` and `lease_until` make the table a leased queue (`pipeline/work.py`). A run
-    that is read again keeps its status and figures until the new ones are written.
+    `work`, `wanted`, `claims`, `attempts` and `lease_until` make the table a leased queue (`pipeline/work.py`). While a
+    run is read again, it keeps its status and figures until new ones are stored.
 
     `job` is the CI job or test that the upload, or a document in it, states (`RunFacts.is_of_job`).
 
-    `merge_base` is the commit at which the branch of a change left its target: later runs are not its baseline.
+    `merge_base` is the commit at which the branch of a change left its target. Runs of later commits are not its
+    baseline.
 
     `notes`: Markdown of users.
 
     `idempotency_key` is the SHA-256 of the sender and of the key as sent (`pipeline/receive.py`).
 
-    `token_id` is the token that uploaded the run; None for a user's upload, and where authentication is off. It is no
-    foreign key because tokens are never deleted. `uploaded_by` is the name of the token or user, empty where
-    authentication is off.
+    `token_id` is the token that uploaded the run; None for a user's upload and without authentication. It needs no
+    foreign key, because tokens are never deleted. `uploaded_by` is the name of the token or user; empty without
+    authentication.
 
-    `reception`: `whole` (uploaded at once), `receiving` (more of its logs is to come), `complete` (the client said so)
-    or `incomplete` (no bytes for too long). `heard_at` is when the last bytes came.
+    `reception`: `whole` (uploaded at once), `receiving` (more of its logs will follow), `complete` (the client ended
+    it) or `incomplete` (no bytes for too long). `heard_at`: when the last bytes arrived.
 
     `ordered_at` is the history position: `commit_time`, or `created_at` without one; a rerun takes the position of the
     first run of its commit. `quarantine` is a user's reason to exclude the run from baselines and rankings.
 
-    `recompute_failed` is the version of the definitions in which the figures could not be computed, and
-    `recompute_error` why; the run keeps its figures, which are of `definition_version` (`readings.py`).
+    If recomputing the figures failed, `recompute_failed` is the version of the definitions and `recompute_error` the
+    reason. The run then keeps its figures of `definition_version` (`readings.py`).
 
-    `rules_asked` identifies the rules that were last evaluated; empty when the run was read since (`suggest.py`).
+    `rules_asked` identifies the rules that were last evaluated; empty if the run was read after that (`suggest.py`).
 
-    `not_finite` counts iterations without a finite loss; `skipped_share` is that of skipped optimizer steps; `shape` is
-    the outline of the model (`RunFacts.shape`).
+    `not_finite`: number of iterations without a finite loss. `skipped_share`: share of skipped optimizer steps.
+    `shape`: the outline of the model (`RunFacts.shape`).
 
     Columns from `model` on repeat values of `RunResultRow` and of the current verdict.
     """
@@ -208,11 +211,11 @@ class RunRow(SQLModel, table=True):
             sqlite_where=text(USABLE),
             postgresql_where=text(USABLE),
         ),
-        # Each supports a filter or an order of the list of runs, which is sorted by number.
+        # Each index supports a filter or a sort order of the list of runs. Its default order is by number.
         Index("ix_run_project", "project_id", "id"),
         *(Index(f"ix_run_{name}", name, "id", *FILTERED_TOGETHER.get(name, ())) for name in LISTED),
         Index("ix_run_workload", "model", "gpu", "dispatcher", "id"),
-        {"sqlite_autoincrement": True},  # the number of a deleted run must not become that of another one
+        {"sqlite_autoincrement": True},  # never reuse the number of a deleted run
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -291,9 +294,9 @@ class RunRow(SQLModel, table=True):
 
 
 class RunResultRow(SQLModel, table=True):
-    """What the upload stated and what processing computed: one row per run, inserted with it.
+    """The values that the upload stated and that processing computed: one row per run, inserted with it.
 
-    These JSON documents take several kilobytes, so lists do not read them.
+    Its JSON documents have several kilobytes, so lists do not read them.
     """
 
     __tablename__ = "run_result"
@@ -321,9 +324,9 @@ RESULT_COLUMNS = frozenset(RunResultRow.model_fields) - {"run_id"}
 
 
 class RunValueRow(SQLModel, table=True):
-    """A value that a column of `run` has in a project: a choice of a filter. Triggers write it (`derived.py`).
+    """A choice of a filter: a value of a column of `run` in a project. Triggers write it (`derived.py`).
 
-    A value that no run has stays until runs with it are deleted (`pipeline/deletion.py`).
+    A value stays when the last run with it changes; deleting runs removes it (`pipeline/deletion.py`).
     """
 
     __tablename__ = "run_value"
@@ -334,7 +337,7 @@ class RunValueRow(SQLModel, table=True):
 
 
 class SavedViewRow(SQLModel, table=True):
-    """Filters of the list of runs under a name. `owner`: the user whose view it is; empty: of the whole project."""
+    """Named filters of the list of runs. `owner`: the user who saved the view; empty: it is for the whole project."""
 
     __tablename__ = "saved_view"
     __table_args__ = (UniqueConstraint("project_id", "owner", "name"),)
@@ -349,7 +352,7 @@ class SavedViewRow(SQLModel, table=True):
 
 
 class RunLabelRow(SQLModel, table=True):
-    """A tag, the job, the uploader or the commit of a run, to find runs by. Triggers write it (`derived.py`)."""
+    """A tag, job, uploader or commit of a run, for search. Triggers write it (`derived.py`)."""
 
     __tablename__ = "run_label"
     __table_args__ = (Index("ix_run_label_run", "run_id"),)
@@ -360,7 +363,7 @@ class RunLabelRow(SQLModel, table=True):
 
 
 class ConfigValueRow(SQLModel, table=True):
-    """A contract field of a configuration, to find runs by (`search.py`). `value`: as shown, in lower case."""
+    """A contract field of a configuration, for search (`search.py`). `value`: as shown, in lower case."""
 
     __tablename__ = "config_value"
 
@@ -374,18 +377,17 @@ _STACK_LISTED = ("runs", "project_id", "model", "gpu", "gpus")
 
 
 class StackRow(SQLModel, table=True):
-    """A stack for the list of histories. Triggers write it (`derived.py`).
+    """A stack, for the list of histories. Triggers write it (`derived.py`).
 
-    `runs` counts those that were read; 0 when all of them moved to other stacks. `revision` grows with every change of
-    what a history shows of a run. `last_at` and the hardware are of the newest of the read runs in the history;
-    `verdict` is that of its last judged run that is not an experiment, else empty. `dispatchers`: names between commas,
-    `?` for unknown.
+    `runs`: number of processed runs; 0 if all of them moved to other stacks. `revision` grows with every change that
+    the history shows. `last_at` and the hardware come from the newest processed run; `verdict` from the last judged run
+    that is not part of an experiment, empty without one. `dispatchers`: names between commas, `?` for unknown.
     """
 
     __tablename__ = "stack"
     __table_args__ = (
         Index("ix_stack_last", "last_at", "stack_key"),
-        # With what the list of histories reads, so that a filter reads no other stacks.
+        # With all columns that the list of histories reads, so that a filter reads matching stacks only.
         *(
             Index(
                 f"ix_stack_{name.removesuffix('_id')}_last",
@@ -415,8 +417,8 @@ class StackRow(SQLModel, table=True):
 class RunFileRow(SQLModel, table=True):
     """A file of a run.
 
-    `kind`: log, config or events. `document`: detected format, if any. `sha256`: empty for a file that grew in pieces.
-    `cut`: compression (gzip, zstd) of a truncated file.
+    `kind`: log, config or events. `document`: detected format, if any. `sha256`: empty for a file that arrived in
+    pieces. `cut`: compression (gzip, zstd) of a file whose end is missing.
     """
 
     __tablename__ = "run_file"
@@ -433,9 +435,9 @@ class RunFileRow(SQLModel, table=True):
 
 
 class SegmentRow(SQLModel, table=True):
-    """A piece of a file: the stored object with its text. A file uploaded in one piece has one (`log_files.py`).
+    """A piece of a file: the stored object with its text. A file uploaded at once has one segment (`log_files.py`).
 
-    `removed_at`: when retention removed it. Its object is deleted later, so that this can be undone.
+    `removed_at`: when retention removed it. The object is deleted later, so that the removal can be undone.
     """
 
     __tablename__ = "segment"
@@ -448,7 +450,7 @@ class SegmentRow(SQLModel, table=True):
 
 
 class StoredObjectRow(SQLModel, table=True):
-    """An object that an upload stored, or was about to store, at `touched_at` (`objects.py`)."""
+    """An object that an upload stored, or began to store, at `touched_at` (`objects.py`)."""
 
     __tablename__ = "stored_object"
 
@@ -460,7 +462,7 @@ class DeletionRow(SQLModel, table=True):
     """A deletion of runs or of their raw logs, which can be undone until `ends_at` (`pipeline/deletion.py`).
 
     `selection`: which runs (`Selection`). `state`: waiting (not finished), done, undoing, undone or final. `runs` and
-    `bytes`: what was deleted so far.
+    `bytes`: deleted so far.
     """
 
     __tablename__ = "deletion"
@@ -481,7 +483,7 @@ class DeletionRow(SQLModel, table=True):
 
 
 class DeletionPartRow(SQLModel, table=True):
-    """Some of the deleted runs with all their rows, JSON in zstd (`row_copies.py`)."""
+    """Some of the deleted runs with all their rows, as zstd-compressed JSON (`row_copies.py`)."""
 
     __tablename__ = "deletion_part"
 
@@ -493,7 +495,7 @@ class DeletionPartRow(SQLModel, table=True):
 
 
 class DeletionObjectRow(SQLModel, table=True):
-    """A stored object that deleted runs need as long as they can be restored."""
+    """A stored object that deleted runs need while they can be restored."""
 
     __tablename__ = "deletion_object"
 
@@ -502,7 +504,7 @@ class DeletionObjectRow(SQLModel, table=True):
 
 
 class UsageRow(SQLModel, table=True):
-    """What a project received on one day and still holds, computed every hour (`usage.py`). `bytes`: of its files."""
+    """Uploads of one day that a project still stores, counted every hour (`usage.py`). `bytes`: decompressed files."""
 
     __tablename__ = "usage"
 
@@ -513,7 +515,7 @@ class UsageRow(SQLModel, table=True):
 
 
 class HeartbeatRow(SQLModel, table=True):
-    """When something happened last (`worker_activity.py`, `backup.py`): `worker` is the last activity of a worker."""
+    """When something last happened, by name: `worker` for activity (`worker_activity.py`), others in `backup.py`."""
 
     __tablename__ = "heartbeat"
 
@@ -522,7 +524,7 @@ class HeartbeatRow(SQLModel, table=True):
 
 
 class StageTimeRow(SQLModel, table=True):
-    """Processor seconds of workers in one stage on one day in UTC (`stage_times.py`)."""
+    """Processor seconds of workers in one stage on one day in UTC (`worker_activity.py`)."""
 
     __tablename__ = "stage_time"
 
@@ -545,7 +547,7 @@ class SeriesRow(SQLModel, table=True):
 
 
 class ReadingRow(SQLModel, table=True):
-    """What was found in the files of a run except its series (`readings.py`). `files`: a hash of the files."""
+    """Everything that was read from the files of a run except its series (`readings.py`). `files`: their hash."""
 
     __tablename__ = "reading"
 
@@ -558,10 +560,10 @@ class ReadingRow(SQLModel, table=True):
 class ProfileRow(SQLModel, table=True):
     """A profile of a run: traces of the GPU work of one or several ranks. A row of a leased queue (`pipeline/work.py`).
 
-    `status`: received, processing, ready or failed. `content_key` identifies equal files. `document` is the reduced
-    form, JSON in zstd. `facts` is what the rules take from it. `identity` (GPU, world size, dispatcher) tells whether
-    it belongs to the run: if it contradicts the contract, the facts count only once a user has confirmed the profile.
-    `progress`: share of its files that was read, 0 to 1.
+    `status`: received, processing, ready or failed. `content_key` is equal for equal files. `document`: the reduced
+    profile, as zstd-compressed JSON. `facts`: its input to the rules. `identity`: GPU, world size and dispatcher; if
+    they contradict the contract, the facts count only after a user has confirmed the profile. `progress`: share of
+    the files that was read, 0 to 1.
     """
 
     __tablename__ = "profile"
@@ -611,8 +613,8 @@ class ProfileFileRow(SQLModel, table=True):
 class AmendmentRow(SQLModel, table=True):
     """A user's correction of one contract field.
 
-    The newest one of a field counts; `removed` restores the value of the run. `old_value` and `old_source` are the
-    previous ones; the source is empty if the value was unknown.
+    The newest amendment of a field counts; `removed` restores the run's own value. `old_value` and `old_source`
+    describe the field before; the source is empty if the value was unknown.
     """
 
     __tablename__ = "amendment"
@@ -660,17 +662,16 @@ class AvailabilityRow(SQLModel, table=True):
 
 
 # --- Tables of access: users, their sessions and roles, and project tokens.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class UserRow(SQLModel, table=True):
     """A user.
 
     `password_hash` is argon2id; empty for users of an identity provider (`issuer`, `subject`). `password_ends_at`:
-    expiry of a password that an administrator set. `totp_secret`: of the authenticator app, or empty; `totp_step`: of
-    the last accepted code. `administrator`: may do everything in every project. `disabled_at`: can no longer log in;
-    the row stays for the audit log. `feed_digest`: SHA-256 of the key of the user's feed, or None.
+    expiry of a password that an administrator set. `totp_secret`: of the authenticator app, or empty; `totp_step`: time
+    step of the last accepted code. `administrator`: has every permission in every project. `disabled_at`: since when
+    the user cannot log in; the row stays for the audit log. `feed_digest`: SHA-256 of the key of the user's feed, or
+    None.
     """
 
     __tablename__ = "account"
@@ -710,7 +711,7 @@ class MemberRow(SQLModel, table=True):
 
 
 class GroupRow(SQLModel, table=True):
-    """A group of users, which has roles in projects like a user. Users of an identity provider join by its name."""
+    """A group of users with roles in projects. An identity provider adds its users by the name of the group."""
 
     __tablename__ = "user_group"
 
@@ -721,7 +722,7 @@ class GroupRow(SQLModel, table=True):
 
 
 class GroupMemberRow(SQLModel, table=True):
-    """A user in a group. `by_provider`: the identity provider says so, and each log-in may end it."""
+    """A user in a group. `by_provider`: the identity provider added the user, and a later log-in can end this."""
 
     __tablename__ = "group_member"
 
@@ -797,7 +798,7 @@ class TokenRow(SQLModel, table=True):
 class ShareLinkRow(SQLModel, table=True):
     """A link that opens one page of a project without a log-in, until `expires_at` or `revoked_at`.
 
-    `digest` is the SHA-256 of its secret; `page` the path of the page, with the query of a comparison.
+    `digest` is the SHA-256 of its secret; `page` is the page's path, with the query of a comparison.
     """
 
     __tablename__ = "share_link"
@@ -842,7 +843,7 @@ class InvitationRow(SQLModel, table=True):
 class WatchRow(SQLModel, table=True):
     """A stack or regression that a user watches. `user_id` is 0 on a service without log-ins.
 
-    `kind` is `stack` or `regression`, `target` the stack key or the number of the regression.
+    `kind` is `stack` or `regression`; `target` is the stack key or the number of the regression.
     """
 
     __tablename__ = "watch"
@@ -857,7 +858,7 @@ class WatchRow(SQLModel, table=True):
 
 
 class DashboardChartRow(SQLModel, table=True):
-    """A chart on the overview of a project. `page`: the path and query of the page that it links to."""
+    """A chart on the overview of a project. `page`: path and query of the page to which it links."""
 
     __tablename__ = "dashboard_chart"
 
@@ -871,18 +872,16 @@ class DashboardChartRow(SQLModel, table=True):
 
 
 # --- Tables of experiments, and of the rules that fired.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ExperimentRow(SQLModel, table=True):
     """A planned A/B on one knob: a baseline run, the change, and the number of runs per side.
 
-    `rule_id`: the suggestion it is based on; empty for a user's own change. `knobs` holds `from` and `to` by contract
-    field; `change` holds the flags and variables to set. Uploads join by `tag`, or by `candidate_key`, the config key
-    that the change leads to (empty if it cannot be predicted). `sequence` is the interleaved order of the sides.
-    `state`: planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment whose winner is the
-    baseline here. `sweep_id`: the first experiment of its sweep, which also has its own id here. `result`: the last
+    `rule_id`: rule of the suggestion; empty for a user's own idea. `knobs` holds `from` and `to` by contract field;
+    `change` holds the flags and variables to set. Uploads join by `tag`, or by `candidate_key`: the config key that the
+    change leads to (empty if it cannot be predicted). `sequence` is the interleaved order of the sides. `state`:
+    planned, waiting, done, accepted, rejected or withdrawn. `parent_id`: the experiment whose winner is the baseline
+    of this one. `sweep_id`: id of the first experiment of the sweep, also on that experiment. `result`: the last
     computed A/B.
     """
 
@@ -951,17 +950,15 @@ class RuleFiringRow(SQLModel, table=True):
 
 
 # --- Tables of judging: verdicts, regressions, pins, the audit log, and the pending judging of stacks.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class VerdictRow(SQLModel, table=True):
     """A verdict on a run.
 
-    One per run is `current`; `verdicts.py` decides which older ones stay. `because`: why it was made.
+    One verdict per run is `current`; `verdicts.py` decides which older ones stay. `because`: why the run was judged.
 
-    The columns from `decision` on repeat values of `document` (`domain/verdict/document.py`), for lists and for
-    evidence about knobs: `comparison` is the kind of comparability, `attributed_to` the one field that explains the
+    The columns from `decision` on repeat values of `document` (`domain/verdict/document.py`) for lists and for
+    evidence about knobs. `comparison` is the kind of comparability; `attributed_to` is the one field that explains the
     difference.
     """
 
@@ -995,8 +992,8 @@ class RegressionRow(SQLModel, table=True):
     """A regression: one cause, with every affected stack as a member.
 
     `kind`: run (opened by a verdict) or upgrade (opened by single-field contrasts). `cause_key` groups members.
-    `state`: open, acknowledged, expected, fixed, stale or invalid. `proposal`: a state that the service proposes, fixed
-    or stale. `proposal_run_id`: the first run of the segment behind a proposed fix.
+    `state`: open, acknowledged, expected, fixed, stale or invalid. `proposal`: fixed or stale, if the service proposes
+    that state. `proposal_run_id`: the first run of the segment that suggests the fix.
     """
 
     __tablename__ = "regression"
@@ -1029,8 +1026,8 @@ class RegressionRow(SQLModel, table=True):
 class RegressionMemberRow(SQLModel, table=True):
     """One stack of a regression, with the slow run that made it a member.
 
-    Levels are ln of the metric (ms, GiB). They and `delta_pct` come from the history once it has them;
-    `first_delta_pct` belongs to the slow run.
+    Levels are ln of the metric (ms, GiB). They and `delta_pct` come from the segments of the history once these exist;
+    `first_delta_pct` comes from the verdict on the slow run.
     """
 
     __tablename__ = "regression_member"
@@ -1054,7 +1051,7 @@ class RegressionMemberRow(SQLModel, table=True):
 
 
 class RunAlarmRow(SQLModel, table=True):
-    """The regression that explains an alarm of a run: the one it opened, or one whose segment it belongs to."""
+    """The regression that explains an alarm of a run: the run opened it or belongs to its segment."""
 
     __tablename__ = "run_alarm"
 
@@ -1066,12 +1063,12 @@ class RunAlarmRow(SQLModel, table=True):
 
 
 class UpgradeChangeRow(SQLModel, table=True):
-    """What an upgrade changed in the step time of one job and configuration, as measured so far.
+    """The change of step time after an upgrade, for one job and configuration, as measured so far.
 
-    `run_id`: the first run after it, at history position `at`. `field`: what was upgraded, `others`: the number of
-    fields that changed with it. `decision` belongs to the contrast of `runs` runs with `from_runs` of the stack before;
-    `level` is the natural logarithm of the step time after it. `side_by_side`: the stack before ran again, so it was no
-    upgrade.
+    `run_id`: the first run after the upgrade, at history position `at`. `field`: the upgraded field; `others`: number
+    of other fields that changed. `decision`: of the contrast between `runs` runs and `from_runs` runs of the stack
+    before. `level`: ln of the step time (ms) after the upgrade. `side_by_side`: the stack before ran again, so the
+    change was not an upgrade.
     """
 
     __tablename__ = "upgrade_change"
@@ -1121,8 +1118,10 @@ class PinRow(SQLModel, table=True):
 
 
 class GoldenProposalRow(SQLModel, table=True):
-    """A request to make a run the golden baseline of its stack. `state`: open, approved, declined, or superseded when
-    another run was approved first. `decided_by` and `reason` are empty while it is open.
+    """A proposal to make a run the golden run of its stack.
+
+    `state`: open, approved, declined, or superseded when another run was approved first. `decided_by` and `reason` are
+    empty while it is open.
     """
 
     __tablename__ = "golden_proposal"
@@ -1142,7 +1141,7 @@ class GoldenProposalRow(SQLModel, table=True):
 
 
 class AuditEventRow(SQLModel, table=True):
-    """An audit-log entry about a regression, run, stack or project. `who`: a user, or Threewalls itself."""
+    """An audit-log entry about a regression, run, stack or project. `who`: a user or Threewalls."""
 
     __tablename__ = "audit_event"
     __table_args__ = (Index("ix_audit_event_subject", "subject", "subject_id"),)
@@ -1166,7 +1165,7 @@ EVERYTHING = datetime(1970, 1, 1, tzinfo=UTC)
 class StackWorkRow(SQLModel, table=True):
     """The pending judging and ranking of a stack, a row of a leased queue (`pipeline/work.py`).
 
-    `judge_from`: all runs from this history position on are judged again; None: only runs without a verdict.
+    `judge_from`: judge all runs again from this history position on; None: judge only runs without a verdict.
     """
 
     __tablename__ = "stack_work"
@@ -1188,15 +1187,13 @@ class StackWorkRow(SQLModel, table=True):
 
 
 # --- Tables of notifications: receivers, deliveries with their results, and rate limits.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ReceiverRow(SQLModel, table=True):
     """A receiver of a project's notifications.
 
-    `kind`: webhook, slack, teams or email; `target`: its address. `secret` signs webhook bodies. `rules`: the verdicts,
-    regression states and stacks it subscribes to.
+    `kind`: webhook, slack, teams or email; `target`: its address. `secret` signs webhook bodies. `rules`: the events
+    that it receives, by verdict, regression state and stack.
     """
 
     __tablename__ = "receiver"
@@ -1216,10 +1213,10 @@ class ReceiverRow(SQLModel, table=True):
 class DeliveryRow(SQLModel, table=True):
     """One notification to one receiver, a row of a leased queue (`pipeline/work.py`).
 
-    `cause` is unique per receiver. `work` is waiting, enqueued, claimed or empty (done); `state`: waiting, delivered or
-    failed. `replay_of`: the delivery that it repeats. `message_id` goes with every attempt and is unique across
-    services. `subject`: its topic; a receiver gets messages of one topic in order, those without a topic as they
-    arrive. `settled`: it failed and was sent again or dismissed.
+    `cause` is unique per receiver. `work`: waiting, enqueued, claimed or empty (done). `state`: waiting, delivered or
+    failed. `replay_of`: the delivery that it repeats. `message_id` is the same in every attempt and unique across
+    services. `subject`: a topic; a receiver gets the messages of a topic in order, and others in any order. `settled`:
+    it failed, and was then sent again or dismissed.
     """
 
     __tablename__ = "delivery"
@@ -1263,14 +1260,12 @@ class AllowanceRow(SQLModel, table=True):
 
 
 # --- The table of reference points that teams add.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
 
 
 class ReferencePointRow(SQLModel, table=True):
-    """A reference point as `domain/references` reads it. Its changes are in the audit log.
+    """A reference point that a team added (`domain/references`). The audit log has its changes.
 
-    `project_id` None: offered to every project. A withdrawn one is no longer used but stays readable.
+    `project_id` None: for every project. A withdrawn reference point stays readable but is no longer used.
     """
 
     __tablename__ = "reference_point"
@@ -1284,25 +1279,21 @@ class ReferencePointRow(SQLModel, table=True):
     withdrawn_at: datetime | None = Field(default=None, sa_column=time_column())
 
 
-# --- Tables of the leaderboards: stored standings of each stack, leadership periods, and the priors they were ranked
-# with.
-#
-# No `from __future__ import annotations` here: it breaks SQLModel relationships.
+# --- Tables of the leaderboards: stored standings of each stack, leadership periods, and the priors of rankings.
 
 
 class StandingRow(SQLModel, table=True):
     """The standings of one stack, rebuilt whenever one of its runs changes (`pipeline/rank.py`).
 
-    `document` is the `StackStandings` without its boards, which have their own rows; its `scaling` is the runs of its
-    configurations (`ScalingRuns`), stored as text because only the scaling page reads them. `title` to `about` describe
-    the stack in lists, from its newest run `newest_run_id` at history position `newest_at`. `about`: known contract
-    fields of the stack by name. `gpu` and `prior_version`: the prior that it was ranked with; empty and 0 for an
-    unknown GPU.
+    `document`: the `StackStandings` without boards, which have their own rows. `scaling`: the runs of its
+    configurations (`ScalingRuns`), as text, because only the scaling page reads them. `title` to `about` describe the
+    stack in lists, from its newest run `newest_run_id` at history position `newest_at`; `about`: known contract fields
+    of the stack by name. `gpu` and `prior_version` identify the prior of the ranking; empty and 0 for an unknown GPU.
     """
 
     __tablename__ = "standing"
     __table_args__ = (
-        # Includes the columns of `UntilRankedAgain`, so that it reads no documents.
+        # Covers the columns that `UntilRankedAgain` reads, so that it reads no documents.
         Index("ix_standing_leaderboard", "hardware_slug", "family_slug", "project_id", "updated_at"),
         Index("ix_standing_ranking_version", "ranking_version"),
         Index("ix_standing_stack", "stack_key"),
@@ -1332,7 +1323,7 @@ class StandingRow(SQLModel, table=True):
 
 
 class StandingBoardRow(SQLModel, table=True):
-    """One board of a stack. `results`: the result of each dispatcher (`BoardResults`), for summaries across stacks."""
+    """One board of a stack. `results`: one result per dispatcher (`BoardResults`), for summaries across stacks."""
 
     __tablename__ = "standing_board"
     __table_args__ = (
@@ -1353,9 +1344,9 @@ class StandingBoardRow(SQLModel, table=True):
 
 
 class LeaderChangeRow(SQLModel, table=True):
-    """A change of a board's leader (`Head`); `before` null for the first.
+    """A change of a board's leader (`Head`). `before` is null for the first leader.
 
-    Rows are only added. `run_id`: the run that caused it; None if no run did or the run was deleted.
+    Rows are never changed. `run_id`: the run that caused it; None if no run did or the run was deleted.
     """
 
     __tablename__ = "leader_change"
@@ -1378,10 +1369,10 @@ class LeaderChangeRow(SQLModel, table=True):
 
 
 class RankingPriorRow(SQLModel, table=True):
-    """Launch-to-launch variation of a family, used to rank its stacks until it changes (`ranking_priors.py`).
+    """Launch-to-launch variation of a family, with which its stacks are ranked (`pipeline/rank.py`).
 
-    `priors`: semantic class -> `Prior`. `version` grows with every change; a stack ranked with another version
-    (`StandingRow.prior_version`) is ranked again.
+    `priors`: semantic class -> `Prior`. `version` grows with every change. Stacks that were ranked with another version
+    (`StandingRow.prior_version`) are ranked again.
     """
 
     __tablename__ = "ranking_prior"

@@ -1,5 +1,4 @@
-"""Project tokens: created, shown once, looked up by SHA-256, revoked. The audit log is written in the same
-transaction."""
+"""Project tokens: create, look up by SHA-256, revoke. Each change is audited in the same transaction."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -15,13 +14,13 @@ from app.errors import InvalidChange, NotFound
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, TokenRow, select_any, utc_now
-from app.storage.visible import OF_NO_ACCOUNT
+from app.storage.visible import CHANGES_NO_RIGHTS
 
 MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
-class KnownToken:
+class ActiveToken:
     """An active token. `ends_at`: when it expires; None: never."""
 
     holder: TokenHolder
@@ -47,7 +46,7 @@ def make_token(
     by: str,
     expires_at: datetime | None = None,
 ) -> tuple[TokenRow, str]:
-    """Create a token and return its row and the secret, which is never shown again. Raises InvalidChange.
+    """Create a token; return its row and its secret, which is not stored. Raises InvalidChange.
 
     The audit log names tokens, so two active tokens of a project cannot have the same name.
     """
@@ -58,7 +57,7 @@ def make_token(
         raise InvalidChange.of_field("scopes", "must be one or more of upload, read and triage")
     if expires_at is not None and expires_at <= utc_now():
         raise InvalidChange.of_field("expires_at", "must be in the future")
-    if name in _names_in_force(session, project_id):
+    if name in _active_names(session, project_id):
         raise InvalidChange.of_field(
             "name", f"must be unique: an active token has the name {name}. Revoke that token or choose another name"
         )
@@ -76,7 +75,7 @@ def make_token(
     return row, token
 
 
-def find_token(session: Session, token_digest: str) -> KnownToken | None:
+def find_token(session: Session, token_digest: str) -> ActiveToken | None:
     """Return the token with this SHA-256; None if it is unknown, expired or revoked."""
     result = session.execute(
         select_any(TokenRow, ProjectRow.slug)
@@ -90,18 +89,18 @@ def find_token(session: Session, token_digest: str) -> KnownToken | None:
     if ends_at is not None and ends_at <= utc_now():
         return None
     holder = TokenHolder(row.id, row.name, row.project_id, slug, frozenset(Scope(scope) for scope in row.scopes))
-    return KnownToken(holder, ends_at, aware(row.last_used_at) if row.last_used_at else None)
+    return ActiveToken(holder, ends_at, aware(row.last_used_at) if row.last_used_at else None)
 
 
 def note_used(session: Session, token_id: int) -> None:
     session.execute(
         update(TokenRow).where(col(TokenRow.id) == token_id).values(last_used_at=utc_now()),
-        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+        execution_options={CHANGES_NO_RIGHTS: True, "synchronize_session": False},
     )
 
 
 def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
-    """Revoke a token. Raises NotFound; revoking twice has no effect."""
+    """Revoke a token; a second call has no effect. Raises NotFound."""
     row = session.get(TokenRow, token_id)
     if row is None:
         raise NotFound("This token does not exist.")
@@ -115,7 +114,7 @@ def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
     return row
 
 
-def in_force() -> ColumnElement[bool]:
+def is_active_token() -> ColumnElement[bool]:
     """Return the condition for active tokens."""
     return and_(
         col(TokenRow.revoked_at).is_(None),
@@ -124,39 +123,39 @@ def in_force() -> ColumnElement[bool]:
 
 
 def tokens_by_creator(session: Session, *, project_id: int | None = None) -> dict[str, list[CreatedToken]]:
-    """Return tokens by creator. A token outlives the role and the user who created it."""
-    chosen = select_any(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(in_force())
+    """Return active tokens by the name of their creator. They stay active after the creator loses the role."""
+    chosen = select_any(TokenRow.id, TokenRow.name, ProjectRow.slug, TokenRow.created_by).where(is_active_token())
     chosen = chosen.join(ProjectRow, col(ProjectRow.id) == TokenRow.project_id)
     if project_id is not None:
         chosen = chosen.where(col(TokenRow.project_id) == project_id)
     tokens: dict[str, list[CreatedToken]] = {}
-    for number, name, slug, maker in session.execute(chosen.order_by(col(ProjectRow.slug), col(TokenRow.id))):
-        tokens.setdefault(maker, []).append(CreatedToken(number, name, slug))
+    for number, name, slug, creator in session.execute(chosen.order_by(col(ProjectRow.slug), col(TokenRow.id))):
+        tokens.setdefault(creator, []).append(CreatedToken(number, name, slug))
     return tokens
 
 
-def revoke_tokens_of(session: Session, maker: str, *, by: str, project_id: int | None = None) -> None:
+def revoke_tokens_of(session: Session, creator: str, *, by: str, project_id: int | None = None) -> None:
     """Revoke all tokens that a user created, in one project or anywhere."""
-    for token in tokens_by_creator(session, project_id=project_id).get(maker, []):
+    for token in tokens_by_creator(session, project_id=project_id).get(creator, []):
         revoke_token(session, token.id, by=by)
 
 
-def _names_in_force(session: Session, project_id: int) -> set[str]:
-    """Lock the project, so that two requests cannot both find a name free."""
+def _active_names(session: Session, project_id: int) -> set[str]:
+    """Return the names of active tokens. Locks the project, so that two requests cannot take the same name."""
     session.get(ProjectRow, project_id, with_for_update=True)
-    in_force_tokens = select(TokenRow).where(col(TokenRow.project_id) == project_id, in_force())
-    return {row.name for row in session.execute(in_force_tokens).scalars()}
+    active = select(TokenRow).where(col(TokenRow.project_id) == project_id, is_active_token())
+    return {row.name for row in session.execute(active).scalars()}
 
 
 def tokens_of(session: Session, project_id: int, *, first: int, limit: int) -> list[TokenRow]:
-    """Return tokens of a project from number `first` (from 0): active ones first, then the others, newest first."""
+    """Return up to `limit` tokens of a project from index `first` (0-based): active, then others; newest first."""
     chosen = select(TokenRow).where(col(TokenRow.project_id) == project_id)
-    ordered = chosen.order_by(case((in_force(), 0), else_=1), col(TokenRow.id).desc())
+    ordered = chosen.order_by(case((is_active_token(), 0), else_=1), col(TokenRow.id).desc())
     return list(session.execute(ordered.offset(first).limit(limit)).scalars())
 
 
 def count_tokens(session: Session, project_id: int) -> tuple[int, int]:
-    """Return how many tokens a project has, and how many of them are active."""
-    counts = select(func.count(), func.count().filter(in_force())).where(col(TokenRow.project_id) == project_id)
+    """Return the number of tokens of a project, and of its active tokens."""
+    counts = select(func.count(), func.count().filter(is_active_token())).where(col(TokenRow.project_id) == project_id)
     total, valid = session.execute(counts.select_from(TokenRow)).one()
     return total, valid

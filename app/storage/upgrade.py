@@ -1,7 +1,7 @@
-"""What an upgrade will do to the database (`threewalls upgrade --check`), and indexes built while others write.
+"""The plan of a database upgrade (`threewalls upgrade --check`), and index creation that does not block writes.
 
-The pending migrations run on an empty copy of the tables, and their statements are recorded: in memory for SQLite, in a
-schema that is rolled back for PostgreSQL. The tables of the service are only counted.
+The plan runs the pending migrations on an empty copy of the tables and records their statements: in memory for SQLite,
+in a schema that is rolled back for PostgreSQL. Of the service's own tables it only counts the rows.
 """
 
 import math
@@ -33,14 +33,14 @@ _SECONDS_PER_ROW: Mapping[Action, float] = {
     "check rows": 1e-6,
     "change rows": 150e-6,
 }
-"""Measured with 100,000 runs (docs/scale.md); other actions do not depend on the number of rows."""
+"""Measured with 100,000 runs (docs/scale.md). The time of other actions does not depend on the number of rows."""
 _SECONDS_PER_DERIVED_RUN = 50e-6
 _SCRATCH = "threewalls_upgrade_check"
 
 
 @dataclass(frozen=True, slots=True)
 class MigrationStep:
-    """What a migration does to one table. `rows` is the database's estimate; `blocks` is what waits meanwhile."""
+    """What a migration does to one table. `rows`: the database's estimate. `blocks`: the operations that must wait."""
 
     action: Action
     table: str
@@ -66,7 +66,7 @@ class PendingMigration:
 
 @dataclass(frozen=True, slots=True)
 class UpgradePlan:
-    """The pending migrations in order. `derived_runs`: runs from which triggers derive tables again afterwards."""
+    """The pending migrations in order. `derived_runs`: number of runs from which triggers then derive tables again."""
 
     database: Literal["sqlite", "postgresql"]
     revision: str
@@ -127,7 +127,7 @@ def _record(engine: Engine, scripts: "Sequence[Script]", pending: "Sequence[Scri
 
     def record(_: Any, __: Any, statement: str, parameters: Any, *___: Any) -> tuple[str, Any]:
         target.append(statement)
-        return statement.replace(" CONCURRENTLY", ""), parameters  # which no transaction may contain
+        return statement.replace(" CONCURRENTLY", ""), parameters  # not allowed in a transaction
 
     with _empty_database(engine) as connection:
         event.listen(connection, "before_cursor_execute", record, retval=True)
@@ -178,12 +178,13 @@ _KINDS: tuple[tuple[str, Action, Blocks], ...] = (
     (rf"(?:UPDATE|DELETE FROM|INSERT INTO) {_NAME}", "change rows", "writes"),
     (rf"SELECT .* FROM {_NAME}", "change rows", "writes"),  # noqa: S608  # a pattern
 )
-"""Kinds of statements, by their first words. A migration may change what it reads, which empty tables do not show."""
+"""Patterns of statements with action and blocked operations. A SELECT counts as a change of rows, because on empty
+tables a migration that changes the selected rows executes nothing more."""
 _COPY = "_alembic_tmp_"
 
 
 def _steps(connection: Connection, tables: set[str], statements: Sequence[str]) -> tuple[MigrationStep, ...]:
-    """Return the steps of a migration, equal ones counted, without those on tables that it creates."""
+    """Return the steps of a migration: equal steps merged with a count, steps on tables that it creates left out."""
     steps: dict[tuple[str, str], MigrationStep] = {}
     copied: set[str] = set()
     for statement in statements:
@@ -217,7 +218,7 @@ def _step(statement: str) -> MigrationStep | None:
 
 
 def _rows(connection: Connection, table: str) -> int:
-    """Return about how many rows a table has, at no cost that depends on them."""
+    """Return the approximate number of rows of a table without reading them."""
     if connection.dialect.name == "sqlite":
         return int(connection.execute(text(f'SELECT max(rowid) FROM "{table}"')).scalar() or 0)  # noqa: S608  # our names
     estimated = "SELECT reltuples FROM pg_class WHERE oid = to_regclass(:table)"
@@ -276,10 +277,10 @@ def _seconds(seconds: float) -> str:
 
 
 def create_index_online(name: str, table: str, columns: Sequence[Any], **options: Any) -> None:
-    """Create an index in a migration; on PostgreSQL without blocking writes, and outside of the transaction.
+    """Create an index in a migration; on PostgreSQL outside the transaction and without blocking writes.
 
-    An index of this name is replaced: that of an interrupted attempt is invalid. Everything before it in the migration
-    is committed, so online indexes come first.
+    Replaces an index of this name, because an interrupted attempt leaves an invalid one. Commits everything before it
+    in the migration, so online indexes come first.
     """
     from alembic import op  # noqa: PLC0415
 
@@ -289,7 +290,7 @@ def create_index_online(name: str, table: str, columns: Sequence[Any], **options
         return
     with op.get_context().autocommit_block():
         before = op.get_bind().execute(text("SELECT current_setting('lock_timeout')")).scalar_one()
-        op.execute("SET lock_timeout = 0")  # it waits for other transactions without blocking anything
+        op.execute("SET lock_timeout = 0")  # waiting for other transactions blocks nothing here
         op.drop_index(name, table, if_exists=True, postgresql_concurrently=True)
         op.create_index(name, table, columns, postgresql_concurrently=True, **options)
         op.execute(f"SET lock_timeout = '{before}'")

@@ -1,4 +1,4 @@
-"""What upgrades changed: one entry per upgrade of a project, over its stacks."""
+"""The effects of upgrades: one entry per upgrade of a project, with the change of each stack."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ _MOST_READ = 500
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOfStack:
-    """The change of one stack. `run_id`: its first run after the upgrade; `others`: fields that changed, too.
+    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields.
 
-    `now_pct`: its size in the regression that it opened, which later runs made more exact; else `delta_pct`.
+    `now_pct`: the change according to the regression that it opened, which includes later runs; else `delta_pct`.
     """
 
     stack_key: str
@@ -39,7 +39,7 @@ class UpgradeOfStack:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeChange:
-    """An upgrade with the change of each stack, the slowest first. `at`: history position of its newest first run."""
+    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run."""
 
     project: str
     field: str
@@ -50,7 +50,7 @@ class UpgradeChange:
 
     @property
     def query(self) -> str:
-        """Return the query of its report."""
+        """Return the query string of its upgrade report."""
         return urlencode({"project": self.project, "field": self.field, "from": self.from_value, "to": self.to_value})
 
     @property
@@ -88,7 +88,7 @@ def _sizes(sizes: Sequence[float]) -> str:
 def upgrade_changes(
     session: Session, *, project: str = "", since: datetime | None = None, most: int = MOST
 ) -> tuple[UpgradeChange, ...]:
-    """Return the upgrades with first runs after `since`, the newest first."""
+    """Return up to `most` upgrades with first runs after `since`, newest first."""
     chosen: Select[Any] = (
         select_any(UpgradeChangeRow, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
@@ -116,7 +116,7 @@ def upgrade_changes(
 
 
 def _sizes_now(session: Session, run_ids: Sequence[int]) -> dict[int, float]:
-    """Return the change in percent in the regressions of upgrades that these runs opened."""
+    """Return the change in percent by run, for runs that opened a regression of an upgrade."""
     members = (
         select_any(RegressionMemberRow.run_id, RegressionMemberRow.delta_pct)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)

@@ -1,7 +1,7 @@
-"""What each project stores and how fast it grows, and the deletion of deliveries, audit entries and sessions by age.
+"""Storage use and growth of each project; deletion of deliveries, audit entries and sessions by age.
 
-A small service is counted on request. Otherwise usage is counted every hour into a small table, because pages may not
-read all runs.
+A small service counts on request. A large one counts every hour into a small table, because pages must not read all
+runs.
 """
 
 from collections.abc import Sequence
@@ -29,20 +29,20 @@ from app.storage.tables import (
     table_of,
     utc_now,
 )
-from app.storage.users import forget_expired
+from app.storage.users import delete_expired_sessions
 
 _AT_ONCE = 1000
 _FORECAST_DAYS = 90
-"""The forecast follows the growth of this many days."""
+"""Number of days whose growth the forecast extrapolates."""
 _LEAST_DAYS = 7
-"""Uploads of fewer days give no rate."""
+"""Minimum days of uploads for a rate."""
 _COUNTED = "usage"
 MOST_COUNTED_NOW = 5000
-"""A service with at most this many runs is counted on request."""
+"""Maximum runs for a count on request."""
 
 
 def count_usage(engine: Engine) -> None:
-    """Count runs and bytes by project and day of upload, in place of the last count."""
+    """Count runs and bytes by project and day of upload, and replace the last count."""
     with read_session(engine) as session:
         rows = _count(session)
     with transaction(engine) as session:
@@ -53,7 +53,7 @@ def count_usage(engine: Engine) -> None:
 
 
 def counted_at(session: Session) -> datetime | None:
-    """Return the time of the count that `usage_of_projects` returns; None if it counts now."""
+    """Return the time of the count that `usage_of_projects` returns; None if it counts on request."""
     if _counts_now(session):
         return None
     seen_at = session.execute(select(col(HeartbeatRow.seen_at)).where(col(HeartbeatRow.name) == _COUNTED)).scalar()
@@ -87,10 +87,10 @@ def _count(session: Session, project_id: int | None = None) -> list[dict[str, An
 
 @dataclass(frozen=True, slots=True)
 class ProjectUsage:
-    """What a project stores. `bytes`: of uploaded files, decompressed. `months`: bytes by month of upload, in order.
+    """The storage use of a project. `bytes`: decompressed uploads. `months`: bytes by month of upload, in order.
 
-    `a_day`: bytes uploaded a day lately, None before seven days of uploads. `waiting_bytes`: of deletions that can
-    still be undone.
+    `a_day`: recent growth in bytes per day; None before seven days of uploads. `waiting_bytes`: deleted bytes whose
+    deletion can still be undone.
     """
 
     project_id: int
@@ -102,7 +102,7 @@ class ProjectUsage:
     waiting_bytes: int
 
     def in_days(self, days: int) -> float | None:
-        """Return the bytes in that many days at the recent rate without deletions; None if unknown."""
+        """Return the bytes after `days` at the recent rate, without deletions; None if the rate is unknown."""
         return None if self.a_day is None else self.bytes + self.a_day * days
 
 
@@ -125,7 +125,7 @@ def usage_of_projects(session: Session, project_id: int | None = None) -> list[P
 
 
 def _counted(session: Session, project_id: int | None) -> list[dict[str, Any]]:
-    """Return the last count."""
+    """Return the stored count."""
     counted = select_any(UsageRow.project_id, UsageRow.day, UsageRow.runs, UsageRow.bytes)
     if project_id is not None:
         counted = counted.where(col(UsageRow.project_id) == project_id)
@@ -151,18 +151,18 @@ def _project_usage(owner: int, slug: str, days: Sequence[tuple[date, int, int]],
 
 
 def database_bytes(session: Session) -> int:
-    """Return the size of the database."""
+    """Return the size of the database in bytes."""
     if session.get_bind().dialect.name == "sqlite":
         pages = session.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))
         return int(pages.scalar_one())
     return int(session.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
 
-def forget_old(engine: Engine, settings: Settings) -> None:
+def delete_expired(engine: Engine, settings: Settings) -> None:
     """Delete expired sessions, and deliveries and audit entries that are older than the settings say."""
     now = utc_now()
     with transaction(engine) as session:
-        forget_expired(session)
+        delete_expired_sessions(session)
     if settings.delivery_days:
         old = (col(DeliveryRow.work) == "", col(DeliveryRow.created_at) < now - timedelta(days=settings.delivery_days))
         _delete_all(engine, DeliveryRow, *old)
@@ -173,7 +173,7 @@ def forget_old(engine: Engine, settings: Settings) -> None:
 def _delete_all(
     engine: Engine, kind: type[DeliveryRow] | type[AuditEventRow], *conditions: ColumnElement[bool]
 ) -> None:
-    """Delete rows in batches, so that no other writer waits long."""
+    """Delete the rows that meet the conditions, in batches so that other writers do not wait long."""
     table = table_of(kind)
     while True:
         chosen = select(col(kind.id)).where(*conditions).limit(_AT_ONCE)

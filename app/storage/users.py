@@ -1,4 +1,4 @@
-"""Users and groups: created, looked up, given passwords and roles. The audit log is written in the same transaction."""
+"""Users, their passwords, sessions and roles, and groups. Each change is audited in the same transaction."""
 
 import re
 import unicodedata
@@ -28,14 +28,14 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.visible import OF_NO_ACCOUNT
+from app.storage.visible import CHANGES_NO_RIGHTS
 
 MAX_NAME = 100
 _ORDER = list(Role)
 _RESERVED = re.compile(rf"{audit.SERVICE}|command line|token|token .*|nobody|nobody .*", re.IGNORECASE)
 """Names that the audit log uses for actors other than users."""
 _LETTERS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._@'+-]*[A-Za-z0-9.])?")
-"""Pattern of names that differ visibly. Older users may have other names."""
+"""Allowed names: no two look alike. Users from before this check may have others."""
 
 
 class NameTaken(Conflict):
@@ -81,8 +81,8 @@ def create_user(
 ) -> User:
     """Create a user.
 
-    Without a password or its hash the user cannot log in with one. Raises InvalidChange for an invalid name or
-    password, and NameTaken.
+    Without `password` or `password_hash` the user cannot log in with a password. Raises InvalidChange for an invalid
+    name or password, and NameTaken.
     """
     name = checked_name(name)
     if is_taken(session, name):
@@ -124,9 +124,9 @@ def get_user(session: Session, user_id: int) -> UserRow:
 
 
 def set_password(session: Session, row: UserRow, password: str, *, by: str, must_change: bool = False) -> None:
-    """Set the password of a user and remove the second factor, for users who lost theirs. Raises InvalidChange.
+    """Set the password of a user, and remove the second factor in case the user lost it. Raises InvalidChange.
 
-    The caller ends the sessions, because only the caller knows which one to keep.
+    The caller ends the user's sessions, because only the caller knows which session to keep.
     """
     row.password_hash = _new_hash(password, row.name)
     row.must_change_password = must_change
@@ -137,7 +137,7 @@ def set_password(session: Session, row: UserRow, password: str, *, by: str, must
 
 
 def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0) -> None:
-    """Require codes of this secret at each log-in, or none if it is empty. `step`: of the code that confirmed it."""
+    """Require codes of this secret at each log-in; none if empty. `step`: time step of the code that confirmed it."""
     action = "second factor added" if secret else "second factor removed"
     if row.totp_secret == secret:
         return
@@ -147,7 +147,7 @@ def set_second_factor(session: Session, row: UserRow, secret: str, step: int = 0
 
 
 def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
-    """Return the user with their current roles, also those of their groups; None if disabled or deleted."""
+    """Return the user with their own roles and those of their groups; None if disabled or deleted."""
     row = session.get(UserRow, user_id)
     if row is None or row.disabled_at is not None:
         return None
@@ -169,7 +169,7 @@ def logged_in_user(session: Session, user_id: int) -> LoggedInUser | None:
 
 
 def set_role(session: Session, *, project_id: int, user_id: int, role: Role | None, by: str) -> bool:
-    """Set the role of a user in a project, or (None) remove the user from it. Return whether that changed it."""
+    """Set the role of a user in a project; None removes the user. Return whether the role changed."""
     row = session.get(MemberRow, (project_id, user_id))
     before = row.role if row else None
     if before == (role.value if role else None):
@@ -189,7 +189,7 @@ def set_role(session: Session, *, project_id: int, user_id: int, role: Role | No
 
 
 def checked_name(text: str) -> str:
-    """Return the name as stored. Raises InvalidChange for one that resembles another actor."""
+    """Return the name as stored. Raises InvalidChange for an invalid name and for one that the audit log reserves."""
     name = one_line(unicodedata.normalize("NFKC", text))
     if not 0 < len(name) <= MAX_NAME:
         raise InvalidChange.of_field("name", f"must have 1 to {MAX_NAME} characters")
@@ -203,7 +203,7 @@ def checked_name(text: str) -> str:
 
 
 def plain_name(text: str) -> str:
-    """Return the name without accents and letters of other scripts, for names from an identity provider."""
+    """Return a name from an identity provider without accents and without letters of other scripts."""
     spelled = unicodedata.normalize("NFKD", text)
     allowed = "".join(c for c in spelled if re.fullmatch(r"[A-Za-z0-9 ._@'+-]", c))
     name = one_line(allowed)[: MAX_NAME - 5].strip(" ._@'+-") or "user"
@@ -230,7 +230,7 @@ def to_user(row: UserRow) -> User:
 
 @dataclass(frozen=True, slots=True)
 class ProjectMember:
-    """A member. `disabled`: the user cannot log in. `administrator`: full access, regardless of the role."""
+    """A member of a project. `disabled`: cannot log in. `administrator`: has full access regardless of the role."""
 
     user_id: int
     name: str
@@ -259,7 +259,7 @@ def members_of(session: Session, project_id: int) -> list[ProjectMember]:
 
 
 def maintainers(session: Session, project_id: int) -> list[str]:
-    """Return the names of enabled maintainers of a project, also of those by a group."""
+    """Return the names of the enabled maintainers of a project, including those with the role by a group."""
     members = members_of(session, project_id)
     own = [member.name for member in members if member.role is Role.MAINTAINER and not member.disabled]
     by_group = (
@@ -289,11 +289,11 @@ def roles_by_user(session: Session) -> dict[int, list[tuple[str, Role]]]:
     return roles
 
 
-# --- Log-in sessions. A cookie holds a random id; its row is found by the id's SHA-256.
+# --- Log-in sessions. A cookie contains a random id; the session's row is looked up by the SHA-256 of this id.
 
 
 @dataclass(frozen=True, slots=True)
-class KnownSession:
+class ActiveSession:
     id: str
     user_id: int
     created_at: datetime
@@ -303,7 +303,7 @@ class KnownSession:
 
 
 def start_session(session: Session, user_id: int, idle: timedelta, *, address: str = "", agent: str = "") -> str:
-    """Start a session and return the content of its cookie. It ends after `idle` without use."""
+    """Start a session that expires after `idle` without use. Return the content of its cookie."""
     secret, now = new_session_id(), utc_now()
     session.add(
         SessionRow(
@@ -314,24 +314,24 @@ def start_session(session: Session, user_id: int, idle: timedelta, *, address: s
     return secret
 
 
-def find_session(session: Session, session_id: str) -> KnownSession | None:
+def find_session(session: Session, session_id: str) -> ActiveSession | None:
     """Return the session by the SHA-256 of its cookie; None if it has ended."""
     row = session.get(SessionRow, session_id)
     if row is None or aware(row.expires_at) <= utc_now():
         return None
-    return KnownSession(
+    return ActiveSession(
         row.id, row.user_id, aware(row.created_at), aware(row.confirmed_at), aware(row.seen_at), aware(row.expires_at)
     )
 
 
-def note_seen(session: Session, seen: KnownSession, idle: timedelta, longest: timedelta) -> None:
-    """Prolong an active session, up to an age of `longest`."""
+def extend_session(session: Session, seen: ActiveSession, idle: timedelta, longest: timedelta) -> None:
+    """Extend an active session by `idle`, up to a total age of `longest`."""
     now = utc_now()
     session.execute(
         update(SessionRow)
         .where(col(SessionRow.id) == seen.id)
         .values(seen_at=now, expires_at=min(now + idle, seen.created_at + longest)),
-        execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False},
+        execution_options={CHANGES_NO_RIGHTS: True, "synchronize_session": False},
     )
 
 
@@ -347,22 +347,22 @@ def end_session(session: Session, session_id: str) -> None:
 
 
 def end_sessions_of(session: Session, user_id: int, *, but: str = "") -> None:
-    """End all sessions of a user except the one with this id."""
+    """End all sessions of a user except the session with id `but`."""
     session.execute(delete(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.id) != but))
 
 
-def forget_expired(session: Session) -> None:
+def delete_expired_sessions(session: Session) -> None:
     expired = delete(SessionRow).where(col(SessionRow.expires_at) <= utc_now())
-    session.execute(expired, execution_options={OF_NO_ACCOUNT: True, "synchronize_session": False})
+    session.execute(expired, execution_options={CHANGES_NO_RIGHTS: True, "synchronize_session": False})
 
 
 def sessions_of(session: Session, user_id: int) -> list[SessionRow]:
-    """Return sessions, most recently used first."""
+    """Return the sessions of a user, most recently used first."""
     chosen = select(SessionRow).where(col(SessionRow.user_id) == user_id, col(SessionRow.expires_at) > utc_now())
     return list(session.execute(chosen.order_by(col(SessionRow.seen_at).desc())).scalars())
 
 
-# --- All users, and the rule that one enabled administrator must remain.
+# --- All users. At least one enabled administrator must remain.
 
 
 class LastAdministrator(Conflict):
@@ -387,14 +387,12 @@ def administrators(session: Session) -> list[str]:
     return [user.name for user in list_users(session) if user.administrator and user.disabled_at is None]
 
 
-def set_standing(
+def set_rights(
     session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None = None, by: str
 ) -> None:
-    """Grant or revoke administrator rights, and enable or disable a user; None leaves a value as it is.
+    """Grant or revoke administrator rights, and enable or disable a user; None changes nothing.
 
-    Raises LastAdministrator.
-
-    Disabling ends the user's sessions. The name stays in the audit log.
+    Disabling ends the user's sessions. The audit log keeps the name. Raises LastAdministrator.
     """
     remaining = _administrators_locked(session)
     wanted = row.administrator if administrator is None else administrator
@@ -418,7 +416,7 @@ def set_standing(
 
 
 def _administrators_locked(session: Session) -> set[int | None]:
-    """Return the ids of enabled administrators and lock them, so that concurrent changes cannot remove all."""
+    """Return the ids of enabled administrators. Locks their rows, so that concurrent changes cannot remove all."""
     chosen = select(UserRow).where(col(UserRow.administrator), col(UserRow.disabled_at).is_(None))
     return {row.id for row in session.execute(chosen.with_for_update()).scalars()}
 
@@ -438,11 +436,11 @@ def _record(
     )  # fmt: skip
 
 
-# --- Groups of users: filled by hand or at a log-in by the identity provider, given roles in projects.
+# --- Groups of users. Administrators or the identity provider (at log-in) add members; projects give groups roles.
 
 MAX_GROUP_NAME = 300
 MAX_GROUPS = 1_000
-"""Groups of the service. A log-in compares the provider's groups with them."""
+"""Maximum groups of the service. Each log-in compares all of them with the provider's groups."""
 
 
 class GroupExists(Conflict):
@@ -538,7 +536,7 @@ def remove_from_group(session: Session, group_id: int, user_id: int, *, by: str)
 
 
 def follow_provider(session: Session, user: UserRow, names: Collection[str]) -> None:
-    """Make the user a member of the groups with these names, and of no other unless added by hand."""
+    """Make the user a member of the groups with these names; remove memberships that the provider added before."""
     rows = {row.id: row for row in session.execute(select(GroupRow)).scalars()}
     present = {
         member.group_id: member
@@ -564,7 +562,7 @@ def _note(session: Session, row: GroupRow, user: UserRow, action: str, *, by: st
 
 
 def set_group_role(session: Session, *, project_id: int, group_id: int, role: Role | None, by: str) -> None:
-    """Set the role of a group in a project; None ends it. Raises NotFound."""
+    """Set the role of a group in a project; None removes it. Raises NotFound."""
     group, row = get_group(session, group_id), session.get(GroupRoleRow, (project_id, group_id))
     before = row.role if row else None
     if before == (role.value if role else None):

@@ -1,8 +1,8 @@
-"""Stored verdicts: one per run is current, and relevant older ones are kept.
+"""Stored verdicts: the current verdict of each run, and the older ones that matter.
 
-A run is judged again whenever earlier runs change, so most older verdicts were never seen. These are kept: the first
-one, which the report of the job showed; those with a decision unlike the next one's; and those that were current when a
-user changed something about the run or its regressions.
+A run is judged again whenever earlier runs change, so users never saw most older verdicts. These older verdicts are
+kept: the first, which the job's report showed; those whose decision differs from the next; and those that were current
+when a user changed something about the run or its regressions.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     VerdictRow,
-    not_looked_up,
+    not_indexed,
     select_any,
     table_of,
     utc_now,
@@ -60,14 +60,14 @@ _AT_ONCE = 500
 _MOST_VALUE = 500
 
 
-# Built once as tables: composing these takes several times as long as running them.
+# Built once, because building these statements takes several times as long as running them.
 _VERDICTS: Table = table_of(VerdictRow)
 _RUNS: Table = table_of(RunRow)
 _EVENTS: Table = table_of(AuditEventRow)
 _MEMBERS: Table = table_of(RegressionMemberRow)
 _INSERT = insert(_VERDICTS)
 _EARLIER = _VERDICTS.alias()
-_CHANGED_BY_A_PERSON = (
+_CHANGED_BY_USER = (
     select(_EVENTS.c.id)
     .where(
         _EVENTS.c.who != SERVICE,
@@ -89,9 +89,9 @@ _FORGET = delete(_VERDICTS).where(
     _VERDICTS.c.current,
     _VERDICTS.c.decision == bindparam("decided"),
     exists().where(_EARLIER.c.run_id == _VERDICTS.c.run_id, _EARLIER.c.id < _VERDICTS.c.id),
-    ~_CHANGED_BY_A_PERSON.exists(),
+    ~_CHANGED_BY_USER.exists(),
 )
-"""Delete the current verdict of a run if the next one decides the same and no person or report refers to it."""
+"""Delete the current verdict of a run if the next has the same decision and no user or report has referred to it."""
 _SUPERSEDE = (
     update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
 )
@@ -104,7 +104,7 @@ _SHOW = (
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A stored verdict. `because`: why it was made, as a sentence."""
+    """A stored verdict. `because`: why the run was judged, as a sentence."""
 
     id: int
     run_id: int
@@ -114,7 +114,7 @@ class StoredVerdict:
 
 
 def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
-    """Return the current verdict; None until the run was judged."""
+    """Return the current verdict of a run; None if it was not judged."""
     return current_verdicts(session, [run_id]).get(run_id)
 
 
@@ -143,10 +143,10 @@ def put_verdict(
     is_first: bool = False,
     stored: Any = None,
 ) -> None:
-    """Make `document` the current verdict of a run and archive the previous one if it is relevant.
+    """Make `document` the current verdict of a run. Keep the previous verdict only if it matters (see above).
 
-    Without a baseline, the row shows the result of a contrast. `is_first`: the run has no verdict yet. `stored`: the
-    document as JSON, if available.
+    Without a baseline, the columns repeat the result of a contrast. `is_first`: the run has no verdict yet. `stored`:
+    the document as JSON, if the caller has it.
     """
     if not is_first:
         session.execute(_FORGET, {"of_run": run_id, "decided": document.decision})
@@ -174,7 +174,7 @@ def put_verdict(
 
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
-    """Return the stored current document of each judged run, with the version of the rules behind it."""
+    """Return, by judged run, its current verdict document and the version of the rules that made it."""
     documents: dict[int, tuple[dict[str, Any], int]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         rows = session.execute(
@@ -189,7 +189,7 @@ def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tupl
 def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> RerunRequest | None:
     """Return the reruns that a verdict requests.
 
-    None when it requests none, when a regression confirms it already, or when the project's budget is used up.
+    None if it requests none, a regression already confirms it, or the project's budget is used up.
     """
     if not document.requested_reruns or (document.decision == "regression" and regressions_of(session, run_id)):
         return None
@@ -212,7 +212,7 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
 
 
 def reruns_since(session: Session, project_id: int, since: datetime) -> tuple[int, float]:
-    """Return the number of reruns of `ci` runs that a project received since then, and their GPU-hours as far as known.
+    """Return the number of reruns of `ci` runs that a project received since then, and the sum of known GPU-hours.
 
     A rerun has an earlier run with the same commit, configuration and job.
     """
@@ -240,14 +240,14 @@ def reruns_since(session: Session, project_id: int, since: datetime) -> tuple[in
 
 
 def gpu_hours(gpus: int | None, step_time_ms: float | None, steps: float | None) -> float | None:
-    """Return the GPU-hours of a run's steps; None when a factor is unknown."""
+    """Return the GPU-hours of a run's steps; None if a factor is unknown."""
     if gpus is None or step_time_ms is None or steps is None:
         return None
     return gpus * step_time_ms * steps / 3.6e6
 
 
 def _attribution(document: VerdictDocument) -> dict[str, Any]:
-    """Return the one field that explains the difference, with its values on both sides; empty without one."""
+    """Return the columns for the one field that explains the difference and its two values; empty without one."""
     comparability = document.compared
     field = None if comparability is None else comparability.attributed_to
     if comparability is None or field is None:
@@ -278,7 +278,7 @@ def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
 _Member = aliased(RegressionMemberRow)
-"""An alias, so that a query that joins members itself does not restrict these members."""
+"""An alias, so that conditions of the outer query on members do not apply to these members."""
 SHOWN_STATE: Any = case(
     (
         exists().where(
@@ -290,28 +290,28 @@ SHOWN_STATE: Any = case(
     ),
     else_=col(RegressionRow.state),
 ).label("shown_state")
-"""The state of a regression as shown everywhere: `fix claimed` instead of `fixed` until its runs have recovered."""
+"""The state of a regression for pages and the API: `fix claimed` replaces `fixed` until its runs have recovered."""
 
 
 _Later = aliased(RunRow)
 
 
-def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return regression and run of the members without another run at the slow step time.
+def members_with_one_slow_run(session: Session, regression_ids: Collection[int]) -> set[tuple[int, int]]:
+    """Return (regression, run) of the members whose slowdown only one run shows.
 
-    One launch may have had a slow node, so pages state its change as one of that run.
+    Its node may have been slow, so pages attribute the change to that run, not to the stack.
     """
-    # Selects the first such run: to test whether any exists, PostgreSQL would read all runs of the stacks.
+    # Selects one such run, because for `exists` PostgreSQL would read all runs of the stacks.
     again = (
         select_any(_Later.id)
         .where(
-            not_looked_up(col(_Later.project_id)) == RunRow.project_id,
-            not_looked_up(col(_Later.stack_key)) == RegressionMemberRow.stack_key,
+            not_indexed(col(_Later.project_id)) == RunRow.project_id,
+            not_indexed(col(_Later.stack_key)) == RegressionMemberRow.stack_key,
             col(_Later.config_key) == RegressionMemberRow.config_key,
-            not_looked_up(col(_Later.job)) == RunRow.job,
+            not_indexed(col(_Later.job)) == RunRow.job,
             col(_Later.id) != RunRow.id,
             col(_Later.ordered_at) >= RunRow.ordered_at,
-            not_looked_up(col(_Later.purpose)).in_(("ci", "release")),
+            not_indexed(col(_Later.purpose)).in_(("ci", "release")),
             col(_Later.quarantine) == "",
             col(_Later.is_steady).is_(True),
             col(_Later.log_step_time)
@@ -336,7 +336,7 @@ def seen_once(session: Session, regression_ids: Collection[int]) -> set[tuple[in
     return {(row.regression_id, row.run_id) for row in session.execute(chosen)}
 
 
-# --- Which regressions a run belongs to: those that it made, and those that explain its alarms.
+# --- The regressions of a run: those that it is a member of, and those that explain its alarms.
 
 _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
     col(RunAlarmRow.run_id).in_(bindparam("run_ids", expanding=True))
@@ -345,10 +345,10 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 
 @dataclass(frozen=True, slots=True)
 class RunRegression:
-    """`made_by_it`: the run is a member; otherwise it belongs to the segment of a member.
+    """A regression of a run. `is_member`: the run is a member; otherwise it belongs to the segment of a member.
 
-    `delta_pct`: the change of the run's stack, else the worst of all. `over`: when it lasted, once its runs are back:
-    `, 13 to 16 Sep; recovered since #79`; else empty.
+    `delta_pct`: the change of the run's stack, else the worst of all members. `over`: the period of a regression whose
+    runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
     id: int
@@ -358,7 +358,7 @@ class RunRegression:
     assignee: str
     delta_pct: float | None
     gpu_hours_per_day: float | None
-    made_by_it: bool
+    is_member: bool
     over: str
 
 
@@ -383,7 +383,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 assignee=row.assignee,
                 delta_pct=row.worst_delta_pct if member is None else member.delta_pct,
                 gpu_hours_per_day=row.gpu_hours_per_day,
-                made_by_it=row.id in own,
+                is_member=row.id in own,
                 over=_over(session, row, shown_state),
             )
         )
@@ -403,8 +403,8 @@ def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
 
 
 def slow_member(session: Session, regression_id: int, run_id: int) -> RegressionMemberRow | None:
-    """Return the member of a regression that slowed a run: its own, else of its configuration and job, else of its
-    stack."""
+    """Return the member of a regression that explains a slow run: the run itself, else a member of its configuration
+    and job, else a member of its stack."""
     run = session.get_one(RunRow, run_id)
     wanted: Select[Any] = select_any(RegressionMemberRow, RunRow.job)
     rows = session.execute(
@@ -423,7 +423,7 @@ def slow_member(session: Session, regression_id: int, run_id: int) -> Regression
 
 
 def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:
-    """Store the regressions that explain alarms, by run and metric. Runs without alarms have an empty entry."""
+    """Store the regressions that explain alarms, by run and metric. An empty entry deletes those of a run."""
     runs = sorted(alarms)
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
@@ -447,7 +447,7 @@ def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str
     return {(row.run_id, row.metric): row.regression_id for row in rows}
 
 
-# --- Number and cost of open regressions, for all pages.
+# --- Number and cost of open regressions, which every page shows.
 
 _COST: Any = col(RegressionRow.gpu_hours_per_day)
 SUMS_OF_COSTS = (
@@ -455,32 +455,32 @@ SUMS_OF_COSTS = (
     func.sum(case((_COST > 0, 1), else_=0)),
     func.sum(case((and_(_COST.is_(None), col(RegressionRow.metric) == "step_time_ms"), 1), else_=0)),
 )
-"""The fields of `SumOfCosts`."""
-UNTRIAGED = "open"
+"""Columns for the fields of `SumOfCosts`."""
+_UNTRIAGED = "open"
 """The state of a regression that no user has handled yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRegressions:
-    """`gpu_hours_per_day`: sum of the known costs, None without any."""
+    """Number and cost of open regressions. `gpu_hours_per_day`: sum of the known costs; None if none is known."""
 
     count: int
     gpu_hours_per_day: float | None
 
 
 def open_regressions(session: Session) -> OpenRegressions:
-    """Return the numbers for the navigation and the overview, with one select on an index."""
+    """Return the numbers for the navigation and the overview. One select reads them from an index."""
     counts = select(func.count(), func.sum(col(RegressionRow.gpu_hours_per_day)))
-    return OpenRegressions(*session.execute(counts.where(col(RegressionRow.state) == UNTRIAGED)).one())
+    return OpenRegressions(*session.execute(counts.where(col(RegressionRow.state) == _UNTRIAGED)).one())
 
 
-# --- The cost of a slowdown, for regressions, their pages and upgrade reports.
+# --- The cost of a slowdown, for regressions and upgrade reports.
 
 _ANY_BRANCH = "*"
 
 
 class Costs:
-    """Computes the cost of slowdowns at `now`. Shared data, such as the runs of a stack, is read once."""
+    """Computes the cost of slowdowns at `now`. It reads shared data, such as the runs of a stack, once."""
 
     def __init__(self, session: Session, now: datetime) -> None:
         self._session, self._now = session, now
@@ -488,7 +488,7 @@ class Costs:
         self._positions: dict[tuple[object, ...], list[datetime]] = {}
 
     def of_member(self, regression: RegressionRow, member: RegressionMemberRow) -> Cost:
-        """Return the cost of one stack of a regression. Metrics that are not times cost nothing; the reason says so."""
+        """Return the cost of one stack of a regression. For metrics other than times it has only a reason."""
         extra = None
         if regression.metric == "step_time_ms" and member.usual_level is not None and member.slow_level is not None:
             extra = extra_ms(member.usual_level, member.slow_level)
@@ -499,9 +499,9 @@ class Costs:
     def of_slowdown(
         self, run_id: int, stack_keys: Collection[str], extra: float | None, *, is_over: bool = False
     ) -> Cost:
-        """Return the cost since a slow run. `stack_keys`: its stack, and the one before an upgrade: the same job.
+        """Return the cost since a slow run. `stack_keys`: its stack, and after an upgrade also the stack before.
 
-        `extra`: milliseconds per step. A slowdown on another branch is as frequent as the runs of that branch.
+        `extra`: additional ms per step. For a slowdown on another branch, only runs of that branch count.
         """
         run = self._session.execute(_SLOW_RUN, {"run": run_id}).one()
         main = run.baseline_branch
@@ -513,13 +513,13 @@ class Costs:
         )
 
     def clock_of(self, project_id: int) -> datetime:
-        """Return "now" as a position in the histories of a project."""
+        """Return the current time as a history position of a project. Histories of a replay end in the past."""
         generated = select_any(ProjectRow.generated).where(col(ProjectRow.id) == project_id)
         return self._clock(project_id, is_replay=self._session.execute(generated).scalar_one())
 
     def _runs(self, project_id: int, stacks: frozenset[str], branch: str | None, here: datetime) -> list[datetime]:
-        """Return the history positions that determine the rate: those of the last 14 days, and one earlier if there is
-        any."""
+        """Return the history positions that determine the rate of runs: those of the last `RATE_DAYS`, and the last one
+        before."""
         key = (project_id, stacks, branch)
         if key not in self._positions:
             times, earlier = (_TIMES, _EARLIER_TIME) if branch is None else (_TIMES_ON_BRANCH, _EARLIER_ON_BRANCH)
@@ -538,11 +538,11 @@ class Costs:
         return self._clocks[project_id]
 
 
-# Built once: building a statement takes longer than running it.
+# Built once, because building a statement takes longer than running it.
 _OF_STACKS = (
     select_any(RunRow.ordered_at)
-    # Makes SQLite look up the stacks instead of reading the runs of the project.
-    .where(not_looked_up(col(RunRow.project_id)) == bindparam("project"))
+    # Makes SQLite look up the stacks instead of reading all runs of the project.
+    .where(not_indexed(col(RunRow.project_id)) == bindparam("project"))
     .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
 )
 _TIMES: Select[Any] = _OF_STACKS.where(
@@ -553,7 +553,7 @@ _IS_ON_BRANCH = col(RunRow.branch) == bindparam("branch")
 _TIMES_ON_BRANCH, _EARLIER_ON_BRANCH = _TIMES.where(_IS_ON_BRANCH), _EARLIER_TIME.where(_IS_ON_BRANCH)
 _IN_PROJECT = col(RunRow.project_id) == bindparam("project")
 _NEWEST: Select[Any] = select_any(
-    # A run without a step time may have no date of its own; its position is then the time of its upload.
+    # Only runs with a step time, because the position of others can be their upload time.
     select(col(RunRow.ordered_at))
     .where(_IN_PROJECT, col(RunRow.ordered_at) <= bindparam("now"), col(RunRow.step_time_ms).is_not(None))
     .order_by(col(RunRow.ordered_at).desc())
@@ -573,7 +573,7 @@ _SLOW_RUN: Select[Any] = (
 
 
 def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
-    """Return whether the commit of a run ran on that branch as well, with the same configuration."""
+    """Return whether the same commit and configuration also ran on that branch."""
     same = select_any(RunRow.id).where(
         col(RunRow.project_id) == run.project_id,
         col(RunRow.config_key) == run.config_key,
@@ -584,7 +584,7 @@ def _ran_on(session: Session, run: Row[Any], branch: str) -> bool:
 
 
 def _before_upgrade(session: Session, run_id: int) -> Collection[str]:
-    """Return the stack that a contrast compared with."""
+    """Return the key of the stack before the upgrade, from the run's contrast; empty without one."""
     verdict = current_verdict(session, run_id)
     contrast = None if verdict is None else verdict.document.contrast
     if contrast is None or not contrast.runs:

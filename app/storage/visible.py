@@ -1,10 +1,10 @@
-"""Which projects the caller may see: set once per request and added to every ORM statement on their rows.
+"""The projects that the caller may see: set once per request and added as a condition to every ORM statement.
 
 This is a second line of defence behind the access rules of routes (`app/access`): a query without its own check finds
-nothing of other projects. Rows without a project belong to that of their run, regression, experiment or receiver.
+no rows of other projects. Rows without a project belong to the project of their run, regression, experiment or
+receiver.
 
-A request starts with no visible project. Other code must state what it may see; otherwise `UnsaidProjectsError` is
-raised.
+A request starts with no visible project. Other code must state what it may see, or `UnstatedProjectsError` is raised.
 """
 
 import threading
@@ -54,7 +54,7 @@ OWNED_THROUGH: Mapping[str, str] = {
     "deletion_part": "deletion_id",
     "deletion_object": "part_id",
 }
-"""The foreign key that leads to the owner, for tables without a project column."""
+"""For tables without a project column: the foreign key to the row that has one."""
 
 WITHOUT_PROJECT: Mapping[str, str] = {
     "account": "users belong to no project; their roles are in `member`",
@@ -63,9 +63,9 @@ WITHOUT_PROJECT: Mapping[str, str] = {
     "login_session": "a session belongs to its user, not to a project",
     "stage_time": "workers serve all projects",
     "heartbeat": "it records the last activity of workers, which serve all projects",
-    "stored_object": "content by hash, which several projects may share; reached by their segments only",
+    "stored_object": "content by hash, which projects may share; queries reach it through segments only",
 }
-"""Tables without an owning project, with the reason. Their rows are not filtered."""
+"""Tables whose rows belong to no project, with the reason. Their rows are not filtered."""
 
 EVERY_PROJECT: ProjectIds | None = None
 NO_PROJECT: ProjectIds | None = frozenset()
@@ -74,18 +74,18 @@ _visible: ContextVar[ProjectIds | None] = ContextVar("visible_projects")
 _process_sees_every_project = False
 
 
-class UnsaidProjectsError(Exception):
-    """Raised for a statement of code that did not state which projects it may see."""
+class UnstatedProjectsError(Exception):
+    """Raised for a database statement of code that did not state which projects it may see."""
 
 
 def visible_projects() -> ProjectIds | None:
-    """Return the ids of the visible projects; None for all. Raises UnsaidProjectsError."""
+    """Return the ids of the visible projects; None for all. Raises UnstatedProjectsError."""
     try:
         return _visible.get()
     except LookupError:
         if _process_sees_every_project:
             return EVERY_PROJECT
-        raise UnsaidProjectsError(
+        raise UnstatedProjectsError(
             "This code did not state which projects it may see. Wrap it in `with seeing(...)`, or call "
             "see_every_project() at the start of a worker or command."
         ) from None
@@ -112,13 +112,12 @@ class UnownedTableError(Exception):
 
 
 class _OfVisibleProjects(CriteriaOption):
-    """The criteria of all tables as one option, because one option per table would cost each query 0.1 ms of cache
-    lookup.
+    """The criteria of all tables as one option. One option per table would add 0.1 ms of cache lookup to each query.
 
-    They are compiled once. The ids are bound when a statement is executed.
+    They are compiled once; the ids are bound when a statement is executed.
     """
 
-    _traverse_internals = []  # noqa: RUF012  nothing tells one from another
+    _traverse_internals = []  # noqa: RUF012  all instances are equal
 
     def process_compile_state(self, compile_state: Any) -> None:
         self.get_global_criteria(compile_state.global_attributes)
@@ -135,7 +134,7 @@ _OF_VISIBLE_PROJECTS = _OfVisibleProjects()
 
 
 @event.listens_for(Session, "do_orm_execute")
-def _leave_out_others(state: ORMExecuteState) -> None:
+def _filter_by_project(state: ORMExecuteState) -> None:
     if state.is_column_load:
         return
     if (state.is_select or state.is_update or state.is_delete) and visible_projects() is not None:
@@ -144,7 +143,7 @@ def _leave_out_others(state: ORMExecuteState) -> None:
 
 @lru_cache
 def _criteria() -> tuple[LoaderCriteriaOption, ...]:
-    """Return the criteria of every owned table. Any table without a declared owner makes every request fail."""
+    """Return the criteria of every owned table. An undeclared table raises UnownedTableError in every query."""
     ids: BindParameter[Any] = bindparam("visible", callable_=lambda: sorted(visible_projects() or ()), expanding=True)
     mapped_tables: dict[Any, type] = {mapper.local_table: mapper.class_ for mapper in SQLModel._sa_registry.mappers}
     return tuple(
@@ -155,30 +154,32 @@ def _criteria() -> tuple[LoaderCriteriaOption, ...]:
 
 
 def _condition(table: Table, columns: Any, ids: BindParameter[Any]) -> ColumnElement[bool]:
-    """Return the condition on the owner.
+    """Return the condition that the row's project is visible. Rows without a project are visible to all.
 
-    `columns`: the names of the table in the statement. Rows without a project are visible to all.
+    `columns`: the columns of the table in the statement.
     """
     if table.name == "project":
-        return _of(columns, "id").in_(ids)
+        return _column(columns, "id").in_(ids)
     if table.name in OWNED_THROUGH:
-        return _owner_is_visible(table, _of(columns, OWNED_THROUGH[table.name]), ids)
+        return _owner_is_visible(table, _column(columns, OWNED_THROUGH[table.name]), ids)
     if "project_id" not in table.columns:
         raise UnownedTableError(
             f"Table {table.name} has no declared owner: add a project_id, or a path to one in OWNED_THROUGH."
         )
-    of_project = _of(columns, "project_id").in_(ids)
+    of_project = _column(columns, "project_id").in_(ids)
     if table.name == "reference_point":
-        return or_(of_project, _of(columns, "project_id").is_(None))
+        return or_(of_project, _column(columns, "project_id").is_(None))
     if table.name == "audit_event":
-        return or_(of_project, and_(_of(columns, "project_id").is_(None), _of(columns, "subject") == "reference"))
+        return or_(
+            of_project, and_(_column(columns, "project_id").is_(None), _column(columns, "subject") == "reference")
+        )
     return of_project
 
 
 def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParameter[Any]) -> ColumnElement[bool]:
-    """Return the condition by the owner's primary key, row by row.
+    """Return the condition that the owning row is visible, by its primary key.
 
-    A list of all visible ids would be built for each statement.
+    It is evaluated row by row: a list of all visible owners would have to be built for each statement.
     """
     (key,) = table.columns[OWNED_THROUGH[table.name]].foreign_keys
     named: Any = key.column.table
@@ -187,17 +188,17 @@ def _owner_is_visible(table: Table, column: ColumnElement[Any], ids: BindParamet
     return select(literal_column("1")).select_from(owner).where(condition).correlate_except(owner).exists()
 
 
-def _of(columns: Any, name: str) -> ColumnElement[Any]:
-    """Return the condition of a mapped class, or of a table inside the condition of another one."""
+def _column(columns: Any, name: str) -> ColumnElement[Any]:
+    """Return a column by name, of a mapped class or of an alias."""
     column: ColumnElement[Any] = getattr(columns, name)
     return column
 
 
-# --- Changes of access rights, so that this process forgets what it cached about principals. Other processes follow a
-# few seconds later, when their cache expires (`access/credentials.py`).
+# --- Changes of access rights. After a change this process drops what it cached about principals; other processes
+# follow a few seconds later, when their cache expires (`access/credentials.py`).
 
-OF_NO_ACCOUNT = "of_no_account"
-"""Execution option of a statement on these tables that changes no rights, such as storing the time of last use."""
+CHANGES_NO_RIGHTS = "changes_no_rights"
+"""Execution option of statements that do not change access rights, such as an update of the time of last use."""
 
 _TABLES = (UserRow, MemberRow, GroupRow, GroupMemberRow, GroupRoleRow, SessionRow, ShareLinkRow, TokenRow, ProjectRow)
 _CHANGED = "access_changed"
@@ -207,7 +208,7 @@ _generation = 0
 
 
 def generation() -> int:
-    """Return a number that grows with every committed change. Values cached under a lower number are stale."""
+    """Return a number that grows with every committed change of rights. Values cached under a lower one are stale."""
     return _generation
 
 
@@ -220,7 +221,7 @@ def _note_rows(session: Session, _context: object, _instances: object) -> None:
 
 @event.listens_for(Session, "do_orm_execute")
 def _note_statements(state: ORMExecuteState) -> None:
-    if not (state.is_update or state.is_delete or state.is_insert) or state.execution_options.get(OF_NO_ACCOUNT):
+    if not (state.is_update or state.is_delete or state.is_insert) or state.execution_options.get(CHANGES_NO_RIGHTS):
         return
     mapper = state.bind_mapper
     if mapper is not None and issubclass(mapper.class_, _TABLES):
@@ -239,6 +240,6 @@ def _count(session: Session) -> None:
 
 
 def project_slugs(session: Session, ids: Collection[int]) -> list[str]:
-    """Return the slugs of the projects that exist, in alphabetical order."""
+    """Return the slugs of those projects that still exist, in alphabetical order."""
     chosen = select(col(ProjectRow.slug)).where(col(ProjectRow.id).in_(ids)).order_by(col(ProjectRow.slug))
     return list(session.execute(chosen).scalars())

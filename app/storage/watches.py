@@ -1,4 +1,4 @@
-"""What users watch, and what changed in it."""
+"""The stacks and regressions that users watch, and their changes."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ from app.storage.tables import (
 Kind = Literal["stack", "regression"]
 
 NO_USER = 0
-"""Watches of a service without log-ins."""
+"""`user_id` of watches on a service without log-ins."""
 MAX_WATCHES = 100
 _MAX_REGRESSIONS = 500
 _CHANGES = ("regression", "improvement")
-"""Verdicts of a watched stack that are changes."""
+"""Verdicts that count as changes of a watched stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """`target`: a stack key, or the number of a regression. `title`: its name for users."""
+    """A watch of a user. `target`: a stack key or the number of a regression. `title`: its name on pages."""
 
     kind: Kind
     target: str
@@ -65,12 +65,12 @@ class RunChange:
 
 
 def is_watched(session: Session, user_id: int | None, project_id: int, kind: Kind, target: str) -> bool:
-    """Return whether the user watches it. `user_id` None: a caller who cannot watch."""
+    """Return whether the user watches the target. `user_id`: None for a caller who cannot watch."""
     return user_id is not None and session.get(WatchRow, (user_id, project_id, kind, target)) is not None
 
 
 def watch(session: Session, user_id: int, project_id: int, kind: Kind, target: str) -> None:
-    """Watch something; twice has no further effect. Raises InvalidChange at the limit."""
+    """Watch a stack or regression; a second call has no effect. Raises InvalidChange at the limit."""
     if is_watched(session, user_id, project_id, kind, target):
         return
     watched = select(func.count()).select_from(WatchRow).where(col(WatchRow.user_id) == user_id)
@@ -113,7 +113,7 @@ def _title(session: Session, row: WatchRow) -> str:
 
 
 def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[AuditEvent]:
-    """Return the newest changes of watched regressions, of those of watched stacks, and of their golden runs."""
+    """Return the newest audit entries about watched regressions, and about regressions and pins of watched stacks."""
     stacks = [item.target for item in watches if item.kind == "stack"]
     regressions = [item.target for item in watches if item.kind == "regression"]
     members = (
@@ -140,7 +140,7 @@ def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[
 
 
 def run_changes_of(session: Session, watches: Collection[Watch], limit: int) -> list[RunChange]:
-    """Return the newest runs of watched stacks that failed, or whose verdict is a change, without experiments."""
+    """Return the newest runs of watched stacks that failed or have a change as verdict; without experiments."""
     stacks = [item.target for item in watches if item.kind == "stack"]
     rows = session.execute(
         select_any(

@@ -1,7 +1,7 @@
-"""What workers did: the time of their last activity, and processor seconds by stage and day.
+"""The last activity of workers, and their processor seconds by stage and day.
 
-A process counts in memory; its heartbeat adds the counts to the database. A stage within another counts for itself
-alone. Threads of numerical libraries are not counted.
+A process counts in memory, and its heartbeat adds the counts to the database. The time of a nested stage counts for
+the inner stage only. Threads of numerical libraries are not counted.
 """
 
 import threading
@@ -21,12 +21,12 @@ from app.storage.database import transaction
 from app.storage.runs import aware
 from app.storage.tables import HeartbeatRow, StageTimeRow, select_any, utc_now
 
-# --- The time of a worker's last activity. Tasks write it, so that workers that receive no messages are noticed too.
+# --- The time of the last activity of a worker. Tasks write it, so it also shows workers that receive no messages.
 
 BEAT_SECONDS = 5
 _MISSED_SWEEPS = 3
 _SLACK_SECONDS = 15
-"""Longer than a heartbeat waits for SQLite's write lock."""
+"""Tolerance for a heartbeat that waits for SQLite's write lock."""
 _SEEN_AT = select_any(HeartbeatRow.seen_at).where(col(HeartbeatRow.name) == "worker")
 
 
@@ -42,9 +42,9 @@ def last_seen(session: Session) -> datetime:
 
 
 def silent_since(session: Session, settings: Settings) -> datetime | None:
-    """Return the last activity if it is too old for a worker to be running; else None.
+    """Return the time of the last activity if it is too old for a running worker; else None.
 
-    An idle worker sweeps every `sweep_seconds`. A time in the future was written before the clock was set back.
+    An idle worker sweeps every `sweep_seconds`. A time in the future means that the clock was set back.
     """
     now = utc_now()
     patience = timedelta(seconds=_MISSED_SWEEPS * settings.sweep_seconds + _SLACK_SECONDS)
@@ -81,7 +81,7 @@ class StageTime:
 
 @contextmanager
 def timed(stage: Stage) -> Iterator[None]:
-    """Count the processor time of the block, without that of stages within it. Also a decorator."""
+    """Count the processor time of the block, without nested stages. Also works as a decorator."""
     outer: list[float] = getattr(_running, "inner", [])
     inner: list[float] = [0.0]
     _running.inner, began = inner, time.thread_time()
@@ -98,7 +98,7 @@ def timed(stage: Stage) -> Iterator[None]:
 
 
 def add_counts(engine: Engine) -> None:
-    """Add the counts of this process to those of today. If that fails, they are added the next time."""
+    """Add the counts of this process to today's row. If that fails, the next call adds them."""
     with _lock:
         counts = dict(_counts)
         _counts.clear()
@@ -120,7 +120,7 @@ def add_counts(engine: Engine) -> None:
 
 
 def stage_times(session: Session, *, days: int | None = None) -> Sequence[StageTime]:
-    """Return the sums by stage, of the last `days` or of all time."""
+    """Return the sums by stage, over the last `days` or over all days."""
     chosen = select_any(StageTimeRow.stage, func.sum(StageTimeRow.calls), func.sum(StageTimeRow.seconds))
     if days is not None:
         first = (utc_now() - timedelta(days=days)).date().isoformat()

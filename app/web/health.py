@@ -40,7 +40,7 @@ from app.storage.tables import (
     RunRow,
     StackRow,
     StackWorkRow,
-    not_looked_up,
+    not_indexed,
     select_any,
     utc_now,
 )
@@ -153,9 +153,7 @@ class ServiceMetrics:
         for state in ("current", "waiting", "failed"):
             self.definitions.labels(state).set(getattr(definitions, state))
         # Makes SQLite count in the index of definitions instead of reading all runs without work.
-        resting_runs = select(func.count()).where(
-            not_looked_up(col(RunRow.work)) == "", col(RunRow.recompute_failed) > 0
-        )
+        resting_runs = select(func.count()).where(not_indexed(col(RunRow.work)) == "", col(RunRow.recompute_failed) > 0)
         self.given_up.labels("run").set(session.execute(resting_runs).scalar_one())
         bytes_of = func.sum(RunFileRow.size_bytes).label("bytes")
         used = (

@@ -10,7 +10,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.numbers import metric_text, plural
 from app.storage.remembered import Remembered
-from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_looked_up, select_any
+from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_indexed, select_any
 from app.storage.verdicts import current_verdict
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
@@ -85,7 +85,7 @@ _NEWEST_FIRST: Select[Any] = (
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
 )  # fmt: skip
 OF_STACK = _NEWEST_FIRST.where(
-    not_looked_up(col(RunRow.project_id)) == bindparam("project_id"),
+    not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
     col(RunRow.stack_key) == bindparam("stack_key"),
 )
 # Built once, and run for each stack of the page: an index has the newest runs of one stack, not of many.
@@ -98,7 +98,7 @@ _MOST_BEFORE, _MOST_AFTER = 12, 28
 # By the configuration alone, which is part of one stack: with both keys PostgreSQL would expect a single run, and sort
 # all runs that it finds.
 _OF_LAUNCH = _NEWEST_FIRST.where(
-    READ, col(RunRow.config_key) == bindparam("config_key"), not_looked_up(col(RunRow.job)) == bindparam("job")
+    READ, col(RunRow.config_key) == bindparam("config_key"), not_indexed(col(RunRow.job)) == bindparam("job")
 )
 _POSITION = tuple_(col(RunRow.ordered_at), col(RunRow.id))
 _SLOW_POSITION = tuple_(bindparam("at", type_=UTCDateTime()), bindparam("run_id"))

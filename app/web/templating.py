@@ -41,7 +41,7 @@ from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, name_end, range_address
 from app.settings import RESOURCES
 from app.storage.verdicts import open_regressions
-from app.storage.visible import UnsaidProjectsError
+from app.storage.visible import UnstatedProjectsError
 from app.web.assets import asset_url
 from app.web.charts import vega
 from app.web.dependencies import reading, session_of
@@ -260,7 +260,7 @@ def _open_regressions(request: Request, session: Session | None) -> int | None:
             return open_regressions(session).count
         with reading(request) as own:
             return open_regressions(own).count
-    except UnsaidProjectsError:  # the caller is not identified
+    except UnstatedProjectsError:  # the caller is not identified
         return None
     except SQLAlchemyError as error:
         log.warning("open_regressions_not_read", error=type(error).__name__)

@@ -99,7 +99,7 @@ def test_disabled_users_and_removed_members_lose_access_immediately(teams: Teams
         == 200
     )
     with transaction(teams.engine) as session:
-        users.set_standing(session, users.get_user(session, teams.users["maintainer"]), disabled=True, by="test")
+        users.set_rights(session, users.get_user(session, teams.users["maintainer"]), disabled=True, by="test")
         users.set_role(session, project_id=teams.ours, user_id=teams.users["viewer"], role=None, by="test")
     assert maintainer.get("/settings/projects/alpha", headers=PAGE).status_code == 303
     assert viewer.get("/settings/projects/alpha", headers=PAGE).status_code == 404
@@ -323,7 +323,7 @@ def test_a_refusal_names_the_project_the_roles_and_whom_to_ask(teams: Teams) -> 
         gone = users.create_user(session, "gone", by="test")
         for user in (second, gone.id):
             users.set_role(session, project_id=teams.ours, user_id=user, role=Role.MAINTAINER, by="test")
-        users.set_standing(session, users.get_user(session, gone.id), disabled=True, by="test")
+        users.set_rights(session, users.get_user(session, gone.id), disabled=True, by="test")
     viewer = teams.client("viewer")
     page = viewer.post(f"/runs/{run}/quarantine", data={"reason": "x"}, headers=PAGE)
     assert page.status_code == 403

@@ -114,7 +114,7 @@ def test_a_name_without_an_account_costs_as_much_as_one_with(
 def test_users_who_are_disabled_or_have_no_password_cannot_log_in(teams: Teams, browser: TestClient) -> None:
     assert log_in(browser, "contributor", "") == 422
     with transaction(teams.engine) as session:
-        users.set_standing(session, users.get_user(session, teams.users["viewer"]), disabled=True, by="test")
+        users.set_rights(session, users.get_user(session, teams.users["viewer"]), disabled=True, by="test")
     assert log_in(browser) == 422
 
 

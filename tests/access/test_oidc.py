@@ -185,7 +185,7 @@ def test_disabled_users_cannot_log_in(teams: Teams, browser: TestClient) -> None
     with transaction(teams.engine) as session:
         row = users.find_user(session, "ada")
         assert row
-        users.set_standing(session, row, disabled=True, by="test")
+        users.set_rights(session, row, disabled=True, by="test")
     assert kind(browser) == "nobody"
     refused(fresh(teams), "Your user is disabled")
 

@@ -93,7 +93,7 @@ def test_a_statement_of_code_without_declared_visibility_fails(
 ) -> None:
     monkeypatch.setattr(visible, "_process_sees_every_project", False)
     with read_session(engine) as session:
-        with pytest.raises(visible.UnsaidProjectsError):
+        with pytest.raises(visible.UnstatedProjectsError):
             session.execute(select(ID))
         with seeing(visible.EVERY_PROJECT):
             assert visible_ids(session, select(ID)) == set(runs)

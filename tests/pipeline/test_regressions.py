@@ -33,7 +33,7 @@ from app.storage.tables import (
     utc_now,
 )
 from app.storage.upgrade_changes import upgrade_changes
-from app.storage.verdicts import regressions_of, seen_once, verdicts_of
+from app.storage.verdicts import members_with_one_slow_run, regressions_of, verdicts_of
 from tests.builders import make_run, make_stack
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
 
@@ -296,7 +296,7 @@ def test_a_change_in_one_run_is_not_the_size_of_a_regression_that_lasts_in_anoth
     with read_session(engine) as session:
         regression = session.exec(select(RegressionRow)).one()
         assert regression.worst_delta_pct == pytest.approx(10.0, abs=0.3)
-        once = seen_once(session, [regression.id or 0])
+        once = members_with_one_slow_run(session, [regression.id or 0])
         sizes = {member.run_id: member.delta_pct or 0 for member in session.exec(select(RegressionMemberRow))}
     assert len(sizes) == 2
     assert [round(sizes[run]) for _, run in once] == [50]

@@ -15,7 +15,7 @@ from app.runs.queries import RunQuery, find_runs
 from app.settings import Settings
 from app.storage import derived, stacks
 from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
-from app.storage.search import mentioned
+from app.storage.search import search_conditions
 from app.storage.tables import RunRow, RunValueRow, StackRow
 from tests.builders import make_run
 from tests.cases import sized
@@ -174,7 +174,7 @@ def test_earlier_databases_get_what_is_derived(database: Settings, engine: Engin
     migrate(database)
     with read_session(engine) as session:
         after = {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)}
-        assert mentioned(session, "nightly").conditions
+        assert search_conditions(session, "nightly").conditions
     assert after == before != {}
 
 
