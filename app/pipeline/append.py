@@ -1,12 +1,12 @@
 """Append to a run: the next bytes of a growing log, or another file of the same run.
 
-A client states the byte offset (decompressed) at which its data begin. Bytes that are stored already must be equal and
+A client states the (decompressed) byte offset at which its data begin. Bytes that are already stored must be equal and
 are skipped, so a client that does not know whether a request arrived can repeat it. An acknowledged append is stored
-and committed; the run is then read again, once for any number of appends in between (`work.py`).
+and committed. The run is then read again, once for all appends since the last reading (`work.py`).
 
-A file is stored as segments, each an immutable object (so that S3 suffices). A new segment absorbs the segments before
-it that are no larger than itself, like a carry in a binary counter: n bytes in appends of any size become a few dozen
-objects, and each byte is rewritten at most log2(n) times. Segments of 64 MiB are not rewritten.
+A file is stored as segments. Each is an immutable object, because S3 cannot append. A new segment absorbs the preceding
+segments that are no larger than itself, like a carry in a binary counter: n bytes in appends of any size become a few
+dozen objects, and each byte is rewritten at most log2(n) times. Segments of 64 MiB are not rewritten.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +22,7 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import size
 from app.errors import BrokenCompression, Conflict, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
-from app.pipeline.receive import forgotten_on_failure
+from app.pipeline.receive import deleted_on_failure
 from app.pipeline.uploaded_file import UNNAMED, Decompressed, Limits, checked, file_name, run_name
 from app.pipeline.work import rested_at, run_queue
 from app.queue import PROCESS_RUN, enqueue
@@ -42,7 +42,7 @@ CLOSED_SEGMENT_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """A log file as stored; `file_id` is 0 when it does not exist yet. `segments` are (object key, bytes) in order."""
+    """A stored log file. `file_id` is 0 if it does not exist yet. `segments`: (object key, size in bytes), in order."""
 
     file_id: int
     name: str
@@ -54,7 +54,7 @@ class StoredLog:
         return [key for key, _ in self.segments]
 
     def absorbed(self, new_bytes: int) -> int:
-        """Return how many of the last segments a new segment of `new_bytes` absorbs."""
+        """Return the number of segments at the end that a new segment of `new_bytes` absorbs."""
         count, total = 0, new_bytes
         for _, length in reversed(self.segments):
             if length > total or length >= CLOSED_SEGMENT_BYTES:
@@ -69,7 +69,7 @@ def read_log(session: Session, run_id: int, name: str) -> StoredLog:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
     files = list(rows.scalars())
-    row = _chosen(files, name)
+    row = _file_named(files, name)
     if row is None:
         return StoredLog(0, file_name(name) if name else _FIRST_NAME, 0, ())
     segments = session.execute(
@@ -84,8 +84,8 @@ def read_log(session: Session, run_id: int, name: str) -> StoredLog:
     )
 
 
-def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
-    """Return the file of that name, compressed or not, or the only file without a name. None for a new file."""
+def _file_named(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
+    """Return the file of that name, ignoring suffixes of compressions; without a name, the only file; None if new."""
     if name:
         wanted = without_compression(file_name(name))
         return next((row for row in files if without_compression(row.name) == wanted), None)
@@ -96,18 +96,18 @@ def _chosen(files: Sequence[RunFileRow], name: str) -> RunFileRow | None:
 
 
 def without_compression(name: str) -> str:
-    """Return the name without the suffix of a compression, because stored files are decompressed."""
+    """Return the name without the suffix of a compression; stored files are decompressed."""
     return name.removesuffix(".gz").removesuffix(".zst")
 
 
 log = structlog.get_logger(__name__)
 
 IntoFinished = Callable[[int], None]
-"""Raises if the caller may not change a finished run of this project (its id)."""
+"""Called with a project id; raises if the caller may not change finished runs of the project."""
 
 _FINISHED = ("whole", "complete")
 _ATTEMPTS = 5
-"""Of several concurrent appends to a file, all but one start over."""
+"""Maximum attempts of an append. If several are concurrent, all but one start over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class Appended:
 class Piece:
     """One append: bytes from `offset` of the file `name`; an empty name means the only file.
 
-    `complete` True ends the run, False reopens it, None leaves it unchanged. `cut`: compression format of a file that
-    ends early and whose text was sent in full. `by`: the user who sent it.
+    `complete`: True ends the run, False reopens it, None changes nothing. `cut`: compression format of a file that ends
+    early and whose text was sent in full. `by`: the user who sent it.
     """
 
     file: BinaryIO | None
@@ -138,20 +138,20 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class _New:
-    """The new segment: it replaces all but the first `keeps` segments and holds `added_bytes` more."""
+class _NewSegment:
+    """The new segment: replaces all but the first `keeps` segments and has `added_bytes` more than they had."""
 
     file: StagedFile
     added_bytes: int
     keeps: int
 
 
-class _OvertakenError(Exception):
-    """Raised when another request appended to the file meanwhile."""
+class _ConcurrentAppendError(Exception):
+    """Raised when another request has appended to the file since it was read."""
 
 
 def allow_everyone(_project_id: int) -> None:
-    """Allow every caller: the rule of a service without log-in."""
+    """Allow every caller, for services without log-in."""
 
 
 def append_log(
@@ -170,7 +170,7 @@ def append_log(
     for _ in range(_ATTEMPTS):
         try:
             done, enqueues = _append(engine, log_files, settings, run_id, piece, into_finished=into_finished)
-        except _OvertakenError:
+        except _ConcurrentAppendError:
             continue
         log.info("log_appended", run_id=run_id, file=done.file, size_bytes=done.size_bytes, receiving=done.receiving)
         if enqueues:
@@ -180,7 +180,7 @@ def append_log(
 
 
 def close_abandoned(session: Session, settings: Settings) -> None:
-    """Close runs that received nothing for too long and request a last reading. A later append reopens them."""
+    """Close runs that have received nothing for too long, and request a last reading. A later append reopens them."""
     silent_since = utc_now() - timedelta(seconds=settings.receiving_timeout_seconds)
     abandoned = (col(RunRow.reception) == "receiving", col(RunRow.heard_at) < silent_since)
     ids = session.execute(select_any(RunRow.id).where(*abandoned).with_for_update(skip_locked=True)).scalars().all()
@@ -199,7 +199,7 @@ def _append(
     *,
     into_finished: IntoFinished,
 ) -> tuple[Appended, bool]:
-    """Store one append; also return whether to enqueue the processing now."""
+    """Store one append; return the new state, and whether to enqueue processing now."""
     with read_session(engine) as session:
         stored_log = read_log(session, run_id, piece.name)
         project_id = session.get_one(RunRow, run_id).project_id
@@ -209,21 +209,21 @@ def _append(
             with transaction(engine, durable=True) as session:
                 row = session.get_one(RunRow, run_id, with_for_update=True)
                 ends_early = _ends_early(session, stored_log.file_id, piece)
-                # It reopens the run or changes it. Ending a finished run again changes nothing.
+                # Only an append that reopens or changes the run needs the check; ending a finished run again does not.
                 if piece.complete is False or ends_early:
                     _check_finished(row, settings, into_finished)
                 return _record_append(session, run_id, piece, stored_log, new_bytes=0, changes_cut=ends_early)
         with transaction(engine) as session:
             check_room(session, settings, project_id, new.added_bytes, new_run=False)
-            # Replaced segments stay for a while, for requests that read them just now.
+            # Replaced segments stay for a while, for requests that are still reading them.
             noted_at = objects.about_to_put(session, [new.file.stored.key, *stored_log.keys[new.keeps :]])
-        with forgotten_on_failure(engine, log_files, [new.file.stored.key], noted_at):
+        with deleted_on_failure(engine, log_files, [new.file.stored.key], noted_at):
             log_files.keep(new.file)
             with transaction(engine, durable=True) as session:
-                row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time changes a run
+                row = session.get_one(RunRow, run_id, with_for_update=True)  # one append at a time
                 _check_finished(row, settings, into_finished)
                 if read_log(session, run_id, piece.name) != stored_log:
-                    raise _OvertakenError
+                    raise _ConcurrentAppendError
                 check_room(session, settings, project_id, new.added_bytes, new_run=False)
                 file_id = _write_segment(session, run_id, stored_log, new)
                 _ends_early(session, file_id, piece)
@@ -231,8 +231,8 @@ def _append(
 
 
 def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished) -> None:
-    """Apply the rule for finished runs. A run that was closed recently stays open to its job, so that a follower that
-    was stopped too early can continue."""
+    """Check that the caller may change a finished run. A run that was closed recently stays open to its job, so that a
+    client that was stopped too early can continue."""
     closed_for = utc_now() - aware(row.heard_at or row.created_at)
     late = closed_for > timedelta(seconds=settings.receiving_timeout_seconds)
     if row.reception == "whole" or (row.reception == "complete" and late):
@@ -249,7 +249,9 @@ def _check_offset(stored_log: StoredLog, piece: Piece) -> None:
 
 
 @contextmanager
-def _staged(log_files: LogFiles, settings: Settings, stored_log: StoredLog, piece: Piece) -> Iterator[_New | None]:
+def _staged(
+    log_files: LogFiles, settings: Settings, stored_log: StoredLog, piece: Piece
+) -> Iterator[_NewSegment | None]:
     """Yield the new segment: the absorbed segments followed by the new bytes. None when nothing is new."""
     if piece.file is None:
         yield None
@@ -268,19 +270,19 @@ def _staged(log_files: LogFiles, settings: Settings, stored_log: StoredLog, piec
         if added == 0:
             yield None
             return
-        if is_first and fresh.head.strip(b"\0"):  # a log may begin with a hole before its first text arrives
+        if is_first and fresh.head.strip(b"\0"):  # a log may begin with NUL bytes before its first text
             for _ in checked([fresh.head], "log", stored_log.name):
                 pass
         keeps = len(stored_log.segments) - stored_log.absorbed(added)
         if keeps == len(stored_log.segments):
-            yield _New(fresh, added, keeps)
+            yield _NewSegment(fresh, added, keeps)
             return
         with StagedFile(chain(log_files.stream(stored_log.keys[keeps:]), fresh.chunks())) as joined:
-            yield _New(joined, added, keeps)
+            yield _NewSegment(joined, added, keeps)
 
 
 def _only_new(log_files: LogFiles, stored_log: StoredLog, offset: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the bytes that are not stored yet. Raises OffsetConflict when bytes before them differ."""
+    """Yield the bytes that are not stored yet. Raises OffsetConflict if the bytes before them differ."""
     stored = log_files.stream_range(stored_log.keys, offset, stored_log.size_bytes)
     expected, at = b"", offset
     for chunk in chunks:
@@ -300,7 +302,7 @@ def _only_new(log_files: LogFiles, stored_log: StoredLog, offset: int, chunks: I
 
 
 def _ends_early(session: Session, file_id: int, piece: Piece) -> bool:
-    """Record that the file ends early, if the append states it. Return whether that changed anything."""
+    """Record that the file ends early, if the append states so. Return whether the record changed."""
     row = session.get(RunFileRow, file_id) if piece.cut else None
     if row is None or row.cut == piece.cut:
         return False
@@ -308,7 +310,7 @@ def _ends_early(session: Session, file_id: int, piece: Piece) -> bool:
     return True
 
 
-def _write_segment(session: Session, run_id: int, stored_log: StoredLog, new: _New) -> int:
+def _write_segment(session: Session, run_id: int, stored_log: StoredLog, new: _NewSegment) -> int:
     """Write the new segment in place of the absorbed ones. Return the file's id."""
     file_id = stored_log.file_id
     if not file_id:
@@ -330,7 +332,7 @@ def _write_segment(session: Session, run_id: int, stored_log: StoredLog, new: _N
         row.size_bytes += new.added_bytes
         # The hash of a file in several segments is unknown: computing it would mean reading all of them.
         row.sha256 = new.file.stored.sha256 if new.keeps == 0 else ""
-        row.cut = ""  # it continues where it had ended early
+        row.cut = ""  # the text now continues
     late = delete(SegmentRow).where(col(SegmentRow.file_id) == file_id, col(SegmentRow.position) >= new.keeps)
     session.execute(late)
     session.add(
@@ -350,7 +352,7 @@ def _record_append(
     new_bytes: int,
     changes_cut: bool = False,
 ) -> tuple[Appended, bool]:
-    """Update the run after an append; request a reading when it changed. Also return whether to enqueue now."""
+    """Update the run after an append and request a reading if it changed. Also return whether to enqueue now."""
     row = session.get_one(RunRow, run_id, with_for_update=True)
     before = row.reception
     if piece.complete is not None:

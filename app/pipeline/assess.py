@@ -1,4 +1,4 @@
-"""Assess one candidate of a stack: its baseline, or else the nearest contrast, and the resulting verdict."""
+"""Assess the candidates of a stack: choose a baseline, or else the nearest contrast, and reach the verdict."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -74,15 +74,14 @@ from app.storage.tables import (
 
 # --- The part of a stack that judging needs: its relevant runs, grouped into candidates, and its rules.
 #
-# However long the history, only the runs to be judged and some hundreds before them are read.
+# Of a history of any length, only the runs to judge and some hundreds before them are read.
 
 LOOK_BACK = 100
-"""Number of newest earlier runs of the stack that are read, and of the run's own configuration."""
+"""Number of runs before the first one to judge that are read."""
 LEAST_OF_CONFIGURATION = 40
-"""If fewer runs of the same configuration are among them, this many more are read: it may have paused for a long
-time."""
+"""If these include fewer runs of a configuration to judge, this many of its earlier runs are read, too."""
 
-# Built once, with parameters: building one takes as long as running it.
+# Built once, because building a statement takes as long as running it.
 _IS_UNJUDGED = and_(col(RunRow.verdict) == "", col(RunRow.reception) != "receiving")
 _IS_LATER = col(RunRow.ordered_at) >= bindparam("first")
 _IS_EARLIER = col(RunRow.ordered_at) < bindparam("first")
@@ -111,7 +110,7 @@ HistoryPosition = tuple[datetime, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Reruns of one commit and configuration, oldest first, judged together. A quarantined run is alone."""
+    """A run with its reruns (same commit and configuration), oldest first. A quarantined run has no reruns."""
 
     runs: tuple[StackRun, ...]
 
@@ -129,7 +128,7 @@ class Candidate:
 
     @property
     def branches(self) -> frozenset[str]:
-        """One commit may have run on its own branch and, once it was merged, on the baseline branch."""
+        """Return the branches of its runs. A commit may run on its own branch and later on the baseline branch."""
         return frozenset(run.branch for run in self.runs)
 
     @property
@@ -139,8 +138,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Concerns:
-    """Parts of the project that a change of a stack may affect: verdicts of `others`, `receivers` of notifications,
-    `experiments`, and dispatchers whose packages are `missing`. `moved`: a job came to it from another stack.
+    """Whether the project has anything else that a change of a stack may affect.
+
+    `others`: verdicts in other stacks. `receivers`: of notifications. `missing`: dispatchers without their packages.
+    `moved`: jobs that moved to this stack from another one.
     """
 
     others: bool = True
@@ -152,9 +153,9 @@ class Concerns:
 
 @dataclass(frozen=True, slots=True)
 class StackToJudge:
-    """The relevant part of a stack. `runs`: in order of the history; `to_judge`: oldest first.
+    """The relevant part of a stack. `runs`: in history order. `to_judge`: oldest first.
 
-    `policy`, `reference_job`, `upgrades`: what the project decided (`app/domain/verdict/policy.py`).
+    `policy`, `reference_job` and `upgrades` are settings of the project (`app/domain/verdict/policy.py`).
     """
 
     project_id: int
@@ -169,7 +170,7 @@ class StackToJudge:
     concerns: Concerns = field(default_factory=Concerns)
 
     def before(self, candidate: Candidate) -> list[StackRun]:
-        """Return the runs before a candidate: the newest of the stack and of its configuration, and pinned ones."""
+        """Return the runs before a candidate: the newest of its stack and of its configuration, and pinned runs."""
         own, position = set(candidate.ids), candidate.position
         earlier = [run for run in self.runs if history_position(run) < position and run.id not in own]
         pinned = self.rules.pinned
@@ -188,7 +189,7 @@ def history_position(run: StackRun) -> HistoryPosition:
 def read_stack(
     session: Session, claim: StackClaim | StackChange, newest: Sequence[StackRun] | None = None
 ) -> StackToJudge:
-    """Read what judging needs. `newest`: the newest runs of the stack with those to be judged, if they were read."""
+    """Read what judging needs. `newest`: the newest runs of the stack, including those to judge, if already read."""
     key: dict[str, Any] = {"project": claim.project_id, "stack": claim.stack_key}
     if newest is None:
         rows = session.execute(_RULES, key).all()
@@ -220,7 +221,7 @@ def read_stack(
 
 
 def candidates(runs: Sequence[StackRun]) -> list[Candidate]:
-    """Return all runs that can be judged, with reruns pooled, in the order of the history.
+    """Return all runs that can be judged as candidates (reruns pooled), in history order.
 
     Runs with different experiment tags are not reruns of each other.
     """
@@ -266,7 +267,7 @@ def runs_since(runs: Sequence[StackRun], position: datetime | None) -> list[Stac
 
 
 def _since(session: Session, claim: StackClaim | StackChange) -> list[StackRun]:
-    """Read the runs from the first one to be judged on."""
+    """Read the runs from the first run to judge on."""
     key = claim.project_id, claim.stack_key
     if claim.judge_from is None:
         runs = read_runs(session, _UNJUDGED, key)
@@ -276,22 +277,22 @@ def _since(session: Session, claim: StackClaim | StackChange) -> list[StackRun]:
     return read_runs(session, _FROM, key, first=runs[0].ordered_at) if earlier else runs
 
 
-# --- Runs of other stacks and configurations, for a run without a baseline: the nearest, and their figures.
+# --- Runs of other stacks and configurations, with which a run without a baseline is compared.
 
 MOST_RUNS = 1000
-"""Number of newest earlier runs of the project that are read."""
+"""Maximum earlier runs of the project that are read, newest first."""
 MOST_CONFIGURATIONS = 60
-"""Number of configurations whose contracts are compared: those closest to the run in model, GPU and GPU count."""
+"""Maximum configurations whose contracts are compared: the closest to the run by model, GPU and GPU count."""
 
 
-# Built once: building it takes as long as running it, and every pass executes it.
+# Built once, because building it takes as long as running it, and every pass executes it.
 _WITHOUT_BASELINE: Select[Any] = (
     select_any(RunRow.stack_key, RunRow.id, RunRow.ordered_at)
     .where(
         col(RunRow.project_id) == bindparam("project"),
         col(RunRow.stack_key) != bindparam("stack"),
         col(RunRow.verdict) == "no_baseline",
-        col(RunRow.ordered_at) >= bindparam("at"),  # an index range, which the next condition is not
+        col(RunRow.ordered_at) >= bindparam("at"),  # an index range; the next condition alone would not use the index
         or_(
             col(RunRow.ordered_at) > bindparam("at"),
             and_(col(RunRow.ordered_at) == bindparam("at"), col(RunRow.id) > bindparam("first")),
@@ -302,7 +303,7 @@ _WITHOUT_BASELINE: Select[Any] = (
 )
 
 
-# Data that few projects have. This query finds out which exist, so most changes of a stack need no further query.
+# Most projects lack these data. This query tells which exist, so most changes of a stack need no further query.
 _RULES_AND_CONCERNS = _RULES.add_columns(
     _WITHOUT_BASELINE.exists().label("contrasts"),
     select_any(UpgradeChangeRow.id)
@@ -337,21 +338,22 @@ _RULES_AND_CONCERNS = _RULES.add_columns(
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """One run of each configuration, oldest first: the newest that the run can be measured against, else the newest.
-    `counts`: how many there are of each config key.
+    """One run per configuration, oldest first: the newest that can serve for comparison, else the newest.
+
+    `counts`: number of runs by config key.
     """
 
     runs: list[RunRecord]
     counts: Mapping[str, int]
 
 
-# Built once, because building it takes as much time as running it.
+# Built once, because building it takes as long as running it.
 _COMPARED: Select[Any] = (
     select_any(*COMPARED, RunRow.model, RunRow.gpu, RunRow.gpus)
     .where(
         col(RunRow.project_id) == bindparam("project"),
         col(RunRow.status) == "ready",
-        # A run that never received a byte is not a candidate.
+        # Excludes runs that never received a file.
         or_(
             col(RunRow.step_time_ms).is_not(None),
             select_any(RunFileRow.id).where(col(RunFileRow.run_id) == RunRow.id).exists(),
@@ -368,7 +370,7 @@ _COMPARED: Select[Any] = (
 )
 
 
-def newest_of_each(
+def newest_of_each_configuration(
     session: Session,
     reading: RunReader,
     project_id: int,
@@ -380,7 +382,7 @@ def newest_of_each(
     at, first = candidate.position
     position = {"at": at, "first": first, "until": rules.branch_point or at}
     rows = session.execute(_COMPARED, {"project": project_id, "own": candidate.ids, **position}).all()
-    # By job and config key: age, the run, how much its columns differ.
+    # By job and config key: position in the newest-first list, the run, and the distance of its columns.
     best: dict[tuple[str, str], tuple[int, RunFacts, int]] = {}
     fitting: set[tuple[str, str]] = set()
     for age, row in enumerate(rows):
@@ -402,9 +404,9 @@ def newest_of_each(
 def waiting_for_contrast(
     session: Session, project_id: int, stack_key: str, since: HistoryPosition
 ) -> dict[str, datetime]:
-    """Return stacks that differ from this one in one field and have runs without a baseline after `since`.
+    """Return the stacks that differ from this one in one field and have runs without a baseline after `since`.
 
-    Their contrasts may have changed. Each stack comes with the history position of its first such run.
+    Their contrasts may have changed. Values: the history position of the first such run.
     """
     at, first = since
     later = session.execute(
@@ -429,7 +431,7 @@ def waiting_for_contrast(
 def runs_like(
     session: Session, project_id: int, run: RunRecord, candidate: Candidate, rules: BaselineRules
 ) -> list[StackRun]:
-    """Return the runs of another stack with the configuration of `run` before the candidate, oldest first."""
+    """Return the earlier runs of another stack with the configuration of `run`, oldest first."""
     runs = stack_runs(
         session,
         project_id,
@@ -443,9 +445,9 @@ def runs_like(
 
 
 def upgrades_from(session: Session, stack: StackToJudge) -> dict[str, datetime]:
-    """Return the stacks that jobs of this one moved to, as far as was known, with the place of their first run there.
+    """Return the stacks to which jobs of this one apparently moved, with the history position of the first run there.
 
-    When such a job runs here again, it did not move.
+    If such a job now runs in this stack again, it did not move.
     """
     runs = [run for candidate in stack.to_judge for run in candidate.runs if run.purpose == "ci"]
     if not runs:
@@ -466,7 +468,7 @@ def upgrades_from(session: Session, stack: StackToJudge) -> dict[str, datetime]:
 
 
 REFERENCE_DAYS = 7
-"""A reference job that has not run for longer marks nothing."""
+"""Maximum age of the last run of a reference job for its slowdown to explain other slow runs."""
 
 
 def start_of_day(time: datetime) -> datetime:
@@ -474,10 +476,10 @@ def start_of_day(time: datetime) -> datetime:
     return time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
-def marked_by(
+def stacks_to_judge_for_reference(
     session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]
 ) -> dict[str, datetime]:
-    """Return the stacks to judge again because the reference job moved or is back, each with its first day."""
+    """Return the stacks to judge again because the reference job became slower or recovered, with the first day."""
     days = [
         start_of_day(candidate.position[0])
         for candidate, document in judged
@@ -499,17 +501,17 @@ def marked_by(
 
 
 MOST_LEFT_OUT = 20
-"""Upper limit of runs listed with the reason why they cannot serve as baseline."""
+"""Maximum runs that are listed with the reason why they cannot serve as baseline."""
 
 
 YOUNG = 5
-"""Commits in a stack within which the upgrade that it began with is measured. If the side before does not run in that
-time, it has ended, and a later run there is a rollback or a check."""
+"""Number of commits at the start of a stack within which the upgrade that started it is measured. If the stack before
+does not run in that time, it has ended, and a later run there is a rollback or a check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The stack of a job before an upgrade. `runs`: of its current segment. `side_by_side`: it still runs."""
+    """The stack of a job before an upgrade. `runs`: of its last segment. `side_by_side`: jobs still run in it."""
 
     runs: tuple[StackRun, ...]
     comparability: Comparability
@@ -517,7 +519,7 @@ class Predecessor:
 
 
 class Assessor:
-    """Assess the candidates of one stack, in any order: a verdict depends on earlier runs, not on other verdicts."""
+    """Assesses the candidates of one stack in any order: a verdict depends on earlier runs, not on other verdicts."""
 
     def __init__(self, session: Session, stack: StackToJudge) -> None:
         self._session, self._stack = session, stack
@@ -528,7 +530,7 @@ class Assessor:
 
     @property
     def contracts(self) -> dict[int, Mapping[str, Stated]]:
-        """Return the contracts that were read, by run."""
+        """Return the contracts read so far, by run."""
         return self._reading.contracts
 
     def document(self, candidate: Candidate) -> VerdictDocument:
@@ -572,7 +574,7 @@ class Assessor:
         )
 
     def _until_branch_point(self, before: list[StackRun], point: datetime | None) -> list[StackRun]:
-        """Add the newest runs up to a branch point that is older than most of the runs that were read."""
+        """Return `before`; if few of its runs precede the branch point, with the newest runs up to that point."""
         few = point is not None and sum(run.ordered_at <= point for run in before) < LEAST_OF_CONFIGURATION
         if not few or len(before) < LOOK_BACK:
             return before
@@ -580,10 +582,10 @@ class Assessor:
         return sorted({run.id: run for run in (*older, *before)}.values(), key=history_position)
 
     def _branch_point(self, candidate: Candidate, before: Sequence[StackRun]) -> datetime | None:
-        """Return the history position at which the branch of a change left its target; None if unknown, and on the
-        baseline branch.
+        """Return the history position at which the branch of a change left its target; None if unknown or not a change.
 
-        A run of that commit shows it best: the commit may be older than what was uploaded without a time.
+        The position of a run of that commit is preferred to the commit time, because runs without a commit time have
+        their upload time as position.
         """
         newest = candidate.newest.row
         if not newest.merge_base or self._stack.rules.branch in candidate.branches:
@@ -599,8 +601,10 @@ class Assessor:
         return None if position is None else aware(position)
 
     def _since_upgrade(self, candidate: Candidate, before: Sequence[StackRun], prior: Prior) -> MeasuredContrast | None:
-        """Measure the upgrade that a young stack began with over all its runs, because its first run alone often cannot
-        show a change. The first run is a separate look; the later ones share the error of one.
+        """Measure the upgrade that started a young stack over all runs of the stack.
+
+        The first run alone often cannot show a change. It counts as a look of its own; all later runs share the error
+        probability of one look.
         """
         newest, branch = candidate.newest, self._stack.rules.branch
         own = [
@@ -640,10 +644,10 @@ class Assessor:
         return measured_contrast(contrast, {run.facts.run: run.metrics for run in (*own, *predecessor.runs)})
 
     def _predecessor(self, first: Candidate, prior: Prior) -> Predecessor | None:
-        """Return the stack that the job of a run had before an upgrade; None without one."""
+        """Return the stack in which the job of a run ran before an upgrade; None without an upgrade."""
         rules = self._stack.rules
         (record,) = self._reading.records([first.newest.facts.run])
-        elsewhere = newest_of_each(self._session, self._reading, self._stack.project_id, first, rules)
+        elsewhere = newest_of_each_configuration(self._session, self._reading, self._stack.project_id, first, rules)
         usable = [run for run in elsewhere.runs if not unfit_because(run, record, rules)]
         contrast = nearest_contrast(record, usable)
         if contrast is None or changed_field(contrast[1]).field not in UPGRADES:
@@ -665,7 +669,7 @@ class Assessor:
         ]
 
     def _rules(self, candidate: Candidate, before: Sequence[StackRun]) -> BaselineRules:
-        """Return the rules of the project, for a change with its branch point."""
+        """Return the rules of the project; for a change, with its branch point."""
         point = self._branch_point(candidate, before)
         if point is None:
             return self._stack.rules
@@ -673,7 +677,7 @@ class Assessor:
         return replace(self._stack.rules, branch_point=point, after_it=frozenset(newer))
 
     def _reference(self, candidate: Candidate, run: RunRecord) -> ReferenceMove | None:
-        """Return the move of the project's reference job on the cluster and day of a run; None unless it is slower."""
+        """Return the slowdown of the project's reference job on the cluster and day of a run; None without one."""
         job, cluster = self._stack.reference_job, run.contract.get("cluster")
         if not job or run.job == job or cluster is None:
             return None
@@ -738,7 +742,7 @@ class Assessor:
         return left_out(selection, shown, newest), len(names) - len(shown)
 
     def _other_branch(self, facts: RunFacts, earlier: Sequence[RunFacts]) -> OtherBranch | None:
-        """Return the branches of usable runs when none is on the baseline branch, such as `master`."""
+        """Return the branches of usable runs if none of them is on the baseline branch (it may be called `master`)."""
         branch = self._stack.rules.branch
         if branch is None:
             return None
@@ -749,7 +753,7 @@ class Assessor:
     def _still_runs(self, run: RunRecord, comparability: Comparability, candidate: Candidate) -> bool:
         """Return whether the other side of a contrast ran after the candidate, before this stack had five commits.
 
-        Another cluster is also in use if it ran on the same commit. A declared upgrade always counts.
+        Another cluster also counts as in use if it ran the same commit. A declared upgrade is never side by side.
         """
         is_later = col(RunRow.ordered_at) > candidate.position[0]
         field = changed_field(comparability)
@@ -775,8 +779,8 @@ class Assessor:
         return any(not (job and run.job) or job == run.job for job in rows)
 
     def _established_at(self, candidate: Candidate) -> datetime | None:
-        """Return the history position at which the job and configuration of a candidate had five commits in this stack,
-        from the candidate on; None if they have fewer.
+        """Return the history position of the fifth commit, from the candidate on, of its job and configuration in this
+        stack; None if there are fewer.
         """
         positions: dict[str, datetime] = {}
         for run in self._stack.runs:
@@ -786,7 +790,7 @@ class Assessor:
         return list(positions.values())[YOUNG - 1] if len(positions) >= YOUNG else None
 
     def _were_in_use_together(self, run: RunRecord, cluster: Difference) -> bool:
-        """Return whether any job of the project ran on the new cluster before this one ended on the old cluster."""
+        """Return whether any job of the project ran on the new cluster before this job ended on the old cluster."""
         position = select(col(RunRow.ordered_at)).where(col(RunRow.id) == int(run.run)).scalar_subquery()
         new = "" if cluster.b is None else str(cluster.b.value)
         earlier = (
@@ -810,7 +814,7 @@ class Assessor:
         rules: BaselineRules,
     ) -> Assessment:
         newest = candidates[-1]
-        elsewhere = newest_of_each(self._session, self._reading, self._stack.project_id, candidate, rules)
+        elsewhere = newest_of_each_configuration(self._session, self._reading, self._stack.project_id, candidate, rules)
         misses = nearest_misses(newest, elsewhere.runs, counts=elsewhere.counts)
         usable = [run for run in elsewhere.runs if not unfit_because(run, newest, rules)]
         contrast = nearest_contrast(newest, usable)

@@ -1,6 +1,6 @@
-"""Correct what an upload stated of a run: name, tags, branch, commit, commit time, job and project; and its notes.
+"""Correct the metadata of runs: name, tags, branch, commit, commit time, job, project and notes.
 
-The statement in the metadata changes with it, so that a later reading of the files keeps the correction. Stacks whose
+The stored metadata of the upload changes, too, so that a later reading of the files keeps the correction. Stacks whose
 verdicts may change are judged again through their queue.
 """
 
@@ -35,14 +35,14 @@ from app.storage.tables import (
 
 CORRECTED = ("name", "tags", "branch", "commit", "commit_time", "job", "project", "notes")
 MOST_RUNS = 200
-"""Runs that one correction may change."""
+"""Maximum runs that one correction may change."""
 MOST_NOTES = 4000
 _CHANGES_VERDICTS = {"tags", "branch", "commit", "commit_time", "job"}
 
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Work to enqueue after the commit: runs to read, stacks to judge. `changed`: number of runs that changed."""
+    """The result of a correction. `changed`: number of runs. `runs` and `stacks`: work to enqueue after the commit."""
 
     changed: int
     runs: tuple[int, ...]
@@ -52,9 +52,9 @@ class Corrected:
 def correct_runs(
     session: Session, run_ids: Sequence[int], changes: Mapping[str, Any], *, who: str, note: str = ""
 ) -> Corrected:
-    """Change runs, all or none. Raises NotFound, Conflict, and InvalidChange naming fields.
+    """Correct all of the runs or none. Raises NotFound, Conflict, and InvalidChange naming the fields.
 
-    A project is found among those that the caller may change.
+    The target project must be one that the caller may change.
     """
     columns = _checked(run_ids, changes)
     slug = columns.pop("project", None)
@@ -86,7 +86,7 @@ def correct_runs(
             )  # fmt: skip
     session.flush()
     _delete_emptied(session, emptied)
-    stacks += _settle(session, differing, columns)
+    stacks += _regroup_reruns(session, differing, columns)
     reread = [run_id for run_id, row in differing.items() if run_id in moving or ("job" in columns and not row.job)]
     if reread:
         run_queue.request(session, col(RunRow.id).in_(reread))
@@ -94,7 +94,7 @@ def correct_runs(
 
 
 def _checked(run_ids: Sequence[int], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a run as they are stored, and `project`. Raises InvalidChange."""
+    """Return the changes as columns of RunRow, and `project`. Raises InvalidChange."""
     errors = []
     if not 0 < len(run_ids) <= MOST_RUNS:
         errors.append(FieldError("runs", f"must have 1 to {MOST_RUNS} runs"))
@@ -164,7 +164,7 @@ def _judge_again(
             key = row.project_id, row.stack_key
             firsts[key] = min(firsts.get(key, (position, run_id)), (position, run_id))
     return [
-        stack_queue.request(session, *key, judge_from=position, because=f"What run {run_id} states was corrected.")
+        stack_queue.request(session, *key, judge_from=position, because=f"The metadata of run {run_id} was corrected.")
         for key, (position, run_id) in sorted(firsts.items())
     ]
 
@@ -181,7 +181,7 @@ def _apply(session: Session, row: RunRow, columns: Mapping[str, Any], after: Map
 
 
 def _move(session: Session, run_id: int, row: RunRow, target: ProjectRow) -> set[int]:
-    """Move a run to another project and remove its roles in the old one. Return regressions that may be empty now."""
+    """Move a run to another project and remove it from regressions of the old one. Return those regressions."""
     members = select(col(RegressionMemberRow.regression_id)).where(col(RegressionMemberRow.run_id) == run_id)
     regressions = set(session.execute(members).scalars())
     for kind in (RegressionMemberRow, RunAlarmRow, PinRow, GoldenProposalRow, UpgradeChangeRow, VerdictRow):
@@ -203,8 +203,8 @@ def _delete_emptied(session: Session, regressions: set[int]) -> None:
     )
 
 
-def _settle(session: Session, differing: Mapping[int, RunRow], columns: Mapping[str, Any]) -> list[int]:
-    """Group reruns of the new commit, and have the runs judged again that moved."""
+def _regroup_reruns(session: Session, differing: Mapping[int, RunRow], columns: Mapping[str, Any]) -> list[int]:
+    """Group the reruns of a changed commit, and request that runs with a new history position are judged again."""
     if "commit" not in columns and "commit_time" not in columns:
         return []
     groups = {(row.project_id, row.stack_key, row.config_key, row.commit) for row in differing.values()}

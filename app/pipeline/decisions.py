@@ -35,7 +35,7 @@ ANY_BRANCH = "*"
 
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:
-    """Exclude a run from every baseline, segment and ranking. Raises NotFound, InvalidChange."""
+    """Exclude a run from all baselines, segments and rankings. Raises NotFound, InvalidChange."""
     who, reason = checked(who, reason, needed=True)
     run = get_run(session, run_id)
     work_ids = _judge_again(session, run, f"Run {run_id} was quarantined: {reason}")
@@ -84,7 +84,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
 
 
 def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
-    """End a pin, if it is in force. Raises NotFound, InvalidChange."""
+    """End a pin if it is active. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     pin = session.get(PinRow, pin_id)
     if pin is None:
@@ -100,7 +100,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
     return work_ids
 
 
-# --- Proposals of golden runs: a job or a user proposes, another user decides.
+# --- Proposals of golden runs: a job or a user proposes, and another user decides.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class GoldenProposal:
 
 
 def propose(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
-    """Propose a run as golden baseline, unless it is proposed or pinned. Raises NotFound, InvalidChange."""
+    """Propose a run as golden run unless it is already proposed or pinned. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     run = get_run(session, run_id)
     _require_eligible(run)
@@ -149,7 +149,7 @@ def approve(session: Session, run_id: int, who: str, note: str = "") -> list[int
 
 
 def decline(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
-    """Decline a proposed run, or withdraw an own proposal; a reason is required. Raises NotFound, InvalidChange."""
+    """Decline a proposal, or withdraw one's own; a reason is required. Raises NotFound, InvalidChange."""
     who, note = checked(who, note, needed=True)
     run = get_run(session, run_id)
     _decide(_open_proposal(session, run), "declined", who, note)
@@ -158,7 +158,7 @@ def decline(session: Session, run_id: int, who: str, note: str = "") -> list[int
 
 
 def proposals(session: Session, project_id: int, stack_key: str) -> tuple[GoldenProposal, ...]:
-    """Return all proposals that the stack ever had, newest first."""
+    """Return all proposals of the stack, open and decided, newest first."""
     rows = session.execute(
         select_any(GoldenProposalRow, RunRow.name)
         .join(RunRow, col(RunRow.id) == GoldenProposalRow.run_id)
@@ -175,7 +175,7 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
 
 
 def _require_eligible(run: RunRow) -> None:
-    """Raise InvalidChange for a run that no baseline uses, or that changes a setting only to measure it."""
+    """Raise InvalidChange for a run that can never be a baseline, or that belongs to an experiment."""
     if run.status != "ready" or not run.stack_key:
         raise InvalidChange.of_field("run", "has no figures yet, so it cannot be a baseline")
     if run.outcome in ENDED_BADLY or run.quarantine:
@@ -228,7 +228,7 @@ def set_baseline_rules(session: Session, project: ProjectRow, who: str, *, basel
 
 
 def judge_project_again(session: Session, project_id: int, because: str) -> list[int]:
-    """Request a new judgement of the whole history of every stack of a project."""
+    """Request that all runs of all stacks of a project are judged again."""
     keys = session.execute(
         select_any(StackWorkRow.stack_key)
         .where(col(StackWorkRow.project_id) == project_id)
@@ -238,7 +238,7 @@ def judge_project_again(session: Session, project_id: int, because: str) -> list
 
 
 def pins(session: Session, project_id: int, stack_key: str) -> tuple[Pin, ...]:
-    """Return all pins that the stack ever had, newest first."""
+    """Return all pins of the stack, active and ended, newest first."""
     rows = session.execute(
         select_any(PinRow, RunRow.name)
         .join(RunRow, col(RunRow.id) == PinRow.run_id)
@@ -264,7 +264,7 @@ def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]
 def _judge_again(session: Session, run: RunRow, because: str, judge_from: datetime | None = None) -> list[int]:
     if not run.stack_key:
         return []
-    # Lock the stack before the run, like all other code, so that two transactions never wait for each other.
+    # All code locks the stack before the run, so that two transactions never wait for each other.
     position = judge_from or aware(run.ordered_at)
     work_id = stack_queue.request(session, run.project_id, run.stack_key, judge_from=position, because=because)
     session.refresh(run, with_for_update=True)
@@ -272,7 +272,7 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
 
 
 def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
-    """Return author and note as they are stored. Raises InvalidChange naming the wrong fields."""
+    """Return author and note as stored. `needed`: a note is required. Raises InvalidChange naming the fields."""
     who, note = one_line(who), one_line(note)
     errors = audit.author_errors(who)
     if len(note) > MAX_NOTE or (needed and not note):
@@ -283,7 +283,7 @@ def checked(who: str, note: str, *, needed: bool = False) -> tuple[str, str]:
 
 
 def _record(session: Session, run: RunRow, who: str, action: str, note: str, **sides: Mapping[str, object]) -> None:
-    """Record a change with its `before` and `after`: of the run for a quarantine, of the stack for a pin."""
+    """Write the audit record with `before` and `after`: about the run for a quarantine, about the stack for a pin."""
     audit.record(
         session, who=who, action=action, project_id=run.project_id, note=note,
         subject="stack" if "pin" in action else "run",

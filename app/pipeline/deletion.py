@@ -1,8 +1,8 @@
 """Delete runs and raw logs, undo it within a week, and delete by age.
 
-A deletion copies the rows of its runs (`storage/row_copies.py`) and deletes them, so that no query can find them, then
-has their stacks judged again. Undoing inserts the copies. After `UNDO_DAYS` the copies are deleted, and with them the
-stored files that nothing else uses (`storage/objects.py`). Large deletions continue in the worker, in batches.
+A deletion copies the rows of its runs (`storage/row_copies.py`), deletes the rows, so that no query can find them, and
+requests that their stacks are judged again. Undoing inserts the copies. After `UNDO_DAYS` the copies are deleted, and
+with them the stored files that nothing else uses (`storage/objects.py`). Workers continue large deletions in batches.
 """
 
 import time
@@ -53,22 +53,23 @@ log = structlog.get_logger(__name__)
 
 Kind = Literal["runs", "stack", "project", "failed", "older", "logs"]
 MOST_CHOSEN = 1000
-"""Runs that one deletion can name."""
+"""Maximum runs that one deletion can list."""
 
 _BATCH = 25
 _AT_ONCE_SECONDS = 3.0
-"""How long a request works on a deletion; the worker does the rest."""
+"""Seconds that a request works on a deletion; a worker continues."""
 _RAW = ("log", "events")
 
 
-# --- Which runs.
+# --- Selecting the runs of a deletion.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionSelection:
-    """Runs of one project: those in `runs`, of the `stack`, all of the project, or by age those from `before`.
+    """The runs of a deletion, all in one project: `runs`, those of `stack`, all, or by age those older than `before`.
 
-    `failed`, `older` and `logs` are the rules of `Retention`, which spare golden runs; `logs` deletes raw files only.
+    The kinds `failed`, `older` and `logs` are the rules of `Retention` and spare golden runs; `logs` deletes raw files
+    only.
     """
 
     kind: Kind
@@ -120,8 +121,8 @@ def _has_raw_files() -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class DeletionPreview:
-    """The effect of a deletion. `bytes`: of uploaded files, decompressed. `golden`: pinned, or baselines of
-    experiments. `experiments`: that would be deleted with their baseline."""
+    """The effect of a deletion. `bytes`: decompressed uploads. `golden`: pinned runs and baselines of experiments.
+    `experiments`: those that are deleted with their baseline."""
 
     runs: int
     bytes: int
@@ -129,7 +130,7 @@ class DeletionPreview:
     experiments: int
 
     def sentence(self, selection: DeletionSelection) -> str:
-        """Return what would happen, for a confirmation."""
+        """Return the text of the confirmation."""
         if not self.runs:
             return "Nothing to delete."
         freed = f"frees {file_size(self.bytes)}; undo for {UNDO_DAYS} days."
@@ -168,7 +169,7 @@ def preview(session: Session, project_id: int, selection: DeletionSelection) -> 
 def request_deletion(
     session: Session, project: ProjectRow, selection: DeletionSelection, *, who: str, note: str = ""
 ) -> tuple[DeletionRow, DeletionPreview]:
-    """Record a deletion, to be carried out by `continue_deletion`. Raises InvalidChange when it concerns no run."""
+    """Record a deletion for `continue_deletion`. Raises InvalidChange if no run matches."""
     project_id = project.id or 0
     expected = preview(session, project_id, selection)
     if not expected.runs and selection.kind != "project":
@@ -209,7 +210,7 @@ def _title(session: Session, project: ProjectRow, selection: DeletionSelection, 
 
 
 def continue_deletion(engine: Engine, deletion_id: int, seconds: float = _AT_ONCE_SECONDS) -> bool:
-    """Delete, or restore, batch by batch. Return whether it is finished; the next sweep continues."""
+    """Delete or restore batches for about `seconds`. Return whether it is finished; else the next sweep continues."""
     end = time.monotonic() + seconds
     while True:
         with transaction(engine, durable=True) as session:
@@ -253,7 +254,7 @@ def _remove_raw_files(session: Session, row: DeletionRow, run_ids: Sequence[int]
 
 
 def _delete_runs(session: Session, row: DeletionRow, run_ids: list[int]) -> list[int]:
-    """Copy and delete runs with all that belongs to them. Return the stacks to be judged."""
+    """Copy and delete runs with all their rows. Return the stacks to judge."""
     because = f"{row.title} was deleted."
     stacks = _judge_again(session, row.project_id, run_ids, because)  # first, because all code locks stacks first
     copies = copy_rows(session, {"run": run_ids})
@@ -331,7 +332,7 @@ def _forget_values(session: Session, project_id: int, runs: Sequence[dict[str, A
 
 
 def undo_deletion(session: Session, project_id: int, deletion_id: int, *, who: str) -> DeletionRow:
-    """Request that a deletion is undone, to be carried out by `continue_deletion`. Raises NotFound, Conflict."""
+    """Record that a deletion is to be undone by `continue_deletion`. Raises NotFound, Conflict."""
     row = session.get(DeletionRow, deletion_id, with_for_update=True)
     if row is None or row.project_id != project_id:
         raise NotFound(f"Deletion {deletion_id} does not exist in this project.")
@@ -386,7 +387,7 @@ def _restore_part(session: Session, row: DeletionRow) -> tuple[list[int], bool]:
 
 
 def _insertable(session: Session, copies: RowCopies) -> RowCopies:
-    """Leave out runs that were uploaded again meanwhile, and rows whose regression or experiment is gone."""
+    """Return the copies without runs that were uploaded again since, and without rows whose parent no longer exists."""
     runs = copies.rows.get("run", [])
     keys = [run["content_key"] for run in runs]
     taken = select_any(RunRow.content_key, RunRow.project_id).where(col(RunRow.content_key).in_(keys))
@@ -409,7 +410,7 @@ def _insertable(session: Session, copies: RowCopies) -> RowCopies:
 
 
 def _idle(run: dict[str, Any], key_is_used: bool) -> dict[str, Any]:
-    """Return a run that no worker has claimed."""
+    """Return the row of a run in a state that no worker has claimed. `key_is_used`: drop its Idempotency-Key."""
     unfinished = run["status"] not in PROCESSED or run["work"] != ""
     state: dict[str, Any] = {"work": "waiting" if unfinished else "", "lease_until": None}
     state |= {"attempts": 0} if unfinished else {}
@@ -430,12 +431,12 @@ def _has_parents(session: Session, table_name: str, row: dict[str, Any], restore
     return True
 
 
-# --- The work of the worker: unfinished deletions, final ones, and deletions by age.
+# --- Periodic work: unfinished deletions, expired undo periods, and deletions by age.
 
 
 @timed("delete")
 def continue_deletions(engine: Engine, seconds: float) -> None:
-    """Continue unfinished deletions, the oldest first, for this time."""
+    """Continue unfinished deletions, oldest first, for about `seconds`."""
     end = time.monotonic() + seconds
     with read_session(engine) as session:
         unfinished = select_any(DeletionRow.id).where(col(DeletionRow.state).in_(("waiting", "undoing")))
@@ -446,7 +447,7 @@ def continue_deletions(engine: Engine, seconds: float) -> None:
 
 
 def finish_deletions(engine: Engine) -> int:
-    """Make deletions final whose undo period has ended. Return how many."""
+    """Make deletions final whose undo period has ended. Return their number."""
     with transaction(engine) as session:
         over = select(DeletionRow).where(col(DeletionRow.state) == "done", col(DeletionRow.ends_at) < utc_now())
         rows = session.execute(over.order_by(col(DeletionRow.id)).limit(_BATCH).with_for_update()).scalars().all()
@@ -461,7 +462,7 @@ def finish_deletions(engine: Engine) -> int:
 
 
 def _delete_project(engine: Engine, project_id: int) -> None:
-    """Delete an archived project without runs, with all that belongs to it. Its audit log stays."""
+    """Delete an archived project that has no runs, with all its rows. Its audit log stays."""
     with transaction(engine) as session:
         project = session.get(ProjectRow, project_id, with_for_update=True)
         own = select(col(RunRow.id)).where(col(RunRow.project_id) == project_id).limit(1)
@@ -481,7 +482,7 @@ def _delete_project(engine: Engine, project_id: int) -> None:
 
 
 def apply_retention(engine: Engine) -> list[int]:
-    """Request the deletions that projects state by age, at most one of a kind a day. Return their ids."""
+    """Request the deletions by age that projects have set, at most one per kind and day. Return their ids."""
     now = utc_now()
     requested: list[int] = []
     with read_session(engine) as session:
@@ -502,7 +503,7 @@ def apply_retention(engine: Engine) -> list[int]:
 
 
 def selections(retention: Retention, now: datetime) -> list[DeletionSelection]:
-    """Return what the rules of a project select at this time."""
+    """Return the selections of a project's rules at this time."""
     kinds: dict[str, Kind] = {"runs": "older", "failed": "failed", "logs": "logs"}
     return [DeletionSelection(kind=kinds[name], before=before(days, now)) for name, days in retention.rules]
 

@@ -1,4 +1,4 @@
-"""Send a notification: claim the delivery, send it, record the outcome."""
+"""Send notifications: claim a delivery, send it, record the outcome."""
 
 import http.client
 import smtplib
@@ -39,11 +39,11 @@ from app.storage.database import transaction
 from app.storage.tables import utc_now
 from app.storage.worker_activity import timed
 
-# --- HTTP requests to addresses that users enter: only to checked addresses of the public internet (SSRF guard).
+# --- HTTP requests to addresses that users enter, restricted to the public internet (SSRF guard).
 #
-# A name is resolved once, and the connection goes to the address that was checked, so that a second DNS answer cannot
-# differ. TLS is verified against the name. Redirects are not followed, only the status of the answer is stored, and
-# the whole request takes at most SECONDS. Apprise would send through `requests`, which resolves the name a second time.
+# A name is resolved once, and the connection goes to the checked address, so that a second DNS answer cannot differ.
+# TLS is verified against the name. Redirects are not followed, only the status of the answer is stored, and the whole
+# request takes at most SECONDS. Apprise would send through `requests`, which resolves the name a second time.
 
 CONNECT_SECONDS = 5.0
 SECONDS = 10.0
@@ -78,7 +78,7 @@ def post(
             connection.putheader(name, value)
         connection.endheaders(body)
         answer = connection.getresponse()
-        if connection.is_late.is_set():  # a connection that was cut off looks complete
+        if connection.is_late.is_set():  # the answer may be truncated, which the status does not show
             raise TimeoutError
         return ReceiverAnswer(answer.status, _seconds(answer.getheader("Retry-After")))
     except TimeoutError:
@@ -86,7 +86,7 @@ def post(
     except ssl.SSLCertVerificationError as error:
         raise NotReachedError(f"Its certificate is not valid for {target.host}: {error.verify_message}.") from None
     except ssl.SSLError as error:
-        raise NotReachedError(f"No encrypted connection could be made: {error.reason or 'it was cut off'}.") from None
+        raise NotReachedError(f"No encrypted connection could be made: {error.reason or 'it was closed'}.") from None
     except (OSError, http.client.HTTPException) as error:
         late = connection.is_late.is_set()
         why = f"It did not answer within {seconds:g} s." if late else f"No answer was received: {_why(error)}."
@@ -110,7 +110,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock = raw
         self._watch.start()
         if self._target.scheme == "https":
-            # The handshake happens afterwards, so that the deadline covers it, too.
+            # The TLS handshake comes after this, so that the deadline also covers it.
             context, name = ssl.create_default_context(), self._target.host
             self.sock = context.wrap_socket(raw, server_hostname=name, do_handshake_on_connect=False)
             self.sock.do_handshake()
@@ -132,12 +132,12 @@ class _Connection(http.client.HTTPConnection):
     def _cut_off(self) -> None:
         self.is_late.set()
         with suppress(OSError, TypeError):
-            # Not the TLS shutdown, which would interfere with the reading thread.
+            # Closes the socket without a TLS shutdown, which would interfere with the reading thread.
             socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
 
 def checked_addresses(target: WebTarget, allowed: Sequence[Network]) -> tuple[str, ...]:
-    """Resolve a name. If any of its addresses is forbidden, all are refused: the name may be an attack."""
+    """Return the addresses of a name. Raises RefusedError if any is forbidden, because the name may be an attack."""
     try:
         entries = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -157,7 +157,7 @@ def _why(error: Exception) -> str:
     if isinstance(error, ConnectionRefusedError):
         return "no service listens there"
     if isinstance(error, ConnectionResetError | http.client.RemoteDisconnected):
-        return "the connection was cut off"
+        return "the connection was closed"
     if isinstance(error, http.client.HTTPException):
         return "the answer is not HTTP"
     return (getattr(error, "strerror", None) or "the connection failed").lower()
@@ -180,7 +180,7 @@ def send_mail(settings: Settings, message: EmailMessage) -> tuple[str, ...]:
     except smtplib.SMTPRecipientsRefused:
         raise NotReachedError("The mail server refused every mailbox.") from None
     except smtplib.SMTPResponseException as error:
-        # The text may repeat what was sent, including the password; the code is enough.
+        # Only the code, because the text may repeat what was sent, including the password.
         raise NotReachedError(f"The mail server answered {error.smtp_code} ({type(error).__name__}).") from None
     except (OSError, smtplib.SMTPException) as error:
         raise NotReachedError(f"The mail server did not accept the message ({type(error).__name__}).") from None
@@ -197,13 +197,13 @@ log = structlog.get_logger(__name__)
 
 _GONE = 410
 MAILS_AN_HOUR = 600
-"""Limit per project, counted per mailbox: owners did not subscribe themselves, so they must not be flooded."""
+"""Limit per project, counted per mailbox. Others entered these addresses, so their owners must not be flooded."""
 _HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """The outcome of one attempt. `final`: retrying is pointless. `status`: HTTP status, None without an answer."""
+    """The outcome of one attempt. `final`: a retry would fail, too. `status`: HTTP status; None without an answer."""
 
     arrived: bool
     error: str = ""
@@ -214,14 +214,14 @@ class DeliveryAttempt:
 
 @timed("deliver")
 def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None:
-    """Send a delivery. Return whether it arrived; None when another worker has it, or it is done or not due."""
+    """Send a delivery. Return whether it arrived; None if another worker has it, or it is done or not due."""
     with transaction(engine) as session:
         claim = delivery_queue.claim(session, delivery_id)
     if claim is None:
         return None
     try:
         attempt = _attempt(engine, settings, claim)
-    except Exception:  # one failed attempt, which the list of deliveries shows
+    except Exception:  # counts as a failed attempt, which the list of deliveries shows
         error_id = new_error_id()
         log.exception("delivery_broken", delivery_id=delivery_id, error_id=error_id)
         attempt = DeliveryAttempt(
@@ -235,7 +235,7 @@ def deliver(engine: Engine, settings: Settings, delivery_id: int) -> bool | None
 
 
 def _write(session: Session, claim: DeliveryClaim, attempt: DeliveryAttempt) -> bool:
-    """Record the outcome. Return False when the claim was lost meanwhile."""
+    """Record the outcome. Return False if the claim was lost."""
     if attempt.arrived:
         return delivery_queue.delivered(session, claim, status=attempt.status, note=attempt.error)
     wait = None if attempt.final else wait_after(claim.attempt, utc_now() - claim.created_at, attempt.retry_after)

@@ -1,6 +1,6 @@
-"""Update which runs belong to experiments, and their results, in the transaction that changed the runs.
+"""Update the runs and results of experiments in the transaction that changed the runs.
 
-The outcome depends only on the stored runs, so this may happen any number of times, in any order.
+The outcome depends only on the stored runs, so the update may happen any number of times, in any order.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ _SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.projec
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """The columns of a run that are read in addition to its record."""
+    """Columns of a run that its record does not have."""
 
     id: int
     created_at: datetime
@@ -38,9 +38,9 @@ class _Stored:
 
 
 def follow_experiments(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> None:
-    """Recompute every experiment that the judged runs of a stack belong to, join or leave.
+    """Recompute the experiments that the judged runs of a stack join, leave or belong to.
 
-    Call it last in a transaction: it locks experiments in the order of their ids.
+    Call this last in a transaction, because it locks experiments in the order of their ids.
     """
     if not run_ids or session.execute(_SOME, {"project": project_id}).first() is None:
         return
@@ -86,8 +86,8 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
 def _outcome(
     session: Session, members: Sequence[ExperimentMember], enrolment: Enrolment, rules: OutcomeRules
 ) -> ExperimentResult:
-    """Compute the outcome. Losses cover the iterations that all counted runs share, so the outcome without losses
-    comes first to determine these runs.
+    """Compute the outcome. Losses cover the iterations that all counted runs share, so a first pass without losses
+    determines these runs.
     """
     first = outcome(members, enrolment, rules)
     counted = [member for member in members if member.name in {*first.baseline, *first.candidate}]
@@ -105,7 +105,7 @@ def _with_loss(member: ExperimentMember, facts: RunFacts | None) -> ExperimentMe
 
 
 def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Sequence[int]) -> dict[int, set[int]]:
-    """Return the experiments that these runs may join, with these runs, and those that have runs of the stack."""
+    """Return the experiments that have runs of the stack or that these runs may join, with the runs that may join."""
     tags: dict[str, set[int]] = {}
     keys: dict[str, set[int]] = {}
     came: dict[int, datetime] = {}
@@ -161,7 +161,7 @@ def _joined(session: Session, experiment_id: int) -> dict[int, ExperimentRunRow]
 
 
 def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
-    """Read the runs in order of arrival."""
+    """Return the runs in order of arrival."""
     rows = session.execute(
         select_any(
             RunRow.id,

@@ -1,9 +1,9 @@
 """Judge a stack: claim it, judge the runs that wait or that an earlier change affects, then rank it.
 
-A verdict depends only on the runs before it. So the order of arrival, the number of messages and killed workers do not
-matter: a request stays in the stack's row until its result is written. Verdicts are committed first, because jobs wait
-for them; the standings, which need no verdict, follow at once. A new run of a stack with no other work needs neither:
-it is judged in the transaction that writes it (`judge_at_once`).
+A verdict depends only on earlier runs, and a request stays in the stack's row until its result is stored. So the order
+of arrival, the number of messages and killed workers do not matter. Verdicts are committed first, because jobs wait for
+them; the standings do not need verdicts and follow in a second transaction. If a stack has no other work, a new run
+needs no claim: it is judged in the transaction that stores it (`judge_at_once`).
 """
 
 import math
@@ -31,9 +31,9 @@ from app.pipeline.assess import (
     Candidate,
     Concerns,
     StackToJudge,
-    marked_by,
     read_stack,
     runs_since,
+    stacks_to_judge_for_reference,
     upgrades_from,
     waiting_for_contrast,
 )
@@ -51,14 +51,14 @@ from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, UpgradeChangeRo
 from app.storage.verdicts import put_verdict, stored_documents
 from app.storage.worker_activity import timed
 
-# --- Record what upgrades changed, faster or slower, so that lists show it. Runs in the transaction of the verdicts.
+# --- Store the effects of upgrades for lists, in the transaction of the verdicts.
 
 _MOST_VALUE = 500
 
 
 def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
-    """Record the effect of the upgrade that a stack began with, from each judged candidate; later ones replace
-    earlier."""
+    """Store the effect of the upgrade that started a stack, for each judged candidate. Later results replace earlier
+    ones."""
     may_have_changes = stack.concerns.moved
     for candidate, document in judged:
         if document.upgrade is None and document.decision != "no_baseline":
@@ -88,7 +88,7 @@ def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tupl
             may_have_changes = True
         elif document.comparability is None:
             row.sqlmodel_update(values)
-        else:  # its first run may be unsteady and is then not among the measured runs
+        else:  # keep the first run, which the measurement excludes if it is unsteady
             row.sqlmodel_update({name: value for name, value in values.items() if name not in ("run_id", "at")})
         if row.decision == "improvement" != before and not row.side_by_side:
             session.flush()
@@ -133,18 +133,18 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
 _SHARE_OF_LEASE = 0.25
-"""A pass ends well before its first lease and requests the next one, so that the first verdicts appear early."""
+"""Share of the lease after which a pass ends and requests the next, so that the first verdicts appear early."""
 _SHORT_SECONDS = 1.0
 
 FIRST = "It was read."
-"""The reason of the first verdict of a run."""
+"""Reason of a run's first verdict."""
 
 Judged = tuple[Candidate, VerdictDocument]
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """The verdicts of one claim. `go_on_from`: the history position of the first candidate left for the next pass.
+class JudgingPass:
+    """The verdicts of one claim. `go_on_from`: the history position at which the next pass continues; None if done.
 
     `contracts`: those that were read, by run.
     """
@@ -158,14 +158,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`changed`: number of runs with a new verdict. `may_enqueue`: remaining work is enqueued now, not by the sweep."""
+    """`changed`: number of runs with a new verdict. `may_enqueue`: enqueue remaining work now; else the sweep does."""
 
     changed: int
     may_enqueue: bool
 
 
 def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
-    """Judge the stack of a run that was just read, if it waits and no other worker judges it."""
+    """Judge the stack of a run that was just read, unless another worker does or nothing waits."""
     with read_session(engine) as session:
         work_id = session.execute(
             select_any(StackWorkRow.id)
@@ -180,10 +180,10 @@ def judge_run(engine: Engine, settings: Settings, run_id: int) -> None:
 
 
 def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
-    """Judge one stack, then rank it. Return the number of runs with a new verdict; None when there was nothing to do or
-    another worker has it.
+    """Judge one stack, then rank it. Return the number of runs with a new verdict.
 
-    May be called any number of times by any number of workers: the result is written once.
+    Returns None if nothing waited or another worker has the stack. Any number of workers may call this any number of
+    times; the result is stored once.
     """
     with transaction(engine) as session:
         claim = stack_queue.claim(session, work_id, settings)
@@ -204,11 +204,13 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
 
 @timed("judge")
 def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outcome | None:
-    """Judge the claimed stack and commit the verdicts. Return None when the claim was lost."""
+    """Judge the claimed stack and commit the verdicts. Return None if the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
         finished = _assess(session, claim, settings)
-        elsewhere = _elsewhere(session, claim, finished.stack) | marked_by(session, finished.stack, finished.judged)
-    # Before the claim ends, so that it is not lost, and in its own transaction, so that two stacks never deadlock.
+        elsewhere = _elsewhere(session, claim, finished.stack) | stacks_to_judge_for_reference(
+            session, finished.stack, finished.judged
+        )
+    # Before the claim ends, so that no request is lost; in its own transaction, so that two stacks never deadlock.
     for other in _request_elsewhere(engine, claim.project_id, elsewhere):
         enqueue(JUDGE_STACK, other)
     with transaction(engine) as session:
@@ -219,7 +221,7 @@ def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outc
 
 @timed("rank")
 def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | None:
-    """Rank the stack and end the claim. Return its new state; None when the claim was lost."""
+    """Rank the stack and end the claim. Return its new state; None if the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
         ranked = rank.rank(session, claim.project_id, claim.stack_key)
     with transaction(engine) as session:
@@ -232,12 +234,12 @@ def rank_again(engine: Engine, settings: Settings, claim: StackClaim) -> Work | 
 
 
 MOST_AT_ONCE = 4
-"""Candidates that are judged in the transaction that writes a run. More would keep others waiting for too long."""
+"""Maximum candidates that are judged in the transaction that stores a run. More would block others for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedAtOnce:
-    """The verdict of a run. `may_notify`: its project has receivers."""
+    """The verdict of a run that was judged at once. `may_notify`: its project has receivers."""
 
     document: VerdictDocument
     may_notify: bool
@@ -245,9 +247,9 @@ class JudgedAtOnce:
 
 @timed("judge")
 def judge_at_once(session: Session, settings: Settings, change: StackChange) -> JudgedAtOnce | None:
-    """Judge and rank the stack of a run that this transaction wrote; the caller has locked the stack's idle row.
+    """Judge and rank the stack of a run that this transaction stored; the caller has locked the stack's idle row.
 
-    Return None, with nothing written, when that takes longer or concerns other stacks.
+    Return None, with nothing written, if this would take too long or concerns other stacks.
     """
     newest = newest_runs(session, (change.project_id, change.stack_key), LOOK_BACK + MOST_AT_ONCE + 1)
     changed = len(runs_since(newest, change.judge_from))
@@ -261,7 +263,7 @@ def judge_at_once(session: Session, settings: Settings, change: StackChange) -> 
     if concerned.others and _elsewhere(session, change, stack):
         return None
     finished = _judge(session, stack, settings)
-    if finished.go_on_from is not None or marked_by(session, stack, finished.judged):
+    if finished.go_on_from is not None or stacks_to_judge_for_reference(session, stack, finished.judged):
         return None
     _write_verdicts(session, change, finished, concerned)
     read = rank.InMemory(newest, finished.contracts, concerned.missing)
@@ -274,23 +276,25 @@ def judge_at_once(session: Session, settings: Settings, change: StackChange) -> 
     return JudgedAtOnce(document, concerned.receivers)
 
 
-def _assess(session: Session, claim: StackClaim, settings: Settings) -> Pass:
+def _assess(session: Session, claim: StackClaim, settings: Settings) -> JudgingPass:
     return _judge(session, read_stack(session, claim), settings)
 
 
-def _judge(session: Session, stack: StackToJudge, settings: Settings) -> Pass:
+def _judge(session: Session, stack: StackToJudge, settings: Settings) -> JudgingPass:
     began = time.monotonic()
     assessor = Assessor(session, stack)
     judged: list[Judged] = []
     for candidate in stack.to_judge:
         if judged and time.monotonic() - began > _SHARE_OF_LEASE * settings.lease_seconds:
-            return Pass(stack, tuple(judged), candidate.position[0], time.monotonic() - began, assessor.contracts)
+            return JudgingPass(
+                stack, tuple(judged), candidate.position[0], time.monotonic() - began, assessor.contracts
+            )
         judged.append((candidate, assessor.document(candidate)))
-    return Pass(stack, tuple(judged), None, time.monotonic() - began, assessor.contracts)
+    return JudgingPass(stack, tuple(judged), None, time.monotonic() - began, assessor.contracts)
 
 
 def _elsewhere(session: Session, claim: StackClaim | StackChange, stack: StackToJudge) -> dict[str, datetime]:
-    """Return the stacks whose contrasts may have changed, because runs of this stack came late or changed."""
+    """Return the stacks whose contrasts may have changed because runs of this stack arrived late or changed."""
     is_own = claim.because != ELSEWHERE or any(
         not run.verdict for candidate in stack.to_judge for run in candidate.runs
     )
@@ -313,15 +317,17 @@ def _request_elsewhere(engine: Engine, project_id: int, stacks: Mapping[str, dat
         ]
 
 
-def _write(session: Session, claim: StackClaim, finished: Pass, settings: Settings) -> int | None:
-    """Write the verdicts and what follows from them. Return how many changed; None when the claim was lost."""
+def _write(session: Session, claim: StackClaim, finished: JudgingPass, settings: Settings) -> int | None:
+    """Store the verdicts and their consequences. Return the number of changed verdicts; None if the claim was lost."""
     if not stack_queue.write_verdicts(session, claim, settings, go_on_from=finished.go_on_from):
         log.warning("verdicts_dropped", stack_key=claim.stack_key, claim=claim.number)
         return None
     return _write_verdicts(session, claim, finished, finished.stack.concerns)
 
 
-def _write_verdicts(session: Session, claim: StackClaim | StackChange, finished: Pass, concerned: Concerns) -> int:
+def _write_verdicts(
+    session: Session, claim: StackClaim | StackChange, finished: JudgingPass, concerned: Concerns
+) -> int:
     changed = list(_changed(session, claim, finished.judged))
     for run_id, document, stored, because in changed:
         put_verdict(session, run_id, document, because, is_first=because == FIRST, stored=stored)
@@ -345,8 +351,8 @@ def _write_verdicts(session: Session, claim: StackClaim | StackChange, finished:
 def _changed(
     session: Session, claim: StackClaim | StackChange, judged: Sequence[Judged]
 ) -> Iterator[tuple[int, VerdictDocument, Any, str]]:
-    """Yield the runs whose verdict differs from the stored one: id, verdict, its JSON and the reason."""
-    # No other worker judges this stack, so a run that had no verdict when it was read still has none.
+    """Yield each run whose verdict differs from the stored one: id, verdict, its JSON, reason."""
+    # Only this worker judges the stack, so a run that was read without a verdict still has none.
     stored = stored_documents(session, [run.id for candidate, _ in judged for run in candidate.runs if run.verdict])
     for candidate, document in judged:
         as_json = to_json(document)

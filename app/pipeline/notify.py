@@ -1,7 +1,7 @@
 """Create notifications: one delivery row per subscribed receiver, in the transaction of the event itself.
 
-There is at most one delivery per cause and receiver, so a run that is judged again is not reported again. Deliveries
-about the same thing share a subject and arrive in the order of the events (`work.py`).
+There is at most one delivery per cause and receiver, so judging a run again does not report it again. Deliveries about
+the same topic share a subject and arrive in the order of the events (`work.py`).
 """
 
 import hashlib
@@ -55,7 +55,7 @@ from app.storage.verdicts import rerun_request
 MOST_CAUSE = 200
 
 
-# Built once: every pass executes it, and usually there is no receiver.
+# Built once, because every pass executes it; most projects have no receiver.
 _LISTENING: Select[Any] = (
     select(ReceiverRow)
     .where(col(ReceiverRow.project_id) == bindparam("project"), col(ReceiverRow.enabled))
@@ -64,7 +64,7 @@ _LISTENING: Select[Any] = (
 
 
 class Notifier:
-    """Create the notifications of one project."""
+    """Creates the notifications of one project."""
 
     def __init__(self, session: Session, project_id: int) -> None:
         self._session = session
@@ -75,8 +75,8 @@ class Notifier:
         return [receiver for receiver in self._receivers if Subscription.read(receiver.rules).takes(event, stacks)]
 
     def verdict(self, run_id: int, stack_key: str, document: VerdictDocument) -> None:
-        """Report the verdict of a new run; older runs that are judged again are not reported."""
-        # Without receivers nothing is read, so that judging thousands of runs again costs nothing here.
+        """Report the verdict of a new run; a new verdict on an older run is not reported."""
+        # Without receivers it reads nothing, so that judging thousands of runs again costs nothing here.
         if not self._receivers:
             return
         run = self._session.get_one(RunRow, run_id)
@@ -123,7 +123,7 @@ class Notifier:
         self._put(receivers, notification, f"run:{run.id}:limit.broken", f"run:{run.id}")
 
     def silent(self, run: RunRow, hours: float) -> None:
-        """Report a stack without a run for more than `hours`; `run`: its newest. Once until the next run comes in."""
+        """Report once that a stack has had no run for more than `hours`. `run`: its newest run."""
         if receivers := self.wanted("limit.broken", [run.stack_key]):
             name = self._name(run)
             notification = limit_notification(
@@ -133,7 +133,7 @@ class Notifier:
             self._put(receivers, notification, f"silent:{run.id}", f"stack:{run.stack_key[:40]}")
 
     def regression(self, row: RegressionRow, event: str, cause: str, note: str = "") -> None:
-        """Report a change of a regression. `cause` distinguishes repeated events; empty for those that happen once."""
+        """Report a change of a regression. `cause` distinguishes events that can recur; empty for others."""
         if not self._receivers:
             return
         runs = select_any(RegressionMemberRow.stack_key, RunRow).join(
@@ -171,7 +171,7 @@ class Notifier:
         self._put(receivers, notification, f"upgrade:{row.run_id}", f"upgrade:{row.run_id}")
 
     def proposal(self, run: RunRow, number: int, who: str, note: str) -> None:
-        """Report that a run is proposed as golden baseline. `number`: of the proposal."""
+        """Report that a run was proposed as golden run. `number`: of the proposal."""
         if receivers := self.wanted("golden.proposed", [run.stack_key]):
             notification = proposal_notification(
                 project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),
@@ -199,7 +199,7 @@ class Notifier:
         return self._names({run.stack_key: run})[run.stack_key]
 
     def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
-        """Return, by stack key, the title and the fields in which equally titled stacks of the project differ."""
+        """Return unique names by stack key: the title, with the fields in which stacks of the same title differ."""
         contracts = {key: stored_contract(run.result.contract) for key, run in runs.items()}
         titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
         alike = self._session.execute(
@@ -215,13 +215,13 @@ class Notifier:
             values = {name: contract[name].value for name in STACK_FIELDS if name in contract}
             titled[key] = TitledStack(key, titles[key], "", values)
         names = stack_names(titled.values())
-        # The dispatcher is not part of a stack's name, but people identify the run by it.
+        # A stack's name has no dispatcher, but users identify a run by it.
         return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
 
     def _put(self, receivers: Sequence[ReceiverRow], notification: Notification, cause: str, subject: str) -> None:
         ids = [receiver.id or 0 for receiver in receivers]
         same = col(DeliveryRow.cause) == cause[:MOST_CAUSE]
-        if notification.event == "run.failed":  # a run that is read again may fail differently
+        if notification.event == "run.failed":  # when read again, a run may fail in another way
             same = or_(same, and_(col(DeliveryRow.subject) == subject, col(DeliveryRow.event) == notification.event))
         notified = set(
             self._session.execute(
@@ -242,7 +242,7 @@ def put_delivery(
     subject: str = "",
     replay_of: int | None = None,
 ) -> int | None:
-    """Create a delivery and return its id; None when the receiver has one of this cause."""
+    """Create a delivery and return its id; None if the receiver already has one of this cause."""
     row = DeliveryRow(
         receiver_id=receiver_id, event=notification.event, cause=cause[:MOST_CAUSE], subject=subject,
         payload=notification.as_json(), replay_of=replay_of,
@@ -250,10 +250,10 @@ def put_delivery(
     try:
         with session.begin_nested():
             session.add(row)
-    except IntegrityError:  # another worker created it at the same moment
+    except IntegrityError:  # another worker created it concurrently
         return None
-    if subject:  # else it waits for hours behind an older one, although the receiver may be back
-        delivery_queue.hurry(session, receiver_id, subject)
+    if subject:  # otherwise it could wait for hours behind an older delivery, although the receiver is back
+        delivery_queue.make_due(session, receiver_id, subject)
     return row.id
 
 
@@ -278,9 +278,9 @@ def notify_proposal(session: Session, run: RunRow, number: int, who: str, note: 
 
 
 def notify_silent_stacks(session: Session, now: datetime) -> int:
-    """Report stacks that have not run for as long as their project allows. Return how many are silent.
+    """Report stacks without a run for longer than their project allows. Return the number of silent stacks.
 
-    A stack without a run for ten times as long has ended, and is not reported.
+    A stack without a run for ten times as long has ended and is not reported.
     """
     silent = 0
     for project in session.execute(select(ProjectRow)).scalars():
@@ -313,26 +313,27 @@ def notify_failed(session: Session, run_id: int) -> None:
 def _failure(run: RunRow) -> str:
     """Return the cause of a failure notification: commit, configuration and kind of failure.
 
-    So a job that is retried and fails in the same way is reported once. A run without a commit is always reported.
+    A job that is retried and fails in the same way is therefore reported once. A run without a commit is always
+    reported.
     """
     if not run.commit:
         return f"run:{run.id}:run.failed"
     kinds = [str(failure.get("kind", "")) for failure in run.result.failures]
-    # Without a kind, the text with its numbers removed, because line numbers and times differ each time.
+    # Without a kind, use the text without numbers, because line numbers and times differ each time.
     what = (kinds and kinds[0]) or run.outcome or re.sub(r"\d+", "#", run.error or "")
     parts = "\0".join((run.commit, run.config_key or run.stack_key, what))
     return f"failure:{hashlib.sha256(parts.encode()).hexdigest()}"
 
 
-# --- Changes of leaders, for the overview: one line per board, dated by the history of its stack.
+# --- Changes of leaders for the overview: one line per board, dated by history positions.
 
 _MOST_READ = 100
-"""Upper limit of changes read: a leader that changes more often is not worth reporting."""
+"""Maximum changes that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderUpdate:
-    """All changes of one board as one entry, from `first` to `newest`."""
+    """All changes of one board, from `first` to `newest`, as one entry."""
 
     newest: LeaderChange
     first: LeaderChange
@@ -344,7 +345,7 @@ class LeaderUpdate:
 
     @property
     def leader(self) -> str:
-        """Describe the current leader."""
+        """Return a description of the current leader."""
         return head_text(self.newest.change.after)
 
     @property
@@ -354,7 +355,7 @@ class LeaderUpdate:
 
     @property
     def is_back(self) -> bool:
-        """Return whether the leader is the same as before all changes."""
+        """Return whether the current leader led before these changes."""
         return self.first.change.before == self.newest.change.after
 
 
@@ -369,7 +370,7 @@ def leader_updates(
 
 
 def _folded(changes: Iterable[LeaderChange]) -> Iterable[LeaderUpdate]:
-    """Fold changes (newest first) by board. Changes without new runs, such as by new definitions, are left out."""
+    """Yield one entry per board from changes (newest first), without those that no run caused."""
     boards: dict[tuple[str, str, str], list[LeaderChange]] = {}
     for change in changes:
         head = change.change.after

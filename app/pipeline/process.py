@@ -1,4 +1,4 @@
-"""Process a run: claim it, read its files, compute its figures and write them in place of older ones."""
+"""Process a run: claim it, read its files, compute its figures, and replace the stored ones."""
 
 import math
 import time
@@ -62,10 +62,10 @@ from app.storage.worker_activity import timed
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """The inputs of one run. `documents` are recognised files; `unread` are stored but not understood.
+    """The inputs of one run. `documents` are recognised files; `unread` are stored but no reader supports them.
 
-    `stored` is the result of an earlier reading of `read` (logs and documents); None when they must be read.
-    `first`: the run as it was uploaded; None when it was read before.
+    `stored`: the result of an earlier reading of the files in `read`; None if they must be read. `first`: the run as
+    uploaded; None if it was read before.
     """
 
     project_id: int
@@ -83,7 +83,7 @@ class RunInputs:
         return (*self.logs, *self.documents)
 
 
-# Built once, because building it takes as much time as running it.
+# Built once, because building it takes as long as running it.
 _INPUTS: Select[Any] = (
     select_any(
         RunRow.project_id,
@@ -108,7 +108,7 @@ _INPUTS: Select[Any] = (
 
 def read_inputs(session: Session, run_id: int) -> RunInputs:
     run = session.execute(_INPUTS, {"run_id": run_id}).one()
-    # An upload by token need not name its project; it belongs to the same stack as one that does.
+    # An upload by token need not name its project; with the name it would belong to the same stack.
     metadata = replace(read_metadata(run.metadata_stated), project=run.slug)
     if run.is_amended:
         amended = amended_fields(session, run_id)
@@ -151,7 +151,7 @@ READ_AS = "read_as"
 
 
 def amended_fields(session: Session, run_id: int) -> dict[str, Stated]:
-    """Return the corrections in force: the newest of each field, unless it removed the correction."""
+    """Return the active corrections: the newest of each field, unless it removes the correction."""
     rows: Sequence[AmendmentRow] = (
         session.execute(select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id)))
         .scalars()
@@ -177,14 +177,14 @@ def project_defaults(session: Session, project_id: int) -> ProjectDefaults:
     return ProjectDefaults(values, str(rule or ""))
 
 
-# --- The figures, from the files or from the stored result of an earlier reading, which needs no log.
+# --- Computing the figures, from the files or from the stored result of an earlier reading.
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
     """The figures of a run. `fresh`: the reading, if the files were read just now. `seconds`: total duration.
 
-    `job`: as the metadata states it, else a document. `arguments`: the trainer's own dump.
+    `job`: from the metadata, else from a document. `arguments`: the trainer's own dump.
     """
 
     inputs: RunInputs
@@ -222,7 +222,7 @@ def compute(log_files: LogFiles, inputs: RunInputs) -> Computed:
 
 
 def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
-    """Read logs and documents, without the statements of users and of the project."""
+    """Read logs and documents, without corrections of users and defaults of the project."""
     template = read_template(inputs.metadata.read_as) if inputs.metadata.read_as else None
     parts = [LogPart(file.name, parse_log(log_files.stream(file.readable_keys), template)) for file in inputs.logs]
     warnings: list[str] = []
@@ -236,7 +236,7 @@ def read_files(log_files: LogFiles, inputs: RunInputs) -> StoredReading:
         for file, part in zip(inputs.logs, parts, strict=True)
         if file.cut
     ]
-    stripped = tuple(replace(document, columns={}) for document in documents)  # the log has their series now
+    stripped = tuple(replace(document, columns={}) for document in documents)  # merged into the log
     return StoredReading(log, stripped, tuple(warnings))
 
 
@@ -261,7 +261,7 @@ def _summary(reading: StoredReading, inputs: RunInputs) -> RunSummary:
 
 
 def _still_receiving(summary: RunSummary) -> RunSummary:
-    """Adapt the summary of a growing log: it is not truncated, and without iterations it has not failed yet."""
+    """Return the summary for a growing log: it is not truncated, and a lack of iterations is not a failure yet."""
     health = dict(summary.health)
     if health.get("outcome") in ("truncated", "unread"):
         health["outcome"] = "running"
@@ -280,7 +280,10 @@ _MOST_SHAPE = 300
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """The run before this reading. Empty keys: it was never read. `is_growing`: it has no part in verdicts yet."""
+    """The stored state of a run before this reading. Keys are empty if it was never read.
+
+    `is_growing`: more of its log will follow, so verdicts do not use it yet.
+    """
 
     run_id: int
     project_id: int
@@ -294,7 +297,7 @@ class Before:
 
 
 def slim_columns(summary: RunSummary) -> dict[str, Any]:
-    """Return the columns that segments and baselines are computed from, so that those need no JSON."""
+    """Return the columns from which segments and baselines are computed, so that these need no JSON."""
     steady = summary.steady_state
     has_estimate = steady is not None and math.isfinite(steady.log_step_time)
     return {
@@ -309,8 +312,9 @@ def slim_columns(summary: RunSummary) -> dict[str, Any]:
         "shape": ",".join(text.replace(",", " ") for text in shape_of(summary.contract))[:_MOST_SHAPE],
     }
 
+    # Built once, because building it takes as long as running it.
 
-# Built once, because building it takes as much time as running it.
+
 _BEFORE: Select[Any] = (
     select_any(
         RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.commit, RunRow.ordered_at,
@@ -322,7 +326,7 @@ _BEFORE: Select[Any] = (
 
 
 def read_before(session: Session, run_id: int) -> Before:
-    """Return what a run was in verdicts before its row is written."""
+    """Return the stored state of a run; call this before its row is written."""
     row = session.execute(_BEFORE, {"run_id": run_id}).one()
     return Before(
         run_id,
@@ -338,10 +342,10 @@ def read_before(session: Session, run_id: int) -> Before:
 
 
 def request_judging(session: Session, before: Before, stack_key: str) -> list[int]:
-    """Lock the stacks that a run leaves and joins and request their judging, before the run's row is written.
+    """Lock the stacks that a run leaves and joins, and request their judging. Return the ids to enqueue.
 
-    Return the ids to enqueue. A run whose log is growing has no part in verdicts until it is complete.
-    `stack_key`: the run's new stack, if any.
+    Call this before the run's row is written. `stack_key`: the run's new stack; may be empty. Verdicts do not use a
+    run whose log is growing.
     """
     if before.is_growing:
         return []
@@ -351,7 +355,7 @@ def request_judging(session: Session, before: Before, stack_key: str) -> list[in
 
 
 def _idle_stack(session: Session, before: Before, stack_key: str) -> StackChange | None:
-    """Lock the stack of a run if it can be judged with it: the run left no other stack, and nothing else waits."""
+    """Lock the stack of a run if this transaction can judge it: the run leaves no other stack, and nothing waits."""
     if before.is_growing or {before.stack_key, stack_key} - {"", stack_key} or not stack_key:
         return None
     if not stack_queue.lock_idle(session, before.project_id, stack_key):
@@ -366,8 +370,8 @@ def _idle_stack(session: Session, before: Before, stack_key: str) -> StackChange
     )
 
 
-def take_place(session: Session, before: Before, stack_key: str, config_key: str) -> bool:
-    """Group reruns of a commit after the row is written, and request that the runs they moved past are judged again.
+def group_reruns(session: Session, before: Before, stack_key: str, config_key: str) -> bool:
+    """Group the reruns of a commit after the run's row is written, and request judging from the first moved run on.
 
     Return whether any run moved.
     """
@@ -400,19 +404,19 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1
 _LISTED_TEXTS = {"model": 200, "gpu": 100, "dispatcher": 30}
-"""Contract fields that lists filter by, with the length of their columns."""
+"""Contract fields by which lists filter, with the length of their columns."""
 _AS_COMPUTED = (
     "unknown", "stack_key", "config_key", "provisional", "health", "evidence_level", "semantic_class",
     "definition_version", "definitions",
 )  # fmt: skip
-"""Columns with the names and values of the summary."""
+"""Columns that copy fields of the summary under the same name."""
 
 
 def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id: int) -> str | None:
-    """Read a run if it waits, judge and rank its stack and evaluate the rules. Return its status as `read_run`.
+    """Read a run if it waits, judge and rank its stack, and evaluate the rules. Return its status as `read_run` does.
 
-    All of it is one transaction where nothing else is requested of the stack and few runs are affected. Otherwise, or
-    when judging fails, the figures are committed first, and the stack is judged as by its own message.
+    This is one transaction if the stack has no other request and few runs are affected. Otherwise, or if judging
+    fails, the figures are committed first and the stack is judged afterwards (`judge_run`).
     """
     in_force = rules_in_force(settings)
     has_receivers = True
@@ -439,8 +443,7 @@ def process_run(engine: Engine, log_files: LogFiles, settings: Settings, run_id:
 
 
 AtOnce = Callable[[Session, StackChange, Computed], bool]
-"""Judges the stack of a run in the transaction that wrote the run. Returns False, with nothing written, to do it later.
-"""
+"""Judges the stack of a run in the transaction that stores the run. Returns False, with nothing written, to defer."""
 
 
 @timed("read")
@@ -449,8 +452,8 @@ def read_run(
 ) -> tuple[str | None, bool]:
     """Read one run. Return its new status, and whether `at_once` judged it.
 
-    The status is None when another worker has the run, or it is done or deleted. May be called any number of times by
-    any number of workers: the result is written once.
+    The status is None if another worker has the run, or it is done or deleted. Any number of workers may call this
+    any number of times; the result is stored once.
     """
     with transaction(engine) as session:
         claim = claim_run(session, run_id, settings)
@@ -463,7 +466,7 @@ def read_run(
             computed = compute(log_files, inputs)
         written = _store(engine, claim, computed, at_once)
         if written.waits and computed.seconds < SHORT_SECONDS:
-            enqueue(PROCESS_RUN, run_id)  # it grew meanwhile; a long one rests, and the sweep enqueues it
+            enqueue(PROCESS_RUN, run_id)  # it grew during the reading; after a long reading the sweep enqueues it
         for work_id in written.stacks:
             enqueue(JUDGE_STACK, work_id)
         return written.status, written.is_judged
@@ -479,12 +482,12 @@ def _store(engine: Engine, claim: RunClaim, computed: Computed, at_once: AtOnce 
         if at_once is None or fault_of(error) is not None or isinstance(error, SoftTimeLimitExceeded):
             raise
         log.exception("not_judged_at_once", run_id=claim.row_id)
-    with transaction(engine) as session:  # the figures are right even if judging them failed
+    with transaction(engine) as session:  # the figures are valid even if judging failed
         return _write(session, claim, computed, None)
 
 
 def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | None:
-    """Claim a run. A run whose attempts were all interrupted is parked as failed, and None returned."""
+    """Claim a run. If all its attempts were interrupted, park it as failed and return None."""
     claim = run_queue.claim(session, run_id, settings)
     if claim is not None:
         return claim
@@ -499,7 +502,7 @@ def claim_run(session: Session, run_id: int, settings: Settings) -> RunClaim | N
 
 
 def _failed_columns(reason: str) -> dict[str, Any]:
-    """Return the columns of a run that cannot be read: it failed, or it keeps its figures, which are now outdated."""
+    """Return the columns of a run that cannot be read: it fails, or it keeps figures of older definitions."""
     return {
         "status": case((has_old_figures(), RunRow.status), else_="failed"),
         "error": case((has_old_figures(), RunRow.error), else_=reason),
@@ -510,7 +513,7 @@ def _failed_columns(reason: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRun:
-    """`status` None: the claim was lost. `waits`: the run must be read again. `stacks`: other stacks to be judged."""
+    """`status`: None if the claim was lost. `waits`: the run must be read again. `stacks`: other stacks to judge."""
 
     status: str | None
     waits: bool = False
@@ -519,9 +522,9 @@ class WrittenRun:
 
 
 def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnce | None) -> WrittenRun:
-    """Write the result.
+    """Store the result.
 
-    The same worker judges the run's own stack: in this transaction by `at_once`, or right after it.
+    The same worker judges the run's own stack: `at_once` in this transaction, or right after it.
     """
     summary = computed.summary
     status = summary.status
@@ -535,7 +538,7 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
         log.warning("result_dropped", run_id=claim.row_id, claim=claim.number)
         return WrittenRun(None)
     session.execute(_RESULT, result | {"of_run": claim.row_id})
-    has_moved = take_place(session, before, summary.stack_key, summary.config_key)
+    has_moved = group_reruns(session, before, summary.stack_key, summary.config_key)
     if before.was_read:
         for table in (SeriesRow, AvailabilityRow, ReadingRow):
             if table is not ReadingRow or computed.fresh is not None:
@@ -561,14 +564,14 @@ def _write(session: Session, claim: RunClaim, computed: Computed, at_once: AtOnc
     return WrittenRun(status, work == "waiting", tuple(others), is_judged)
 
 
-# As Core tables: these rows are written in bulk, without session objects.
+# Core tables, because these rows are written in bulk without session objects.
 _RESULTS = table_of(RunResultRow)
 _RESULT = update(_RESULTS).where(_RESULTS.c.run_id == bindparam("of_run"))
 _SERIES = insert(table_of(SeriesRow))
 
 
 def _columns(computed: Computed) -> dict[str, Any]:
-    """Return columns of RunRow and RunResultRow, by name."""
+    """Return the columns of RunRow and RunResultRow, by name."""
     summary = computed.summary
     contract = {name: stated.value for name, stated in summary.contract.items()}
     gpus = contract.get("gpus")
@@ -633,8 +636,8 @@ def _end_without_result(
     """Postpone the run or fail it, so that no run stays in processing because of an internal error."""
     if (fault := error if isinstance(error, Unavailable) else fault_of(error)) is not None:
         log.warning("run_postponed", run_id=claim.row_id, error=fault.detail)
-        # A recomputation waits while the store is unreachable, but not for files that the store has lost: the whole
-        # stack would wait with it.
+        # A recomputation waits while the store is unreachable, but not for files that the store has lost, because the
+        # whole stack would wait with it.
         is_damaged = isinstance(error, DamagedObject)
         counts = fault is error and (claim.recomputes or is_damaged) and _answers(log_files)
         if counts and claim.attempt >= settings.max_attempts:
@@ -678,25 +681,24 @@ def _fail(engine: Engine, claim: RunClaim, reason: str) -> str | None:
         return "failed"
 
 
-# --- Recomputation by new versions of the definitions: a few runs at a time, so that uploads go first.
+# --- Recomputation after the definitions change: a few runs at a time, so that uploads go first.
 #
-# Nothing is planned ahead: each batch is chosen from the rows as they are, so that work resumes wherever it was killed.
-# What was read from the files is stored, so most runs need no log (`storage/readings.py`). The project with the newest
-# run comes first, and is completed before the next, because stacks are judged only when all runs of their project have
-# figures of one version.
+# Each batch is chosen from the current rows, so that work resumes after a worker was killed. The readings of the files
+# are stored, so most runs need no log (`storage/readings.py`). The project with the newest run comes first, and is
+# completed before the next, because stacks are judged only when all runs of their project have figures of one version.
 
 BATCH_RUNS = 16
 BATCH_SECONDS = 5.0
-"""An upload waits for one batch at most: this many runs, or this much of their last reading time."""
+"""Limits of a batch, because uploads wait for it: number of runs, and the sum of their last reading times (s)."""
 
 MOST_QUEUED = 24
-"""Above this many queued messages no recomputation is added. A batch is followed by its judging."""
+"""With more queued messages than this, no recomputation is enqueued."""
 
 BATCH_STACKS = 16
 
 
 def request_next_runs(session: Session) -> list[int]:
-    """Request that the next outdated runs are read again. Return their ids, to be enqueued after the commit."""
+    """Request that the next outdated runs are read again. Return their ids, to enqueue after the commit."""
     projects = select_any(RunRow.project_id, func.max(RunRow.id).label("newest"))
     newest = projects.group_by(col(RunRow.project_id)).subquery()
     chosen = (
@@ -713,7 +715,7 @@ def request_next_runs(session: Session) -> list[int]:
 
 
 def request_next_stacks(session: Session) -> list[int]:
-    """Request that the next stacks with verdicts by earlier rules are judged again. Return the ids to enqueue."""
+    """Request that the next stacks with outdated verdicts are judged again. Return the ids to enqueue."""
     is_requested = exists().where(
         and_(
             col(StackWorkRow.project_id) == RunRow.project_id,
@@ -729,7 +731,7 @@ def request_next_stacks(session: Session) -> list[int]:
         .order_by(func.max(RunRow.ordered_at).desc())
         .limit(BATCH_STACKS)
     )
-    # In the order in which all code locks them.
+    # All code locks stacks in this order.
     stacks = sorted(session.execute(chosen).all(), key=lambda row: (row.project_id, row.stack_key))
     return [
         stack_queue.request(
@@ -744,5 +746,5 @@ def request_next_stacks(session: Session) -> list[int]:
 
 
 def _affordable(seconds: Sequence[float]) -> int:
-    """Return how many of the runs fit into a batch, at least one."""
+    """Return how many of the first runs fit into a batch: at least one. `seconds`: their last reading times."""
     return max(1, sum(total <= BATCH_SECONDS for total in accumulate(seconds)))

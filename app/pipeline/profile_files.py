@@ -1,6 +1,6 @@
-"""Open the files of a profile: recognise them by content, decompress, unpack archives, and read each.
+"""Open the files of a profile: recognise them by content, decompress them, unpack archives, and read them.
 
-Imports no database, because `threewalls profile` reads local files with it.
+This module imports no database, because `threewalls profile` uses it for local files.
 """
 
 import re
@@ -25,7 +25,7 @@ from app.errors import InvalidUpload
 from app.pipeline.uploaded_file import CHUNK_BYTES, GZIP, ZSTD, Decompressed, Limits
 from app.settings import Settings
 
-# --- Exports of Nsight Systems as one file for each table (parquet or Arrow): made the SQLite export that we read.
+# --- Exports of Nsight Systems with one file per table (parquet or Arrow): converted to the SQLite export.
 
 SUFFIXES = (".parquet", ".arrow", ".feather")
 _ROWS = 20_000
@@ -45,17 +45,17 @@ _WANTED = (
     "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
     "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
 )
-"""Other tables hold nothing that we read, or the command line and environment of the job."""
+"""The tables that we read. Some of the others contain the command line and environment of the job."""
 
 
 def is_wanted(name: str) -> bool:
-    """Return whether a file `TABLE.parquet` is one of the tables to read."""
+    """Return whether the file `TABLE.parquet` is a table that we read."""
     stem, dot, suffix = name.rpartition(".")
     return f"{dot}{suffix.lower()}" in SUFFIXES and stem in _WANTED
 
 
 def write_export(tables: Mapping[str, Path], target: Path) -> None:
-    """Write the tables (by their file names) to an SQLite file. Raises UnusableProfile, also without pyarrow."""
+    """Write the tables (by file name) to an SQLite file. Raises UnusableProfile, also if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: PLC0415  an extra
     except ImportError:
@@ -87,7 +87,7 @@ def _copy(connection: sqlite3.Connection, table: str, path: Path) -> None:
     marks = ", ".join("?" * len(columns))
     written = 0
     for batch in batches:
-        batch.validate(full=True)  # offsets of a damaged file would lead outside the memory
+        batch.validate(full=True)  # offsets in a damaged file may point outside the buffers
         written += batch.num_rows
         if written > _MAX_ROWS:
             raise UnusableProfile(f"{table} has more than {_MAX_ROWS:,} rows. Export fewer steps.")
@@ -97,7 +97,7 @@ def _copy(connection: sqlite3.Connection, table: str, path: Path) -> None:
 
 
 def _storable(row: Sequence[Any]) -> tuple[Any, ...]:
-    """Return values as SQLite takes them; integers beyond 64 bits and nested values become NULL."""
+    """Return values that SQLite accepts; integers beyond 64 bits and nested values become NULL."""
     return tuple(
         value
         if isinstance(value, str | bytes | float) or (isinstance(value, int) and -(2**63) <= value < 2**63)
@@ -126,34 +126,34 @@ _EMPTY_ZIP = b"PK\x05\x06"
 _TAR_AT = 257
 _TABLE_HEAD = 8_192
 _PEEK_BYTES = 64 << 20
-"""More than any first chunk of decompressed text."""
+"""Larger than any first chunk of decompressed text."""
 _EVENT = re.compile(rb'"ph": ?"[XMisf]"')
-"""An event of a trace that has no object around its events."""
+"""Pattern of an event, for traces without an object around their events."""
 MAX_FILES = 256
 _REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 _DAMAGED = sqlite3.DatabaseError
 
 
 class InvalidProfile(InvalidUpload):
-    """The file is not a profile or cannot be used."""
+    """Raised for a file that is not a profile or cannot be used."""
 
     title = "The profile cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedFile:
-    """A file to read. `name` is shown."""
+    """A file to read. `name`: for messages."""
 
     name: str
     path: Path
 
 
 Progress = Callable[[float], None]
-"""Receives the share of a file that was read, 0 to 1."""
+"""Called with the share of a file that was read, 0 to 1."""
 
 
 def read_profile(files: Sequence[OpenedFile], settings: Settings, progress: Progress = unreported) -> list[ProfileFile]:
-    """Read all files, and those in archives. Raises InvalidProfile, which names the file."""
+    """Read all files, including those in archives. Raises InvalidProfile, which names the file."""
     result: list[ProfileFile] = []
     with tempfile.TemporaryDirectory(prefix="threewalls-profile-") as folder:
         for file in files:
@@ -164,7 +164,7 @@ def read_profile(files: Sequence[OpenedFile], settings: Settings, progress: Prog
 
 
 class _FileReader:
-    """Reads one sent file, and the files in it when it is an archive."""
+    """Reads one uploaded file; of an archive, the files in it."""
 
     def __init__(self, folder: Path, settings: Settings, progress: Progress) -> None:
         self._folder = folder
@@ -223,7 +223,7 @@ class _FileReader:
         return trace
 
     def _sqlite(self, path: Path, progress: Progress) -> Trace:
-        """Read an export without running anything that it contains: views, triggers and functions stay unused."""
+        """Read an export without running its views, triggers and functions."""
         try:
             connection = sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)
             try:
@@ -239,7 +239,7 @@ class _FileReader:
     # --- Archives
 
     def _archive(self, file: OpenedFile, members: Iterator[tuple[OpenedFile, float]]) -> list[ProfileFile]:
-        """Read the members, which come with the share of the archive behind them; tables together are one export."""
+        """Read the members; each comes with the share of the archive up to its end. Tables together form one export."""
         result, tables, count = [], {}, 0
         for member, done in members:
             count += 1
@@ -283,7 +283,7 @@ class _FileReader:
             raise UnusableProfile(f"The tar archive cannot be read: {error}.") from None
 
     def _unpacked(self, name: str, source: IO[bytes]) -> OpenedFile:
-        """Copy a member to a file of ours; its own path is never used."""
+        """Copy a member to a new file. Its own path is never used."""
         suffix = next((suffix for suffix in SUFFIXES if name.lower().endswith(suffix)), "")
         target = self._folder / f"member{suffix}"
         written = 0
@@ -303,7 +303,7 @@ class _FileReader:
 
 
 def is_profile(name: str, file: BinaryIO) -> bool:
-    """Return whether a file is a profile, not a training log, by its beginning. Archives count as profiles."""
+    """Return whether a file starts like a profile, not a training log. Archives count as profiles."""
     file.seek(0)
     head = file.read(512)
     if head.startswith((SQLITE, _ZIP, _EMPTY_ZIP)) or _is_tar(head) or name.lower().endswith(_REPORTS):
@@ -344,7 +344,7 @@ def _write(target: Path, chunks: Iterable[bytes]) -> None:
 
 
 def _counted(chunks: Iterator[bytes], file: BinaryIO, length: int, progress: Progress) -> Iterator[bytes]:
-    """Pass the chunks on and report how much of the file was read."""
+    """Yield the chunks and report how much of the file was read."""
     for chunk in chunks:
         yield chunk
         progress(file.tell() / (length or 1))

@@ -1,7 +1,7 @@
-"""Profiles of runs: take the files, read them in the background, and store the reduced form with its facts.
+"""Profiles of runs: store the uploaded files, read them in the background, and keep the reduced profile with its facts.
 
-The files are dropped once they are read: an export of Nsight Systems contains the environment and command line of its
-job. A setting keeps PyTorch traces.
+The files are deleted after reading, because an export of Nsight Systems contains the environment and command line of
+its job. A setting keeps PyTorch traces.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from app.domain.access.principal import NOBODY, Uploader
 from app.domain.profiles.profile import Document, ProfileFile, describe_profile
 from app.errors import EmptyUpload, InvalidUpload, NotFound, Unavailable, new_error_id
 from app.pipeline.profile_files import MAX_FILES, InvalidProfile, OpenedFile, read_profile
-from app.pipeline.receive import forgotten_on_failure
+from app.pipeline.receive import deleted_on_failure
 from app.pipeline.uploaded_file import CHUNK_BYTES, file_name
 from app.pipeline.work import Claim, profile_queue
 from app.queue import PROCESS_PROFILE, enqueue
@@ -41,16 +41,16 @@ from app.storage.worker_activity import timed
 log = structlog.get_logger(__name__)
 
 MAX_PROFILES = 50
-"""Profiles of one run."""
+"""Maximum profiles of one run."""
 _RETRY_SECONDS = 1
 _PROGRESS_SECONDS = 1
 _READING_SHARE = 0.9
-"""Share of the progress for reading the files; computing the figures is the rest."""
+"""Share of the progress that reading the files takes; the rest is computing figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentProfileFile:
-    """A file as it was sent; the caller closes it. `rank` and `stage`: as stated by the sender."""
+    """An uploaded file; the caller closes it. `rank` and `stage`: as the sender stated them."""
 
     name: str
     file: BinaryIO
@@ -60,7 +60,7 @@ class SentProfileFile:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedProfile:
-    """The profile of an upload. `created` is False when the run had these files already."""
+    """The profile of an upload. `created`: False if the run already had these files."""
 
     id: int
     status: str
@@ -76,9 +76,9 @@ def accept_profile(
     files: Sequence[SentProfileFile],
     uploader: Uploader = NOBODY,
 ) -> AcceptedProfile:
-    """Store the files of a profile and request that they are read. The same bytes twice are one profile.
+    """Store the files of a profile and request that they are read. Equal files are the same profile.
 
-    Raises NotFound, EmptyUpload, InvalidUpload, OverQuota or Unavailable; then nothing is stored.
+    Raises NotFound, EmptyUpload, InvalidUpload, OverQuota or Unavailable, with nothing stored.
     """
     if not files:
         raise EmptyUpload("This upload contains no file. Send at least one trace as the form field `profile`.")
@@ -98,7 +98,7 @@ def accept_profile(
             _check_count(session, run_id)
             check_room(session, settings, project_id, sum(item.size_bytes for item in stored), new_run=False)
             noted = objects.about_to_put(session, keys)
-        with forgotten_on_failure(engine, log_files, keys, noted):
+        with deleted_on_failure(engine, log_files, keys, noted):
             for item in staged:
                 log_files.keep(item)
             accepted = _insert(
@@ -144,7 +144,7 @@ def _insert(
         try:
             with session.begin_nested():
                 session.add(row)
-        except IntegrityError:  # another request brought the same files at the same moment
+        except IntegrityError:  # another request stored the same files concurrently
             same = _same(session, run_id, key)
             if same is None:
                 raise
@@ -185,9 +185,9 @@ class _File:
 
 @timed("profile")
 def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> int | None:
-    """Read one profile. Return its run; None when another worker has it, or it is done or removed.
+    """Read one profile. Return its run; None if another worker has it, or it is done or removed.
 
-    May be called any number of times by any number of workers: the result is written once.
+    Any number of workers may call this any number of times; the result is stored once.
     """
     with transaction(engine) as session:
         claim = profile_queue.claim(session, profile_id, settings)
@@ -222,7 +222,7 @@ def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings,
 
 
 class _Progress:
-    """Writes how much of a profile was read, at most once a second."""
+    """Stores how much of a profile was read, at most once a second."""
 
     def __init__(self, engine: Engine, profile_id: int, total_bytes: int) -> None:
         self._engine, self._profile_id, self._total = engine, profile_id, total_bytes or 1
@@ -235,7 +235,7 @@ class _Progress:
         self._size = size_bytes
 
     def report(self, share: float) -> None:
-        """Record the share of the current file that was read."""
+        """Store the progress. `share`: of the current file, 0 to 1."""
         if time.monotonic() - self._written_at < _PROGRESS_SECONDS:
             return
         done = _READING_SHARE * (self._done + share * self._size) / self._total
@@ -277,7 +277,7 @@ def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: i
 
 
 def _finish(engine: Engine, log_files: LogFiles, claim: Claim, keep: Sequence[int] = (), **columns: Any) -> int | None:
-    """Write the result and drop the files, except those at the positions `keep`. Return the run."""
+    """Store the result and delete the files, except those at the positions `keep`. Return the run."""
     with transaction(engine) as session:
         run_id: int | None = session.execute(
             select_any(ProfileRow.run_id).where(col(ProfileRow.id) == claim.row_id)
@@ -307,7 +307,7 @@ def _park(session: Session, settings: Settings, profile_id: int) -> None:
 
 
 def _end_without_result(engine: Engine, settings: Settings, claim: Claim, error: Exception) -> None:
-    """Postpone the profile or fail it, so that none stays in processing because of an internal error."""
+    """Postpone or fail the profile, so that an internal error never leaves it in processing."""
     fault = error if isinstance(error, Unavailable) else fault_of(error)
     if fault is not None and claim.attempt < settings.max_attempts:
         log.warning("profile_postponed", profile_id=claim.row_id, error=fault.detail)

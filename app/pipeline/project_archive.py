@@ -1,8 +1,8 @@
-"""Export a project with all rows and files as one stream, and import it into a service, also on another database.
+"""Export a project with all rows and files as one stream, and import it, also into a service with another database.
 
-The archive is a tar file: `project.json`, then `rows/...` with the rows of some runs each (`storage/row_copies.py`),
+The archive is a tar file: `project.json`, then `rows/...`, each with the rows of some runs (`storage/row_copies.py`),
 then `objects/...` with the stored files. It is written and read in batches, so that a project of any size needs little
-memory. Users, members, tokens and receivers stay behind: they belong to the service.
+memory. It does not contain users, members, tokens and receivers, which belong to the service.
 """
 
 import json
@@ -47,7 +47,7 @@ FORMAT = 1
 _BATCH = 25
 _BLOCK = tarfile.BLOCKSIZE
 _BETWEEN_RUNS = ("regression_member", "run_alarm", "experiment", "experiment_run")
-"""Tables that refer to several runs, so they follow after all of them."""
+"""Tables that refer to several runs; their rows come after all runs."""
 _OF_PROJECT = (ProjectDefaultRow, ReferencePointRow, AuditEventRow)
 
 
@@ -62,7 +62,7 @@ class ImportedProject:
 
 
 def export_project(engine: Engine, log_files: LogFiles, slug: str) -> Iterator[bytes]:
-    """Yield the archive of a project. Rows that are added meanwhile may be left out. Raises NotFound."""
+    """Yield the archive of a project. Rows that are added during the export may be missing. Raises NotFound."""
     with read_session(engine) as session:
         project = find_project(session, slug)
         project_id = project.id or 0
@@ -167,9 +167,9 @@ def _header(name: str, size: int) -> Iterator[bytes]:
 
 
 def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str = "", who: str) -> ImportedProject:
-    """Create a project from an archive. `slug`: another name.
+    """Create a project from an archive. `slug`: a new name for it.
 
-    Runs keep their numbers where they are free; then all stacks are judged again. If it fails, the project is left
+    Runs keep numbers that are free here. Then all stacks are judged again. If the import fails, the project stays
     archived and incomplete, to be deleted. Raises Conflict if the project exists, DamagedObject and Unavailable.
     """
     numbers: dict[tuple[str, Any], Any] = {}
@@ -234,7 +234,7 @@ def _create(engine: Engine, head: dict[str, Any], slug: str, who: str) -> int:
 
 
 def _reserve_numbers(session: Session, numbers: dict[str, int]) -> None:
-    """Have PostgreSQL number new rows after those of the archive; SQLite always uses the highest number."""
+    """Make PostgreSQL number new rows after those of the archive. SQLite always continues after the highest number."""
     if session.get_bind().dialect.name != "postgresql":
         return
     for name, number in numbers.items():
@@ -262,7 +262,7 @@ def _insert(
 
 
 def _finish(engine: Engine, project_id: int, *, renamed: bool) -> None:
-    """Open the project, and have its stacks judged again; a renamed one has other stacks, so its runs are read."""
+    """Open the project and request judging of its stacks. A new name changes stack keys, so its runs are read again."""
     with transaction(engine) as session:
         session.execute(update(ProjectRow).where(col(ProjectRow.id) == project_id).values(archived_at=None))
         stacks = select_any(RunRow.stack_key).where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) != "")

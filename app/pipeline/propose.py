@@ -1,4 +1,4 @@
-"""The proposed experiment: shown before planning, and the basis of the plan."""
+"""The proposal of an experiment: pages show it before planning, and the plan is made from it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -37,13 +37,13 @@ from app.storage.runs import RunDetail
 from app.storage.stacks import full_record
 from app.storage.tables import RunRow, select_any
 
-# --- Blockers of rules for a configuration that has not run: the same as for a run of it.
+# --- Blockers of a configuration that has not run yet, from the same rules as for a run.
 
 
 def blockers_of(
     advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, evaluation: Evaluation
 ) -> Iterator[str]:
-    """Yield a sentence for each blocker that the change adds to those of the run itself (`evaluation`)."""
+    """Yield a sentence for each blocker of the changed configuration that `evaluation` of the run does not have."""
     planned = replace(advised, reading=replace(advised.reading, contract=candidate))
     ids = {suggestion.rule.id for suggestion in evaluation.fired}
     for suggestion in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
@@ -52,16 +52,17 @@ def blockers_of(
 
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
-"""A change below 1 % is never reported, so detecting one just above it would take too many runs."""
+"""Limits of the effect to detect. A change below 1 % is never reported; just above, it would take too many runs."""
 _MOST_TITLE = 300
 _MOST_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """The change of a rule, or knobs. `runs_each` None: as many as needed to detect `effect_pct`.
+    """A request for an experiment: the change of a rule, or own knobs.
 
-    `effect_pct` None: the effect that the evidence of the rule expects, else 2 %.
+    `runs_each`: None for as many as needed to detect `effect_pct`. `effect_pct`: None for the effect that the rule's
+    evidence suggests, else 2 %.
     """
 
     run_id: int
@@ -74,7 +75,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentProposal:
-    """`candidate_key` is "" when it cannot be known in advance; `tag_words`: words of the tag."""
+    """A proposed experiment. `candidate_key`: empty if it cannot be predicted. `tag_words`: words of the tag."""
 
     run: RunDetail
     rule_id: str
@@ -86,8 +87,8 @@ class ExperimentProposal:
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """The change; `rule` None: the user's own idea."""
+class _Change:
+    """The change of an experiment. `rule`: None for the user's own idea."""
 
     changing: Changing
     knobs: tuple[KnobChange, ...]
@@ -103,9 +104,9 @@ class _Turn:
 def propose(
     session: Session, settings: Settings, wish: Wish, advice: RunSuggestions | None = None
 ) -> ExperimentProposal:
-    """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming what cannot be planned.
+    """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming the field that cannot be planned.
 
-    `advice`: for the run, if the caller has it already.
+    `advice`: the suggestions for the run, if the caller has them.
     """
     _check(wish)
     if advice is None:
@@ -137,10 +138,10 @@ def propose(
     )
 
 
-def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Turn:
+def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Change:
     if not wish.rule_id:
         knobs = read_knobs(wish.knobs or {}, record.contract)
-        return _Turn(_idea(knobs), knobs)
+        return _Change(_idea(knobs), knobs)
     if wish.rule_id not in book.rules:
         raise NotFound(f"Rule {wish.rule_id[:60]!r} does not exist. It may have been renamed.")
     suggestion = evaluation.find(wish.rule_id)
@@ -151,11 +152,11 @@ def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord)
         )
     if not (suggestion.set or suggestion.env or suggestion.open or suggestion.megatron_lm or suggestion.bridge):
         raise _refused("rule", f"{wish.rule_id} changes nothing measurable.")
-    return _Turn(suggestion, _knobs_of(suggestion, record.contract), suggestion)
+    return _Change(suggestion, _knobs_of(suggestion, record.contract), suggestion)
 
 
 def _plan(
-    advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: _Turn, sizing: Sizing
+    advised: AdvisedRun, record: RunRecord, evaluation: Evaluation, turn: _Change, sizing: Sizing
 ) -> ExperimentPlan:
     rule = None if turn.rule is None else turn.rule.rule
     change = planned_change(
@@ -172,7 +173,7 @@ def _plan(
     return ExperimentPlan(
         sizing=sizing,
         change=change,
-        hold=_hold(record.contract, turn.knobs, rule.hints.hold if rule else ()),
+        hold=_fields_to_keep(record.contract, turn.knobs, rule.hints.hold if rule else ()),
         verify=rule.verify if rule else "",
         expected=rule.effect.text if rule else "",
         meta=meta,
@@ -196,7 +197,7 @@ def _refused(field: str, message: str) -> InvalidChange:
 
 
 def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
-    """Return the contract fields that a suggestion changes, without those that the run already has."""
+    """Return the contract fields that a suggestion changes, without values that the run already has."""
     wanted = dict(suggestion.set) | {PREFIX + name: value for name, value in suggestion.env.items()}
     changes = []
     for name, raw in wanted.items():
@@ -209,7 +210,7 @@ def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[K
         now = contract.get(name)
         if now is not None and same_value(name, now.value, value):
             continue
-        # A knob that is unknown and should be off is set explicitly, not counted as changed.
+        # An unknown knob that should be off is set explicitly, but does not count as changed.
         if is_stated(name, value) and (now is not None or value not in (False, None, ())):
             changes.append(knob_change(name, value, contract))
     return tuple(changes)
@@ -231,10 +232,10 @@ def _idea(knobs: tuple[KnobChange, ...]) -> OwnIdea:
     return OwnIdea({knob.field: knob.after for knob in knobs if not knob.field.startswith(PREFIX)}, env)
 
 
-def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Turn) -> str:
+def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Change) -> str:
     """Return the candidate's config key.
 
-    "" when a known key member becomes unknown, or when no member would distinguish the sides.
+    Empty if a known field of the key becomes unknown, or if no field would distinguish the sides.
     """
     members = (*STACK_FIELDS, *CONFIG_FIELDS)
     if (turn.rule and turn.rule.open) or any(name in record.contract and name not in candidate for name in members):
@@ -243,10 +244,10 @@ def _candidate_key(record: RunRecord, candidate: Mapping[str, Stated], turn: _Tu
     return "" if key == record.config_key else key
 
 
-def _hold(
+def _fields_to_keep(
     contract: Mapping[str, Stated], knobs: tuple[KnobChange, ...], more: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the stack fields, and those that the rule names, with the values to keep."""
+    """Return the fields to keep, with their values: those of the stack, and those that the rule names."""
     changed = {knob.field for knob in knobs}
     return tuple(
         (name, contract_value(contract[name].value))
@@ -256,7 +257,7 @@ def _hold(
 
 
 def _identity(advised: AdvisedRun) -> dict[str, Any]:
-    """Return the metadata of an upload outside the contract."""
+    """Return the metadata for uploads of the experiment, without contract fields."""
     run, stated = advised.run, advised.run.metadata_stated
     identity: dict[str, Any] = {
         "project": run.project,
@@ -269,7 +270,7 @@ def _identity(advised: AdvisedRun) -> dict[str, Any]:
 
 
 def _ran_before(session: Session, project_id: int, key: str) -> tuple[int, ...]:
-    """Return the runs that have the candidate's configuration already, newest first."""
+    """Return earlier runs with the candidate's configuration, newest first."""
     if not key:
         return ()
     alike = select_any(RunRow.id).where(col(RunRow.project_id) == project_id, col(RunRow.config_key) == key)

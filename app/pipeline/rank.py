@@ -1,4 +1,4 @@
-"""Rank a stack: read its runs, then write the standings in the transaction that ends its work.
+"""Rank a stack: read its runs, and store the standings in the transaction that ends the work on the stack.
 
 Standings depend only on the runs of the stack and the priors of its family, not on the order of arrival.
 """
@@ -75,9 +75,9 @@ from app.storage.tables import (
     utc_now,
 )
 
-# --- The runs of a stack as leaderboards need them, and the description of the stack by its newest run.
+# --- The runs of a stack that leaderboards need, and the description of the stack from its newest run.
 #
-# However long the history, only its newest runs are read, and some of each configuration that paused.
+# Of a history of any length, only the newest runs are read, and some runs of each configuration that paused.
 
 PROCESSED_STATUSES = ("ready", "failed")
 
@@ -87,12 +87,12 @@ _RANKED = (
     RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, col(RunResultRow.activity)["dispatcher"].label("carried"),
 )  # fmt: skip
 
-# Built once: building them takes as long as running them.
+# Built once, because building them takes as long as running them.
 _ALL: Select[Any] = (
     select_any(*_RANKED)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .where(
-        # Makes SQLite look up the runs of the stack instead of reading all of the project in order.
+        # Makes SQLite look up the runs of the stack instead of reading all runs of the project in order.
         not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
         col(RunRow.stack_key) == bindparam("stack_key"),
         col(RunRow.status).in_(PROCESSED_STATUSES),
@@ -105,7 +105,7 @@ _OF_CONFIGURATION = _ALL.where(
     col(RunRow.config_key) == bindparam("config_key"), col(RunRow.status) == "ready", col(RunRow.quarantine) == ""
 ).limit(LEAST_OF_CONFIGURATION)
 _CONFIGURATIONS: Select[Any] = (
-    # A stack key contains the project, and an index has all that is read here.
+    # Needs no project, because a stack key depends on it. An index has all columns that this reads.
     select_any(RunRow.config_key, func.count().label("runs"))
     .where(
         col(RunRow.stack_key) == bindparam("stack_key"),
@@ -131,7 +131,7 @@ _MISSING: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class StackAbout:
-    """A stack as described by its newest run, for lists."""
+    """The description of a stack in lists, from its newest run."""
 
     gpu: str
     hardware_slug: str
@@ -146,7 +146,7 @@ class StackAbout:
 
 @dataclass(frozen=True, slots=True)
 class RankedStack:
-    """The newest processed runs of a stack, at least one, of `total`; `contracts` has one for each config key."""
+    """The newest processed runs of a stack (at least one) of `total`. `contracts`: one per config key."""
 
     runs: tuple[RankedRun, ...]
     contracts: Mapping[str, Mapping[str, Stated]]
@@ -156,9 +156,9 @@ class RankedStack:
 
 @dataclass(frozen=True, slots=True)
 class InMemory:
-    """Data that judging already read of a stack. `newest`: all its runs, or more than LOOK_BACK; empty: none were read.
+    """Data of a stack that judging has already read. `newest`: all its runs or more than LOOK_BACK; empty if not read.
 
-    `contracts`: by run. `may_miss`: a log of the project showed that the package of a dispatcher is missing.
+    `contracts`: by run. `may_miss`: whether a log of the project shows that the package of a dispatcher is missing.
     """
 
     newest: Sequence[StackRun] = ()
@@ -167,7 +167,7 @@ class InMemory:
 
     @property
     def rows(self) -> list[Row[Any]]:
-        """Return the runs to rank, oldest first; empty when too few of them were read."""
+        """Return the runs to rank, oldest first; empty if too few of them were read."""
         rows = [run.row for run in self.newest if run.reception != "receiving"]
         return rows[-LOOK_BACK:] if len(self.newest) <= LOOK_BACK or len(rows) >= LOOK_BACK else []
 
@@ -178,7 +178,7 @@ NOTHING_READ = InMemory()
 def ranked_stack(
     session: Session, project_id: int, stack_key: str, read: InMemory = NOTHING_READ
 ) -> RankedStack | None:
-    """Return the runs of a stack; None when none was read. A run whose log is growing does not count."""
+    """Return the runs of a stack; None if none was processed. A run whose log is growing does not count."""
     rows, total = _read_runs(session, project_id, stack_key, read.rows)
     if not rows:
         return None
@@ -223,7 +223,7 @@ def _read_runs(
 
 @dataclass(frozen=True, slots=True)
 class _Description:
-    """The description that the newest run gives of all runs."""
+    """Values that all runs of a stack share, from the newest run."""
 
     hardware: str
     hardware_slug: str
@@ -265,7 +265,7 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, 
 def _contracts(
     session: Session, runs: Mapping[str, int], already: Mapping[int, Mapping[str, Stated]]
 ) -> dict[str, Mapping[str, Stated]]:
-    """Return the contracts by config key. Runs of one key have equal contracts as far as the key covers them."""
+    """Return one contract per config key. Runs with the same key agree on all fields of the key."""
     contracts = {config: already[run_id] for config, run_id in runs.items() if run_id in already}
     if missing := [run_id for config, run_id in runs.items() if config not in contracts]:
         rows = session.execute(_CONTRACTS, {"run_ids": missing})
@@ -288,8 +288,8 @@ def _value(entry: Mapping[str, Any] | None) -> str | None:
 
 # --- Priors: how much launches of a family (same project, GPU and semantic class) vary.
 #
-# The estimate changes slightly with every run. The stored one is replaced only when it moved far enough, so that one
-# upload ranks one stack and not the whole family, and so that ranking everything again gives the stored result.
+# The estimate changes slightly with every run. The stored prior is replaced only if the estimate has moved far enough.
+# So one upload ranks one stack, not the whole family, and ranking everything again gives the stored result.
 
 _NEWEST: Select[Any] = (
     select_any(RunRow.config_key, RunRow.outcome, RunRow.log_step_time, RunRow.window_length, RunRow.not_finite)
@@ -307,14 +307,14 @@ _NEWEST: Select[Any] = (
     .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     .limit(MOST_RUNS)
 )
-"""Built once, because building it takes as much time as running it."""
+"""Built once, because building it takes as long as running it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyPriors:
-    """Priors by semantic class. `version` 0: none are stored, and every class has the default prior.
+    """Priors by semantic class. `version`: 0 if none are stored; then every class has the default prior.
 
-    `has_moved`: they replace the stored ones.
+    `has_moved`: these priors must replace the stored ones.
     """
 
     gpu: str = ""
@@ -327,7 +327,7 @@ NO_PRIORS = FamilyPriors()
 
 
 def stored_priors(session: Session, project_id: int, gpu: str | None) -> FamilyPriors:
-    """Return the stored priors. A run whose GPU is unknown has no family."""
+    """Return the stored priors. Without a known GPU there is no family and no prior."""
     row = session.get(RankingPriorRow, (project_id, gpu), populate_existing=True) if gpu else None
     if row is None:
         return FamilyPriors(gpu or "")
@@ -335,7 +335,10 @@ def stored_priors(session: Session, project_id: int, gpu: str | None) -> FamilyP
 
 
 def learned_priors(session: Session, project_id: int, gpu: str | None, classes: Iterable[str]) -> FamilyPriors:
-    """Return the stored priors, replaced where they moved; `version` is then the next; `keep_priors` writes it."""
+    """Return the stored priors, with new ones where the estimate has moved; `version` is then the next one.
+
+    `keep_priors` stores them.
+    """
     stored = stored_priors(session, project_id, gpu)
     if not gpu:
         return stored
@@ -347,9 +350,9 @@ def learned_priors(session: Session, project_id: int, gpu: str | None, classes: 
 
 
 def keep_priors(session: Session, project_id: int, priors: FamilyPriors) -> int:
-    """Write the priors if they replace the stored ones. Return the version to note in the stack's row.
+    """Store the priors if they have moved. Return the version for the stack's row.
 
-    When another worker changed them meanwhile, that is no longer the stored one, and the stack is ranked again.
+    If another worker has changed the priors, the returned version is outdated, and the stack is ranked again.
     """
     if not priors.gpu:
         return 0
@@ -384,7 +387,7 @@ Key = tuple[int, str]
 """Project and stack key."""
 
 BATCH_STACKS = 16
-# As Core tables: these rows are compared and written in bulk, without session objects.
+# Core tables, because these rows are compared and written in bulk without session objects.
 _STACKS: Table = table_of(StandingRow)
 _BOARDS: Table = table_of(StandingBoardRow)
 
@@ -401,9 +404,9 @@ _PUT_STACK = {"sqlite": _put_stack(sqlite.insert(_STACKS)), "postgresql": _put_s
 
 @dataclass(frozen=True)
 class Ranked:
-    """The standings of a stack to be stored; None when it has no runs left. `heads`: changes of the leaders.
+    """The standings of a stack to store; None if it has no runs left. `heads`: changes of leaders.
 
-    `sizes`: the runs of its configurations, for the scaling view.
+    `sizes`: the runs of its configurations, for the scaling page.
     """
 
     project_id: int
@@ -417,7 +420,7 @@ class Ranked:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """Return the columns of the stack's row without the time; empty when it has none."""
+        """Return the columns of the stack's row without the time; empty without standings."""
         if self.standings is None or self.about is None:
             return {}
         about = asdict(self.about)
@@ -462,7 +465,7 @@ def rank(
     learn: bool = True,
     read: InMemory = NOTHING_READ,
 ) -> Ranked:
-    """Compute the standings of a stack. `learn`: with priors updated from the family, else with the stored priors."""
+    """Compute the standings of a stack. `learn`: update the priors from the family instead of using the stored ones."""
     stack = ranked_stack(session, project_id, stack_key, read)
     if stack is None:
         return Ranked(project_id, stack_key)
@@ -478,7 +481,7 @@ def rank(
 def _head_changes(
     session: Session, project_id: int, standings: StackStandings, stack: RankedStack
 ) -> tuple[HeadChange, ...]:
-    """Return the changes of leaders against the stored boards, with the runs that caused them."""
+    """Return the changes of leaders since the stored boards, with the runs that caused them."""
     changes = head_changes(standings, last_heads(session, project_id, standings.stack_key))
     if not changes:
         return ()
@@ -492,7 +495,7 @@ def _head_changes(
 
 
 def _stored_states(session: Session, project_id: int, stack_key: str) -> Callable[[tuple[str, str]], StoredState]:
-    """Return a lookup of the stored boards of a stack by class."""
+    """Return a function that returns the stored state of the stack's board of a class."""
     of_boards = (_BOARDS.c.project_id == project_id, _BOARDS.c.stack_key == stack_key, _BOARDS.c.floor == LEADER_FLOOR)
     documents = session.execute(select(_BOARDS.c.document).where(*of_boards)).scalars()
     boards = {board_class(entry): entry for entry in (from_json(Board, row) for row in documents)}
@@ -505,7 +508,7 @@ def _stored_states(session: Session, project_id: int, stack_key: str) -> Callabl
 
 
 def keep(session: Session, ranked: Ranked) -> bool:
-    """Store the standings if they differ from the stored ones. Return whether they differed."""
+    """Store the standings if they differ from the stored ones. Return whether they did."""
     ranked = _with_changes(session, ranked)
     is_new = bool(difference(session, ranked))
     if is_new:
@@ -514,19 +517,19 @@ def keep(session: Session, ranked: Ranked) -> bool:
 
 
 def put(session: Session, ranked: Ranked) -> None:
-    """Store the standings of a stack with a new run, which differ from the stored ones."""
+    """Store the standings of a stack with a new run, without a comparison: they always differ from the stored ones."""
     _write(session, _with_changes(session, ranked))
 
 
 def _with_changes(session: Session, ranked: Ranked) -> Ranked:
-    """Store the priors and the changes of leaders. Return the standings with the version of the priors."""
+    """Store the priors and the changes of leaders. Return the standings with the version of the priors in them."""
     version = keep_priors(session, ranked.project_id, ranked.priors)
     add_leader_changes(session, ranked.project_id, ranked.stack_key, ranked.heads)
     return replace(ranked, priors=replace(ranked.priors, version=version))
 
 
 def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
-    """Return the names of stored columns and boards that differ from `ranked`; () when equal."""
+    """Return the names of stored columns and boards that differ from `ranked`; () if all are equal."""
     columns = ranked.columns
     row = session.execute(select(_STACKS).where(*_of(_STACKS, ranked))).one_or_none()
     if row is None or not columns:
@@ -541,9 +544,9 @@ def difference(session: Session, ranked: Ranked) -> tuple[str, ...]:
 
 
 def request_next_rankings(session: Session) -> list[int]:
-    """Request that the next stacks with earlier ranking rules or changed priors are ranked again.
+    """Request that the next stacks with outdated ranking rules or priors are ranked again, but not judged.
 
-    Return the ids to enqueue after the commit. Nothing is judged again. A parked stack waits until it changes.
+    Return the ids to enqueue after the commit. A parked stack waits until one of its runs changes.
     """
     same = and_(
         col(StackWorkRow.project_id) == StandingRow.project_id, col(StackWorkRow.stack_key) == StandingRow.stack_key
@@ -554,7 +557,7 @@ def request_next_rankings(session: Session) -> list[int]:
 
 
 def behind(session: Session) -> list[Key]:
-    """Return the stacks that were ranked by earlier rules or with priors that changed since."""
+    """Return the stacks that were ranked with outdated rules or priors."""
     return [(row.project_id, row.stack_key) for row in session.execute(_behind())]
 
 
@@ -566,7 +569,7 @@ def all_stacks(session: Session) -> list[Key]:
 
 
 def _behind() -> Select[Any]:
-    """Select outdated stacks in the order in which all code locks them."""
+    """Return a select of outdated stacks in the order in which all code locks them."""
     family = and_(
         col(RankingPriorRow.project_id) == StandingRow.project_id, col(RankingPriorRow.gpu) == StandingRow.gpu
     )
@@ -602,19 +605,19 @@ def _board_name(board: Mapping[str, Any]) -> str:
 
 
 def _ranking_text(value: Any) -> str:
-    """Return the value as stored text, with times in one zone."""
+    """Return a value as text for comparison, with times in one zone."""
     return aware(value).isoformat() if isinstance(value, datetime) else json_text.column_text(value)
 
 
-# --- `threewalls rebuild-standings`: rank every stack again from its runs, or only report whether that would change it.
+# --- `threewalls rebuild-standings`: rank all stacks again from their runs, or report which ones would change.
 
 SAME, DIFFERENT = 0, 3
-"""Exit codes. 1 means a regression in every command."""
+"""Exit codes. 1 is reserved: it means a regression in every command."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """One stack. `differs`: what differed. `waits`: a worker is still to rank it, so it was not compared."""
+    """The result for one stack. `differs`: names of what differed. `waits`: its ranking is pending, so not compared."""
 
     key: Key
     differs: tuple[str, ...] = ()
@@ -622,7 +625,7 @@ class Rebuilt:
 
 
 def rebuild_standings(settings: Settings, *, check: bool) -> int:
-    """Rank every stack again and print the result. Return 3 when `check` finds stored standings that differ."""
+    """Rank every stack again and print the result. Return 3 if `check` finds stored standings that differ."""
     engine = make_engine(settings)
     try:
         if not inspect(engine).has_table(str(StandingRow.__tablename__)):
@@ -636,7 +639,7 @@ def rebuild_standings(settings: Settings, *, check: bool) -> int:
 
 
 def compare_all(engine: Engine) -> Iterator[Rebuilt]:
-    """Rank each stack with the stored priors, and write nothing."""
+    """Rank each stack with the stored priors and compare; write nothing."""
     with read_session(engine) as session:
         stacks, late = all_stacks(session), set(behind(session))
     for key in stacks:
@@ -649,7 +652,7 @@ def compare_all(engine: Engine) -> Iterator[Rebuilt]:
 
 
 def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
-    """Rank and store each stack, again where a later stack changed the priors of its family."""
+    """Rank and store each stack; do it again for stacks whose priors changed because of a later stack."""
     with read_session(engine) as session:
         stacks = all_stacks(session)
     yield from [_rebuild(engine, key) for key in stacks]
@@ -664,7 +667,7 @@ def rebuild_all(engine: Engine) -> Iterator[Rebuilt]:
 
 def _rebuild(engine: Engine, key: Key) -> Rebuilt:
     with transaction(engine) as session:
-        stack_queue.lock(session, *key)  # a concurrent worker has read the same runs or ranks again
+        stack_queue.lock(session, *key)  # a concurrent worker has read the same runs or will rank again
         ranked = rank(session, *key)
         differs = difference(session, ranked)
         keep(session, ranked)

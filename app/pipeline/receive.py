@@ -1,6 +1,6 @@
 """Turn an upload into a run: check it, store it, enqueue its processing (`process.py`) and acknowledge it.
 
-The row is committed before the message is enqueued and before the uploader is answered, so an acknowledged upload is
+The row is committed before the message is enqueued and before the request is answered, so an acknowledged upload is
 never lost.
 """
 
@@ -69,11 +69,10 @@ MAX_KEY_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The run of an upload. `created` is False when it existed already, `own` is False when another sender created it.
+class AcceptedUpload:
+    """The run of an upload. `created`: False if it existed already. `own`: False if another sender created it.
 
-    `run_id` is 0 for a checked upload that would create a run. `warnings` come from the upload itself, before anything
-    is read.
+    `run_id`: 0 for a dry run that would create a run. `warnings` are about the upload itself, before any file is read.
     """
 
     run_id: int
@@ -92,7 +91,7 @@ def check_key(key: str | None) -> None:
 
 
 def sent_key(uploader: Uploader, key: str) -> str:
-    """Return the stored form of an Idempotency-Key, which is specific to the token or user that sent it."""
+    """Return the stored form of an Idempotency-Key, which includes the token or user that sent it."""
     sender = f"person {uploader.name}" if uploader.token_id is None else f"token {uploader.token_id}"
     return hashlib.sha256(f"{sender}\n{key}".encode()).hexdigest()
 
@@ -101,22 +100,22 @@ def content_key(document: dict[str, Any], files: Sequence[tuple[Kind, str]], is_
     """Return the key that identifies equal uploads. `files`: form field and SHA-256 of each. `key`: as stored."""
     parts: list[Any] = [list(file) for file in files]
     if is_open:
-        # Two jobs may begin with the same lines.
+        # Logs of two jobs may begin with the same lines, so the key distinguishes growing runs.
         parts.append(["open", key or uuid.uuid4().hex])
     return hashlib.sha256(sorted_json([document, parts])).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The destination of an upload. `project_id` None: the project does not exist yet. `same`: the run of an equal
-    upload."""
+class UploadTarget:
+    """The destination of an upload. `project_id`: None if the project does not exist yet. `same`: the run of an earlier
+    equal upload."""
 
     project_id: int | None
     has_quota: bool
-    same: Accepted | None
+    same: AcceptedUpload | None
 
 
-# Built once, because building it takes as much time as running it.
+# Built once, because building it takes as long as running it.
 _TARGET: Select[Any] = (
     select_any(
         col(ProjectRow.id).label("project_id"), ProjectRow.quota_bytes, ProjectRow.quota_runs_a_day,
@@ -139,7 +138,7 @@ _TARGET: Select[Any] = (
 
 @dataclass(frozen=True, slots=True)
 class UploadIdentity:
-    """What identifies an upload in its project. `key`: the Idempotency-Key as sent, `stored_key`: as stored."""
+    """The values that identify an upload in its project. `key`: Idempotency-Key as sent. `stored_key`: as stored."""
 
     content_key: str
     key: str | None
@@ -158,12 +157,12 @@ class UploadIdentity:
         }
 
 
-def find_target(session: Session, settings: Settings, upload: UploadIdentity) -> Target:
-    """Return the project and an earlier equal upload. Raises Conflict when its key was used for different content."""
+def find_target(session: Session, settings: Settings, upload: UploadIdentity) -> UploadTarget:
+    """Return the project and any earlier equal upload. Raises Conflict if the key was used for different content."""
     stated = {"content_key": upload.content_key, "idempotency_key": upload.stored_key, "slug": upload.project.lower()}
     rows = session.execute(_TARGET, stated).all()
     if not rows:
-        return Target(None, has_quota=True, same=None)
+        return UploadTarget(None, has_quota=True, same=None)
     first, quota = rows[0], quota_of(rows[0], settings)
     if first.archived_at is not None:
         raise Conflict(
@@ -177,8 +176,8 @@ def find_target(session: Session, settings: Settings, upload: UploadIdentity) ->
                 "Nothing was saved. Use a new key for a new upload, and the same key only to repeat one."
             )
     own = (first.token_id, first.uploaded_by) == (upload.uploader.token_id, upload.uploader.name)
-    same = None if first.id is None else Accepted(first.id, first.status, created=False, own=own)
-    return Target(first.project_id, bool(quota.bytes or quota.runs_a_day), same)
+    same = None if first.id is None else AcceptedUpload(first.id, first.status, created=False, own=own)
+    return UploadTarget(first.project_id, bool(quota.bytes or quota.runs_a_day), same)
 
 
 log = structlog.get_logger(__name__)
@@ -186,7 +185,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class UploadedFile:
-    """A file as it was sent. `file` is read from its start; the caller closes it."""
+    """An uploaded file. `file` is read from its start; the caller closes it."""
 
     kind: Kind
     name: str
@@ -195,7 +194,7 @@ class UploadedFile:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A file that was read to its end and can be stored. `sent_as` is its form field, `kind` its recognised kind."""
+    """A completely read file, ready to be stored. `sent_as`: its form field. `kind`: its recognised kind."""
 
     sent_as: Kind
     kind: Kind
@@ -206,7 +205,7 @@ class Staged:
 
 
 IntoProject = Callable[[str | None], str]
-"""Map the project stated in the metadata to the slug that the upload goes to; raises if the sender may not use it."""
+"""Maps the stated project (or None) to the slug of the upload's project; raises if the sender may not use it."""
 
 
 def as_stated(project: str | None) -> str:
@@ -227,16 +226,16 @@ def accept_upload(
     into: IntoProject = as_stated,
     uploader: Uploader = NOBODY,
     dry_run: bool = False,
-) -> Accepted:
-    """Check, store and acknowledge one upload. With `dry_run`, only check it.
+) -> AcceptedUpload:
+    """Check, store and acknowledge one upload; with `dry_run`, only check it.
 
-    Raises InvalidUpload, TooManyRuns, Conflict or Unavailable; then nothing is stored.
+    Raises InvalidUpload, TooManyRuns, Conflict or Unavailable, with nothing stored.
 
-    Equal content in the same project is the same run, and so is the same `idempotency_key` of the same sender; that key
-    with different content is a Conflict. With `complete` False, here or in `meta`, more of the logs will follow
-    (`append.py`): such a run may begin without a file and is identified by its key only. `expects`: bytes still to
-    come; the run is refused if the project has no room for them. `strict`: names in `meta` that must be known fields.
-    `into` selects the project.
+    Equal content in the same project is the same run. So is an equal `idempotency_key` of the same sender; with
+    different content, it is a Conflict. `complete` False, here or in `meta`: more of the logs will follow
+    (`append.py`); such a run may begin without a file and is identified only by its key. `expects`: number of bytes
+    that will follow; the upload is refused if the project has no room for them. `strict`: names in `meta` that must be
+    known fields. `into` selects the project.
     """
     document = _read_meta(meta)
     is_open = _is_open(document, complete)
@@ -259,21 +258,21 @@ def accept_upload(
             target = find_target(session, settings, upload)
             accepted = target.same
             if accepted is None and target.project_id is not None and target.has_quota:
-                # Early, so that files without enough space are not stored first.
+                # Checked early, so that no files are stored if there is no room for them.
                 check_room(session, settings, target.project_id, room, new_run=True)
             warnings = [*metadata.warnings, *cut_warnings(staged)]
             if dry_run:
-                return accepted or Accepted(0, "received", created=False, warnings=tuple(warnings))
+                return accepted or AcceptedUpload(0, "received", created=False, warnings=tuple(warnings))
             noted = objects.about_to_put(session, keys) if accepted is None else utc_now()
         if accepted is not None:
             restore(engine, log_files, [file.file for file in staged])
         else:
-            with forgotten_on_failure(engine, log_files, keys, noted):
+            with deleted_on_failure(engine, log_files, keys, noted):
                 for file in staged:
                     log_files.keep(file.file)
                 run = _run_columns(metadata, staged, is_open) | upload.columns
                 result = {"metadata_stated": document, "warnings": warnings}
-                accepted = _insert(engine, settings, upload, target, New(run, result, staged, room))
+                accepted = _insert(engine, settings, upload, target, NewRun(run, result, staged, room))
     if accepted.created:
         log.info("run_received", run_id=accepted.run_id, project=project, files=len(files), open=is_open)
         enqueue(PROCESS_RUN, accepted.run_id)
@@ -282,7 +281,7 @@ def accept_upload(
 
 @contextmanager
 def staged_upload(upload: UploadedFile, settings: Settings, stated: str = "") -> Iterator[Staged]:
-    """Read a file to its end and recognise it. Raises InvalidUpload when it cannot belong to a run.
+    """Read a file to its end and recognise its kind. Raises InvalidUpload if it cannot belong to a run.
 
     `stated`: the format of logs that the upload states.
     """
@@ -298,14 +297,14 @@ def staged_upload(upload: UploadedFile, settings: Settings, stated: str = "") ->
 
 
 @contextmanager
-def forgotten_on_failure(engine: Engine, log_files: LogFiles, keys: Sequence[str], noted: datetime) -> Iterator[None]:
-    """Delete the objects that the block stored if it raises. The sweep deletes later what cannot be deleted now."""
+def deleted_on_failure(engine: Engine, log_files: LogFiles, keys: Sequence[str], noted: datetime) -> Iterator[None]:
+    """If the block raises, delete the objects that it stored. If that fails, the sweep deletes them later."""
     try:
         yield
     except Exception:
         try:
             objects.forget(engine, log_files, keys, noted)
-        except Exception as error:  # report the error that led here, not this one
+        except Exception as error:  # the caller must see the first error, not this one
             log.warning("objects_left", objects=len(keys), error=str(error))
         raise
 
@@ -343,7 +342,7 @@ def _read_meta(meta: bytes | None) -> dict[str, Any]:
 
 
 def _run_columns(metadata: Metadata, staged: Sequence[Staged], is_open: bool) -> dict[str, Any]:
-    """Return columns of RunRow that the upload states; its other columns have their defaults."""
+    """Return the columns of RunRow that the upload states. The other columns keep their defaults."""
     now = utc_now()
     return {
         "created_at": now,
@@ -379,8 +378,8 @@ def _name_from_files(staged: Sequence[Staged]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class New:
-    """The columns of a new run and its result, its files and the bytes that they need."""
+class NewRun:
+    """A new run: columns of the run and of its result, its files, and the bytes that they need."""
 
     run: dict[str, Any]
     result: dict[str, Any]
@@ -388,31 +387,33 @@ class New:
     room: int
 
 
-def _insert(engine: Engine, settings: Settings, upload: UploadIdentity, target: Target, new: New) -> Accepted:
-    """Commit the run and its files, or return the run that another request committed at the same moment."""
+def _insert(
+    engine: Engine, settings: Settings, upload: UploadIdentity, target: UploadTarget, new: NewRun
+) -> AcceptedUpload:
+    """Commit the run and its files, or return the equal run that another request committed concurrently."""
     with transaction(engine, durable=True) as session:
         if target.has_quota:
             target = find_target(session, settings, upload)
             if target.same is not None:
-                return target.same  # another request was faster, and its run needs no additional space
+                return target.same  # another request was faster, and this one needs no additional space
         project = target.project_id or project_id(session, upload.project, upload.uploader.name)
         if target.has_quota:
             check_room(session, settings, project, new.room, new_run=True)
         run_id = _insert_run(session, project, new)
-        if run_id is None:  # another request committed it at this moment
+        if run_id is None:  # another request committed it concurrently
             return _same(find_target(session, settings, upload))
         for position, file in enumerate(new.staged):
             _insert_file(session, run_id, position, file)
-        return Accepted(run_id, "received", created=True, warnings=tuple(new.result["warnings"]))
+        return AcceptedUpload(run_id, "received", created=True, warnings=tuple(new.result["warnings"]))
 
 
-def _same(target: Target) -> Accepted:
+def _same(target: UploadTarget) -> AcceptedUpload:
     if target.same is None:
         raise RuntimeError("a run that could not be inserted exists already")
     return target.same
 
 
-# As Core tables: session objects cost more than these inserts.
+# Core tables, because session objects cost more than these inserts.
 _RUNS, _RESULTS, _FILES, _SEGMENTS = (table_of(kind) for kind in (RunRow, RunResultRow, RunFileRow, SegmentRow))
 _INSERT_RUN = {
     name: dialect.insert(_RUNS).on_conflict_do_nothing().returning(_RUNS.c.id)
@@ -423,15 +424,15 @@ _INSERT_FILE = insert(_FILES).returning(_FILES.c.id)
 
 @cache
 def _defaults() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the columns of a new run and of its result without what the upload states."""
+    """Return the default columns of a new run and of its result."""
     run = RunRow(project_id=0, name="", purpose="", content_key="")
     result = RunResultRow()
     columns = {column.name: getattr(run, column.name) for column in _RUNS.columns if column.name != "id"}
     return columns, {name: getattr(result, name) for name in RESULT_COLUMNS}
 
 
-def _insert_run(session: Session, project: int, new: New) -> int | None:
-    """Insert a run and its result. Return its id; None when the project has a run of this content or key."""
+def _insert_run(session: Session, project: int, new: NewRun) -> int | None:
+    """Insert a run and its result. Return its id; None if the project has a run with this content or key."""
     run, result = _defaults()
     statement = _INSERT_RUN[session.get_bind().dialect.name]
     run_id: int | None = session.execute(statement, {**run, **new.run, "project_id": project}).scalar_one_or_none()
@@ -441,7 +442,7 @@ def _insert_run(session: Session, project: int, new: New) -> int | None:
 
 
 def _insert_file(session: Session, run_id: int, position: int, staged: Staged) -> None:
-    """Insert a file of a run that is stored as one object."""
+    """Insert a file of a run, with the one object that stores it."""
     stored = staged.file.stored
     values = {
         "run_id": run_id, "kind": staged.kind, "document": staged.document, "name": staged.name, "position": position,
@@ -466,7 +467,7 @@ def project_id(session: Session, slug: str, by: str) -> int:
                 session, project.id, "created", who=by or audit.SERVICE, after={"slug": slug, "public": False},
                 note="Created by its first upload.",
             )  # fmt: skip
-    except IntegrityError:  # another upload created it at the same moment
+    except IntegrityError:  # another upload created it concurrently
         return int(session.execute(chosen).scalar_one())
     return _id_of(project.id)
 
@@ -477,13 +478,13 @@ def _id_of(key: int | None) -> int:
     return key
 
 
-# --- Stored files that are missing or damaged: `threewalls verify` names their runs, uploading them restores them.
+# --- Missing or damaged stored files: `threewalls verify` names their runs, and a new upload of the file restores it.
 
 
 def verify(settings: Settings) -> int:
-    """Print problems of the database and of stored objects; return how many problems.
+    """Print the problems of the database and of stored objects. Return their number.
 
-    Raises Unavailable when a service does not answer.
+    Raises Unavailable if a service does not answer.
     """
     require_migrated(settings)
     engine = make_engine(settings)
@@ -508,14 +509,14 @@ def verify(settings: Settings) -> int:
     print(f"The database has {plural(len(problems), 'problem')}.")
     if orphans:
         print(
-            f"{plural(orphans, 'object')} of {orphan_bytes:,} bytes belong to no run: a worker deletes what failed "
-            "uploads and deleted runs left within hours."
+            f"{plural(orphans, 'object')} of {orphan_bytes:,} bytes belong to no run. Failed uploads and deleted runs "
+            "leave such objects; a worker deletes them within hours."
         )
     return damaged + len(problems)
 
 
 def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) -> None:
-    """Restore missing or damaged files of runs, and request that the runs that failed because of them are read."""
+    """Restore missing or damaged files of runs, and request that runs which failed because of them are read again."""
     needed = select_any(SegmentRow.object_key).where(
         col(SegmentRow.object_key).in_({file.stored.key for file in files})
     )
@@ -537,7 +538,7 @@ def restore(engine: Engine, log_files: LogFiles, files: Sequence[StagedFile]) ->
 
 
 def _objects(settings: Settings) -> dict[str, list[str]]:
-    """Return, by object key, the files of runs that the object holds in full or in part."""
+    """Return, by object key, descriptions of the runs' files that the object contains in full or in part."""
     chosen = (
         select_any(SegmentRow.object_key, RunFileRow.run_id, RunFileRow.name)
         .join(RunFileRow, col(RunFileRow.id) == SegmentRow.file_id)

@@ -1,7 +1,7 @@
 """Update regressions from verdicts: open one per cause, add members, propose it as fixed, reopen it.
 
-The service opens and reopens regressions, and withdraws those that are unassigned and no longer measurable. Users
-decide everything else. This runs in the transaction that writes the verdicts; repeating it changes nothing.
+The service opens and reopens regressions, and withdraws unassigned ones that no run shows any longer. Users decide
+everything else. This runs in the transaction that stores the verdicts; repeating it changes nothing.
 """
 
 import math
@@ -46,7 +46,7 @@ from app.storage.tables import (
 )
 from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, members_with_one_slow_run, stored_documents
 
-# --- The regressions of a stack as rows, each change with its audit record.
+# --- The rows of a stack's regressions. Each change writes an audit record.
 
 _EVENTS = {
     "opened": "regression.opened",
@@ -54,13 +54,13 @@ _EVENTS = {
     "reopened": "regression.reopened",
     "proposal_made": "regression.recovered",
 }
-"""The notification event of a change, by its action in the audit record."""
+"""Notification events by the action in the audit record."""
 
 
 _ONE_COMMIT = timedelta(days=30)
-"""The stacks of a project run a commit within that time of each other."""
+"""Maximum time between runs of the same commit in two stacks of a project."""
 
-# Built once: building it takes longer than running it, and every pass executes it.
+# Built once, because building it takes longer than running it, and every pass executes it.
 _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
     select(RegressionMemberRow, RegressionRow)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -81,17 +81,17 @@ class StackMember:
 
     @property
     def is_claim(self) -> bool:
-        """Return whether a user marked it fixed and no run of this stack has confirmed that yet."""
+        """Return whether a user marked the regression fixed and no run of this stack has confirmed it yet."""
         return self.regression.state == "fixed" and self.row.proposal != "fixed"
 
     def is_of(self, alarm: Alarm) -> bool:
-        """Return whether an alarm of its slow run still shows it, rather than another metric or a new cause."""
+        """Return whether an alarm of the slow run shows this regression, not another metric or cause."""
         same_kind = self.regression.kind == alarm.cause.kind
         same_upgrade = alarm.cause.kind != "upgrade" or self.regression.cause_key == alarm.cause.key
         return self.regression.metric == alarm.metric and same_kind and same_upgrade
 
     def is_of_upgrade(self, alarm: Alarm) -> bool:
-        """Return whether an alarm measures the upgrade of this member again."""
+        """Return whether an alarm is a new measurement of this member's upgrade."""
         return alarm.cause.kind == "upgrade" and self.is_of(alarm)
 
     @property
@@ -106,8 +106,8 @@ class StackMember:
 class RegressionMembers:
     """The members that this stack has in regressions (`of_stack`, oldest first).
 
-    A closed regression whose slow run lies before `since` is left out: a return to its level is a new regression. So
-    judging does not take longer with every regression that a stack ever had.
+    Closed regressions whose slow run precedes `since` are left out, so that judging does not become slower with each
+    past regression. If the stack returns to such a level, that is a new regression.
     """
 
     def __init__(self, session: Session, project_id: int, stack_key: str, since: datetime) -> None:
@@ -118,9 +118,9 @@ class RegressionMembers:
         self._notifications: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
-        """Prevent other stacks of the project from opening regressions and others from changing these until commit.
+        """Lock until commit: other stacks of the project cannot open regressions, and nobody else can change these.
 
-        On SQLite nothing is read again, because this transaction alone may write since it began.
+        On SQLite nothing is read again, because no other transaction can have written since this one began.
         """
         if self._session.get_bind().dialect.name == "sqlite":
             return
@@ -132,9 +132,9 @@ class RegressionMembers:
         self.of_stack = self._read()
 
     def add(self, candidate: Candidate, alarm: Alarm) -> StackMember:
-        """Add a member to the active regression of this cause, else to a new one."""
+        """Add a candidate to the regression of this cause that is not closed, else to a new one."""
         run = candidate.runs[0]
-        regression = self._of_cause(alarm) or self._open(run.id, alarm)
+        regression = self._join(alarm) or self._open(run.id, alarm)
         row = self._insert(regression, run.id, (self._stack_key, candidate.config_key), alarm)
         self.of_stack.append(StackMember(row, regression))
         return self.of_stack[-1]
@@ -142,7 +142,7 @@ class RegressionMembers:
     def _insert(
         self, regression: RegressionRow, run_id: int, keys: tuple[str, str], alarm: Alarm
     ) -> RegressionMemberRow:
-        """Make a run a member. `keys`: its stack key and its config key."""
+        """Insert a run as member. `keys`: its stack key and config key."""
         row = RegressionMemberRow(
             regression_id=regression.id or 0,
             run_id=run_id,
@@ -158,15 +158,15 @@ class RegressionMembers:
         return row
 
     def refresh(self, member: StackMember, alarm: Alarm) -> None:
-        """Update the levels of a member whose run was judged again, with reruns or another baseline."""
+        """Update the levels of a member after its run was judged again, with reruns or another baseline."""
         row = member.row
         row.usual_level, row.slow_level, row.delta_pct = alarm.usual_level, alarm.slow_level, alarm.delta_pct
         row.first_delta_pct = alarm.delta_pct
         if member.regression.state == "invalid" and self._was_withdrawn(member.regression):
             self._set_state(member.regression, "open", "reopened", f"Run {row.run_id} shows the regression again.")
 
-    def settle(self, member: StackMember, levels: tuple[float, float] | None) -> None:
-        """Take the size of the change from the segments of the history, if any; the first measured size stays."""
+    def set_levels(self, member: StackMember, levels: tuple[float, float] | None) -> None:
+        """Set the size of the change from the levels of the history, if any. The first measured size is kept, too."""
         if levels is None:
             return
         row = member.row
@@ -174,7 +174,7 @@ class RegressionMembers:
         row.delta_pct = 100 * math.expm1(row.slow_level - row.usual_level)
 
     def move(self, member: StackMember, candidate: Candidate, alarm: Alarm | None) -> None:
-        """Make another run the first slow one. Without its own alarm, the levels stay."""
+        """Make another run the first slow run. Without an alarm of its own, the levels stay."""
         run_id, before = candidate.runs[0].id, member.row.run_id
         self._session.flush()
         values: dict[str, object] = {"run_id": run_id}
@@ -198,7 +198,7 @@ class RegressionMembers:
         )
 
     def withdraw(self, member: StackMember) -> None:
-        """Withdraw an unassigned member without a slow run."""
+        """Withdraw a member that no run shows any longer."""
         note = f"Run {member.row.run_id} is no longer a regression, and no later run shows the same level."
         others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
@@ -217,7 +217,7 @@ class RegressionMembers:
         self._set_state(member.regression, "open", "reopened", note)
 
     def propose(self, member: StackMember, returned: StackRun | None) -> None:
-        """Propose the regression as fixed once all members are back, unless a user declined this proposal."""
+        """Propose the regression as fixed when all members have recovered, unless a user declined this proposal."""
         regression = member.regression
         proposal = "fixed" if returned is not None else ""
         if member.row.proposal == proposal:
@@ -237,7 +237,7 @@ class RegressionMembers:
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
     def confirm(self, member: StackMember, returned: StackRun | None) -> None:
-        """Record that the runs of a stack are back at the usual level after a user marked the regression fixed."""
+        """Record that a stack recovered after a user marked the regression fixed. `returned`: its first usual run."""
         if returned is None or member.row.proposal == "fixed":
             return
         member.row.proposal = "fixed"
@@ -247,8 +247,9 @@ class RegressionMembers:
             self._record(member.regression, "fix_confirmed", {}, {"run": returned.id}, note, changed=False)
 
     def write(self) -> None:
-        """Write costs and worst change of the stack's regressions that are not closed or that changed just now, and the
-        notifications with these figures.
+        """Store cost and worst change of the stack's regressions that are not closed or changed just now.
+
+        Then create the notifications, which contain these figures.
         """
         costs = Costs(self._session, utc_now())
         regressions: dict[int, RegressionRow] = {}
@@ -262,15 +263,15 @@ class RegressionMembers:
         for number, regression in regressions.items():
             rows = members[number]
             regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
-            # A recovered member does not count towards the size while another stack is still slow, and a change in one
-            # run not while others last.
+            # While another stack is still slow, recovered members do not count towards the size. Nor do members whose
+            # slowdown only one run shows, while others last.
             slow = [row for row in rows if row.proposal != "fixed"] or rows
             slow = [row for row in slow if (number, row.run_id) not in seen_in_one_run] or slow
             regression.worst_delta_pct = max((row.delta_pct for row in slow if row.delta_pct is not None), default=None)
         self._session.flush()
         for (_, event, note), regression in self._notifications.items():
             if regression.state != "invalid":
-                # It is opened once; other events may recur, for another run.
+                # A regression is opened once. Other events can recur for another run.
                 once = event == "regression.opened"
                 notify_regression(self._session, regression, event, "" if once else note, note)
         self._notifications.clear()
@@ -281,12 +282,13 @@ class RegressionMembers:
         return [StackMember(row, regression) for row, regression in rows]
 
     def has_regression_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
-        """Return whether another stack is slow for the same cause, which then has a regression.
+        """Return whether another stack is slow for the same cause; that stack then has a regression.
 
-        A slow launch of the same commit in another stack, which had opened none so far, opens it. So does the same job
-        in a newer container or cluster at about the same level: both are slow, so the upgrade is not the cause.
+        If the other stack has only a single slow launch of the same commit, this opens a regression for it. The same
+        job in a newer container or cluster at about the same level also counts: both are slow, so the upgrade is not
+        the cause.
         """
-        if self._named(alarm) is not None or self._is_as_slow_elsewhere(candidate, alarm):
+        if self._not_closed(alarm) is not None or self._is_as_slow_elsewhere(candidate, alarm):
             return True
         commit = candidate.newest.commit
         if not commit or not alarm.cause.key.startswith("code:"):
@@ -311,7 +313,7 @@ class RegressionMembers:
             same = [other for other in own if (other.metric, other.cause.key) == (alarm.metric, alarm.cause.key)]
             if same and run.stack_key not in stacks:
                 stacks.add(run.stack_key)
-                regression = self._of_cause(alarm) or self._open(run.id, same[0])
+                regression = self._join(alarm) or self._open(run.id, same[0])
                 self._insert(regression, run.id, (run.stack_key, run.config_key), same[0])
         return bool(stacks)
 
@@ -330,8 +332,8 @@ class RegressionMembers:
         ).scalars()
         return any(alarm.is_confirmed_by(replace(alarm, slow_level=level)) for level in levels)
 
-    def _named(self, alarm: Alarm) -> RegressionRow | None:
-        """Return the regression of this cause that is not closed; a closed one takes no more members."""
+    def _not_closed(self, alarm: Alarm) -> RegressionRow | None:
+        """Return the regression of this cause that is not closed. Closed ones accept no members."""
         chosen = (
             select(RegressionRow)
             .where(
@@ -346,9 +348,9 @@ class RegressionMembers:
         regression: RegressionRow | None = self._session.execute(chosen.with_for_update()).scalar_one_or_none()
         return regression
 
-    def _of_cause(self, alarm: Alarm) -> RegressionRow | None:
-        """Return the regression of this cause that another stack joins now, if it is not closed."""
-        regression = self._named(alarm)
+    def _join(self, alarm: Alarm) -> RegressionRow | None:
+        """Return the regression of this cause that is not closed, and record that this stack joins it."""
+        regression = self._not_closed(alarm)
         if regression is not None:
             after = {"stack": self._stack_key}
             self._record(regression, "joined", {}, after, "Another stack became slower for the same reason.")
@@ -373,7 +375,7 @@ class RegressionMembers:
         return regression
 
     def _all_of(self, regression: RegressionRow) -> list[RegressionMemberRow]:
-        """Return the members in all stacks."""
+        """Return the members of a regression in all stacks."""
         return self._of_regressions([regression.id or 0])[regression.id or 0]
 
     def _of_regressions(self, ids: Sequence[int]) -> dict[int, list[RegressionMemberRow]]:
@@ -404,7 +406,7 @@ class RegressionMembers:
         if changed:
             regression.changed_at = utc_now()
         if action in _EVENTS:
-            detail = "" if action == "opened" else note  # the message states its cause already
+            detail = "" if action == "opened" else note  # the message states the cause anyway
             self._notifications[regression.id or 0, _EVENTS[action], detail] = regression
         audit.record(
             self._session, who=audit.SERVICE, subject="regression", subject_id=regression.id or 0, action=action,
@@ -412,7 +414,7 @@ class RegressionMembers:
         )  # fmt: skip
 
     def _was_withdrawn(self, regression: RegressionRow) -> bool:
-        """Return whether the service withdrew it; a regression that a user marked invalid stays invalid."""
+        """Return whether the service withdrew the regression. If a user marked it invalid, it stays invalid."""
         newest = next((event for event in audit.events(self._session, "regression", regression.id or 0)), None)
         return newest is not None and newest.by_service and newest.action == "withdrawn"
 
@@ -424,17 +426,17 @@ def _is_row(row: RegressionMemberRow) -> tuple[ColumnElement[bool], ...]:
     )
 
 
-# --- The state of a stack's regressions, from the segments of its history after the slow run.
+# --- The state of a stack's regressions, from the levels of its history after the slow run.
 
 _MEMORY_PRIOR = Prior(variance=0.001**2, degrees_of_freedom=4)
-"""Peak memory is almost deterministic: equal within 0.1 % in most adjacent versions of one job."""
+"""Peak memory is almost deterministic: in most adjacent versions of a job it is equal within 0.1 %."""
 
 
 class StackHistory:
     """The newest part of a stack's history, up to its newest run.
 
-    `origins`: slow runs before that part, of regressions that are not closed. `judged`: the new verdicts. `priors`: by
-    config key, as in verdicts.
+    `origins`: slow runs of open regressions that precede that part. `judged`: the new verdicts. `priors`: by config
+    key, the same as verdicts use.
     """
 
     def __init__(
@@ -447,17 +449,17 @@ class StackHistory:
         self._levels: dict[tuple[object, ...], tuple[list[StackRun], History] | None] = {}
 
     def position_of_run(self, run_id: int) -> HistoryPosition | None:
-        """Return the history position of a run; None when it was deleted or belongs to another stack now."""
+        """Return the history position of a run; None if it was deleted or now belongs to another stack."""
         return self._positions.get(run_id)
 
     def candidate_of(self, run_id: int) -> Candidate | None:
-        """Return the run with its reruns; None when it was deleted or belongs to another stack now."""
+        """Return the run with its reruns; None if it was deleted or now belongs to another stack."""
         return self._candidates.get(run_id)
 
     def reaches(self, origin: Candidate, other: Candidate) -> bool:
-        """Return whether the cause in `origin` may also be in `other`.
+        """Return whether `other` may contain the cause of `origin`.
 
-        Changes of the baseline branch reach every branch; changes of another branch only that branch and commit.
+        A change on the baseline branch may be in any branch; a change on another branch only in that branch and commit.
         """
         main = self._rules.branch
         if main is None or main in origin.branches or origin.branches & other.branches:
@@ -465,24 +467,24 @@ class StackHistory:
         return bool(origin.newest.commit) and origin.newest.commit == other.newest.commit
 
     def has_ended(self, member: StackMember, before: HistoryPosition) -> bool:
-        """Return whether it ended before that position: a user says so, or three runs were back at the usual level."""
+        """Return whether it ended before that position: a user closed it, or three runs were at the usual level."""
         if member.regression.state in ENDED:
             return True
         followed = self._follow_up(member, before=before)
         return followed is not None and followed[0].state == "fixed"
 
     def returned(self, member: StackMember) -> StackRun | None:
-        """Return the first run of the segment that is back at the usual level; None while it is slow."""
+        """Return the first run of the segment at the usual level; None while the stack is slow."""
         followed = self._follow_up(member)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "fixed" else None
 
     def came_back(self, member: StackMember, fixed_at: datetime) -> StackRun | None:
-        """Return the first run of a slow segment after a user marked it fixed; earlier runs do not count."""
+        """Return the first run of a slow segment after `fixed_at`, the time at which a user marked it fixed."""
         followed = self._follow_up(member, fixed_at=fixed_at)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "reopened" else None
 
     def next_slow(self, member: StackMember) -> Candidate | None:
-        """Return the next candidate that is a regression to about the same level."""
+        """Return the next candidate whose verdict is a regression to about the same level."""
         position = self._positions.get(member.row.run_id)
         origin = self.candidate_of(member.row.run_id)
         config = [run for run in self._runs if self.is_of_history(run, member)]
@@ -497,7 +499,7 @@ class StackHistory:
         return None
 
     def slow_before(self, candidate: Candidate, alarm: Alarm) -> Iterator[Candidate]:
-        """Yield the candidates before this one, newest first, until a run of the history was not slow."""
+        """Yield the candidates before this one, newest first, up to the first that was not slow."""
         own = candidate.newest
         runs = [
             run
@@ -515,7 +517,7 @@ class StackHistory:
                 yield other
 
     def young(self, candidate: Candidate) -> list[Candidate]:
-        """Return the first candidates of the job and configuration of a candidate, which are judged together."""
+        """Return the first `YOUNG` candidates with the candidate's job and configuration; they measure an upgrade."""
         own = candidate.newest
         runs = (run for run in self._runs if run.config_key == own.config_key and own.facts.is_of_job(run.facts))
         return candidates([run for run in runs if run.counts_in_segments])[:YOUNG]
@@ -526,9 +528,9 @@ class StackHistory:
         return abs(value - slow) <= max(SAME_LEVEL, (slow - usual) / 2)
 
     def settled(self, member: StackMember) -> tuple[float, float] | None:
-        """Return the usual and the slow level of its history, in ln; None while it has none.
+        """Return the usual and the slow level (ln of the metric) from the history; None if it does not show both yet.
 
-        None, too, for a slow run before the part of the history that was read: its levels settled long ago.
+        Also None if the slow run precedes the part of the history that was read; its levels were settled before.
         """
         opened = self._opened(member)
         return None if opened is None or opened[0].run < 0 else settled_levels(opened[0], opened[1][1])
@@ -536,14 +538,14 @@ class StackHistory:
     def _follow_up(
         self, member: StackMember, before: HistoryPosition | None = None, fixed_at: datetime | None = None
     ) -> tuple[FollowUp, list[StackRun]] | None:
-        """Return the follow-up and the runs it is based on; None without such runs or when the slow run is gone."""
+        """Return the follow-up and its runs; None without such runs, or if the slow run no longer exists."""
         opened_with_levels = self._opened(member, before)
         if opened_with_levels is None:
             return None
         opened, (runs, history) = opened_with_levels
         runs_before = None if fixed_at is None else sum(run.created_at <= aware(fixed_at) for run in runs)
         if fixed_at is None and opened.run < 0 and member.row.proposal == "fixed":
-            runs_before = 0  # it was back before the part of the history that was read
+            runs_before = 0  # it recovered before the part of the history that was read
         return follow_up(opened, history, runs_before), runs
 
     def _opened(
@@ -553,11 +555,11 @@ class StackHistory:
         levels = None if position is None else self._levels_of(member, before)
         if position is None or levels is None:
             return None
-        slow = sum(history_position(run) <= position for run in levels[0]) - 1  # -1: before all of them
+        slow = sum(history_position(run) <= position for run in levels[0]) - 1  # -1: the slow run precedes all of them
         return OpenedRegression(slow, member.usual_level, member.slow_level), levels
 
     def _levels_of(self, member: StackMember, before: HistoryPosition | None) -> tuple[list[StackRun], History] | None:
-        """Return the first run of each commit in the history and its segments, computed once for all members."""
+        """Return the first run of each commit and the history of their levels. Computed once for all members."""
         metric = member.regression.metric
         key = (member.row.config_key, self._job_of(member), metric, self.branches_of(member), before)
         if key not in self._levels:
@@ -586,7 +588,7 @@ class StackHistory:
         return origin.newest.facts.job if origin else ""
 
     def branches_of(self, member: StackMember) -> frozenset[str] | None:
-        """Return the branches whose runs decide: the baseline branch, or the branch of its origin; None for any."""
+        """Return the branches whose runs decide: the baseline branch, or those of the slow run; None for any."""
         main, origin = self._rules.branch, self.candidate_of(member.row.run_id)
         if main is None:
             return None
@@ -599,7 +601,7 @@ class StackHistory:
 
 
 def _commits(runs: Sequence[StackRun]) -> list[list[StackRun]]:
-    """Group the reruns of a commit, which count once in a level, in the order of their first runs."""
+    """Group runs by commit, in the order of their first runs. Reruns count once in a level."""
     groups: dict[tuple[str, int], list[StackRun]] = {}
     for run in runs:
         groups.setdefault((run.commit, 0 if run.commit else run.id), []).append(run)
@@ -607,7 +609,7 @@ def _commits(runs: Sequence[StackRun]) -> list[list[StackRun]]:
 
 
 def _value(run: StackRun, metric: str) -> float:
-    """Return ln of the metric, NaN if it is unknown."""
+    """Return ln of the metric; NaN if unknown."""
     if metric == "step_time_ms":
         return run.log_step_time
     return math.log(run.peak_memory_gib) if run.peak_memory_gib else math.nan
@@ -617,12 +619,12 @@ Judged = tuple[Candidate, VerdictDocument]
 
 
 def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[Judged]) -> None:
-    """Update the regressions of a stack after candidates (oldest first) received their verdicts."""
+    """Update the regressions of a stack from new verdicts. `judged`: candidates, oldest first."""
     alarms = [(candidate, _alarms(stack, candidate, document)) for candidate, document in judged]
     _take_over(session, stack, judged)
     since = stack.runs[0].ordered_at if stack.runs else utc_now()
     members = RegressionMembers(session, stack.project_id, stack.stack_key, since)
-    # A run that was never judged has no alarms to forget.
+    # A run that was never judged has no stored alarms to delete.
     explained: dict[int, dict[str, int]] = {
         run.id: {} for candidate, _ in judged for run in candidate.runs if run.verdict
     }
@@ -634,10 +636,10 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
         stack_history = StackHistory(stack, _origins(session, stack, members), decisions, priors)
         for member in list(members.of_stack):
             if stack_history.position_of_run(member.row.run_id) is None:
-                _replace(members, stack_history, member)  # its run belongs to another stack now
-        of_candidates = Raised(session, stack, {candidate.ids[0]: raised for candidate, raised in alarms})
+                _replace(members, stack_history, member)  # its slow run now belongs to another stack
+        of_candidates = CandidateAlarms(session, stack, {candidate.ids[0]: raised for candidate, raised in alarms})
         for (candidate, raised), (_, document) in zip(alarms, judged, strict=True):
-            _withdraw_silent(members, stack_history, candidate, of_candidates, document)
+            _withdraw_if_not_shown(members, stack_history, candidate, of_candidates, document)
             for alarm in raised:
                 placed = _place(members, stack_history, of_candidates, candidate, alarm)
                 if placed is None:
@@ -653,14 +655,14 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
     keep_alarms(session, explained)
 
 
-# --- A stack that ends, because its job moved to another container or cluster, hands its regressions over.
+# --- A stack ends when its job moves to another container or cluster. The new stack then continues its regressions.
 
 
 def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackMember]:
-    """Take back the regressions of this stack that another one continues, when this one runs again before the other has
-    five commits: the job did not move, so runs of the other stack are not evidence.
+    """Take back this stack's regressions from another stack if this one runs again before the other has five commits.
 
-    Return the members that stay with the other stack: runs of this one no longer affect them.
+    In that case the job did not move, so the runs of the other stack are not evidence. Return the members that stay
+    with the other stack; runs of this stack no longer affect them.
     """
     handed_over = []
     ended = [member for member in members.of_stack if member.row.proposal == "fixed"]
@@ -695,10 +697,10 @@ def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers
 
 
 def _take_over(session: Session, stack: StackToJudge, judged: Sequence[Judged]) -> None:
-    """Take over the regressions of a stack that this one continues: its runs show whether they are over.
+    """Take over the regressions of the stack that this one continues, because its runs now show whether they recover.
 
-    The first run of a job in this stack was contrasted with the stack that the job had before. That stack has ended if
-    none of its runs came later, and this one has a second run.
+    A contrast names the stack in which the job of this stack's first run ran before. That stack has ended if it has no
+    later run and this one has a second run.
     """
     documents = {candidate.ids[0]: document for candidate, document in judged}
     for candidate, _ in judged:
@@ -738,7 +740,7 @@ _ENDED_MEMBERS: Select[Any] = (
 
 
 def _first_of_job(stack: StackToJudge, candidate: Candidate) -> StackRun | None:
-    """Return the first run of the candidate's job and configuration; None unless it had two to four commits by then."""
+    """Return the first run of the candidate's job and configuration if these have two to four commits up to it."""
     own = candidate.newest
     runs = [
         run
@@ -752,11 +754,11 @@ def _first_of_job(stack: StackToJudge, candidate: Candidate) -> StackRun | None:
 
 
 _YOUNG = 4
-"""Number of commits within which a new stack continues the regressions of its predecessor."""
+"""Maximum commits of a new stack at which it can take over the regressions of its predecessor."""
 
 
 def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime) -> datetime | None:
-    """Return the history position of the first run of another stack since a position; None without one."""
+    """Return the history position of the first run of stack `other` after `since`; None without one."""
     chosen = select(func.min(col(RunRow.ordered_at))).where(
         col(RunRow.project_id) == stack.project_id,
         col(RunRow.stack_key) == other,
@@ -769,7 +771,7 @@ def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime
 
 
 def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
-    """Return the number of commits that ran in a stack from a run up to a position, among the first 100 runs."""
+    """Return the number of commits in the stack of `first` from that run up to a position, among 100 runs."""
     chosen = select_any(RunRow.commit, RunRow.id).where(
         col(RunRow.project_id) == first.project_id,
         col(RunRow.stack_key) == first.stack_key,
@@ -783,7 +785,7 @@ def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
 
 
 def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow, first: StackRun) -> None:
-    """Make the first run of this stack a member with the levels of the ended member."""
+    """Add the first run of this stack as member, with the levels of the member whose stack ended."""
     if session.get(RegressionMemberRow, (old.regression_id, first.id)) is not None:
         return
     session.add(
@@ -808,22 +810,22 @@ def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow
 
 
 def _origins(session: Session, stack: StackToJudge, members: RegressionMembers) -> list[StackRun]:
-    """Read those slow runs of members that judging did not read."""
+    """Return the slow runs of members that judging did not read."""
     read = {run.id for run in stack.runs}
     older = [member.row.run_id for member in members.of_stack if member.row.run_id not in read]
     return read_runs(session, RUNS_BY_NUMBER, (stack.project_id, stack.stack_key), run_ids=older) if older else []
 
 
 def _alarms(stack: StackToJudge, candidate: Candidate, document: VerdictDocument) -> tuple[Alarm, ...]:
-    """Return the alarms of a candidate, with the branch of those off the baseline branch."""
+    """Return the alarms of a candidate. Off the baseline branch, they name their branch."""
     first, main = candidate.runs[0], stack.rules.branch
     branch = "" if main is None or main in candidate.branches else first.branch
     return alarms_of(document, stack_key=stack.stack_key, run=str(first.id), purpose=first.purpose, branch=branch)
 
 
 @dataclass(frozen=True, slots=True)
-class Raised:
-    """The alarms of candidates: of those judged just now, and of earlier ones from their stored verdicts."""
+class CandidateAlarms:
+    """The alarms of candidates: from new verdicts (`judged`), or from stored ones."""
 
     session: Session
     stack: StackToJudge
@@ -838,12 +840,12 @@ class Raised:
 
 
 def _place(
-    members: RegressionMembers, stack_history: StackHistory, raised: Raised, candidate: Candidate, alarm: Alarm
+    members: RegressionMembers, stack_history: StackHistory, raised: CandidateAlarms, candidate: Candidate, alarm: Alarm
 ) -> tuple[StackMember, Candidate] | None:
-    """Add the alarm to the regression that explains it, else to another one of its cause, else open one.
+    """Assign the alarm to the regression that explains it, else to one of its cause, else open one.
 
-    Return the member and its first slow run. None for a single slow launch, which may have had a slow node: it opens
-    nothing until a rerun, the next run or another stack confirms it.
+    Return the member and its first slow candidate. None for a single slow launch, which may have had a slow node. It
+    opens a regression only when a rerun, the next run or another stack confirms it.
     """
     same = [
         member
@@ -853,17 +855,17 @@ def _place(
     own = next((member for member in same if member.row.run_id in candidate.ids and member.is_of(alarm)), None)
     if own is not None:
         members.refresh(own, alarm)
-        members.settle(own, stack_history.settled(own))
+        members.set_levels(own, stack_history.settled(own))
         return own, candidate
     for member in same:
         origin = stack_history.candidate_of(member.row.run_id)
         if origin is None or member.regression.state == "invalid":
-            continue  # a run that was not a regression explains no other run
+            continue  # an invalid regression explains no other run
         if origin.position > candidate.position:
-            # A late upload shows it earlier.
+            # A late upload can show the regression earlier.
             if stack_history.reaches(candidate, origin) and alarm.is_covered_by(member.slow_level, has_ended=True):
                 members.move(member, candidate, alarm)
-                members.settle(member, stack_history.settled(member))
+                members.set_levels(member, stack_history.settled(member))
                 return member, candidate
         elif stack_history.reaches(origin, candidate) and (
             member.is_of_upgrade(alarm) or _explains(stack_history, member, candidate, alarm)
@@ -871,7 +873,7 @@ def _place(
             return member, candidate
     taken = {member.row.run_id for member in same}
     if alarm.confirmed or members.has_regression_elsewhere(candidate, alarm):
-        # An upgrade is slow from its first run on, which alone may not have shown it.
+        # An upgrade is slow from its first run on, although that run alone may not show it.
         young = stack_history.young(candidate) if alarm.cause.kind == "upgrade" else []
         origin = young[0] if candidate in young and taken.isdisjoint(young[0].ids) else candidate
         return members.add(origin, alarm), origin
@@ -887,16 +889,16 @@ def _explains(stack_history: StackHistory, member: StackMember, candidate: Candi
     return alarm.is_covered_by(member.slow_level, has_ended=has_ended)
 
 
-def _withdraw_silent(
+def _withdraw_if_not_shown(
     members: RegressionMembers,
     stack_history: StackHistory,
     candidate: Candidate,
-    raised: Raised,
+    raised: CandidateAlarms,
     document: VerdictDocument,
 ) -> None:
-    """Update regressions whose first slow run is no longer an alarm: quarantined, amended or judged against other runs.
+    """Update regressions whose first slow run no longer has an alarm: quarantined, amended, or with a new baseline.
 
-    Another run may still show the regression. Otherwise it is withdrawn if it is unassigned.
+    If no other run shows the regression, it is withdrawn, provided that it is unassigned.
     """
     of_candidate = raised.of(candidate)
     for member in list(members.of_stack):
@@ -909,15 +911,17 @@ def _withdraw_silent(
             _replace(members, stack_history, member)
 
 
-def _is_shown_later(member: StackMember, stack_history: StackHistory, candidate: Candidate, raised: Raised) -> bool:
-    """Return whether the first runs after an upgrade together still show its regression, which begins at the first."""
+def _is_shown_later(
+    member: StackMember, stack_history: StackHistory, candidate: Candidate, raised: CandidateAlarms
+) -> bool:
+    """Return whether the first runs after an upgrade together still show its regression."""
     if member.regression.kind != "upgrade":
         return False
     return any(member.is_of(alarm) for young in stack_history.young(candidate) for alarm in raised.of(young))
 
 
 def _was_taken_over(member: StackMember, document: VerdictDocument) -> bool:
-    """Return whether the stack continues a regression of another one, which its first run need not show."""
+    """Return whether the stack continues a regression of another stack; its first run need not show it."""
     contrast, regression = document.contrast, member.regression
     if document.decision != "no_baseline" or contrast is None or document.quarantined:
         return False
@@ -933,8 +937,8 @@ def _replace(members: RegressionMembers, stack_history: StackHistory, member: St
 
 
 def _follow(members: RegressionMembers, stack_history: StackHistory, member: StackMember) -> None:
-    """Update the size of a member from its history, whether it ended and whether it returned."""
-    members.settle(member, stack_history.settled(member))
+    """Update from its history the size of a member, and whether it recovered or became slow again."""
+    members.set_levels(member, stack_history.settled(member))
     regression = member.regression
     if regression.state in ENDED:
         back = stack_history.came_back(member, fixed_at=regression.changed_at)
@@ -946,11 +950,11 @@ def _follow(members: RegressionMembers, stack_history: StackHistory, member: Sta
         members.propose(member, stack_history.returned(member))
 
 
-# --- Current costs of regressions: per member with their factors for pages, and stored in the rows for lists.
+# --- Costs of regressions: per member with factors for pages, and in the rows for lists.
 
 
 def costs_of(session: Session, regression_id: int, now: datetime) -> dict[int, Cost]:
-    """Return the stored cost of each member with its factors, by its run."""
+    """Return the cost of each member with its factors, by the member's run."""
     regression = session.get_one(RegressionRow, regression_id)
     costs = Costs(session, now)
     return {
@@ -960,11 +964,9 @@ def costs_of(session: Session, regression_id: int, now: datetime) -> dict[int, C
 
 
 def refresh_costs(session: Session, now: datetime) -> int:
-    """Recompute the costs of regressions that are not closed or not confirmed as fixed.
+    """Recompute the costs of regressions that are not closed or not confirmed as fixed. Return how many changed.
 
-    A stack that no longer runs is no longer judged, so its cost would stay.
-
-    Return how many changed.
+    A stack that no longer runs is not judged, so its cost would otherwise never change.
     """
     claimed = exists().where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id), IS_CLAIM)
     active = select(RegressionRow).where(or_(col(RegressionRow.state).in_(NOT_CLOSED), claimed))
@@ -980,9 +982,9 @@ _SILENT = f"None of its stacks ran in the last {SILENT_DAYS} days."
 def _propose_stale(
     session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
 ) -> None:
-    """Propose to close a regression as stale while none of its stacks runs, unless a user declined this.
+    """Propose a regression as stale while none of its stacks runs, unless a user declined this.
 
-    No run shows that it is over. So a regression is proposed as fixed only if the runs of all members are back.
+    Without runs there is no evidence of a fix; it is proposed as fixed only if all members have recovered.
     """
     if not members or (regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members)):
         return

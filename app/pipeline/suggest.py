@@ -1,4 +1,4 @@
-"""Evaluate the rules for a stored run: with its facts and the A/Bs of its project, and which fire."""
+"""Evaluate the rules for a stored run from its facts and the A/Bs of its project, and store which rules fire."""
 
 import math
 import time
@@ -51,7 +51,7 @@ from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_o
 from app.storage.tables import RunResultRow, RunRow, select_any, utc_now
 from app.storage.worker_activity import timed
 
-# --- Run-to-run variation of a job, from which every page, plan and report computes how many runs an A/B takes.
+# --- Run-to-run variation of a job: pages, plans and reports compute from it how many runs an A/B takes.
 
 _HISTORY = 60
 
@@ -60,8 +60,8 @@ _HISTORY = 60
 class JobVariation:
     """The known variation between launches of a run's job.
 
-    `history`: other runs of its configuration in the current level; `family`: the prior of similar jobs; `noise`:
-    standard error within the run (ln).
+    `history`: runs of its configuration in the current segment. `family`: the prior of its family. `noise`: standard
+    error of ln(step time) within the run.
     """
 
     history: Sequence[RunEstimate]
@@ -71,7 +71,7 @@ class JobVariation:
     gpus: int | None
 
     def size(self, effect_pct: float = DEFAULT_EFFECT_PCT, runs_each: int | None = None) -> Sizing:
-        """Return the runs per side that detect an effect. `runs_each`: chosen by the user."""
+        """Return the size of an A/B that detects an effect. `runs_each`: runs per side, if the user chose them."""
         return size(
             self.history, self.family, noise=self.noise, effect_pct=effect_pct, runs_each=runs_each,
             step_s=self.step_s, gpus=self.gpus,
@@ -79,7 +79,7 @@ class JobVariation:
 
 
 def job_variation(session: Session, record: RunRecord) -> JobVariation:
-    """Return the variation from the newest level of the run's configuration, and from its family."""
+    """Return the variation from the current segment of the run's configuration, and from its family."""
     row = session.get_one(RunRow, int(record.run))
     now = utc_now()
     relative = FamilyKey(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
@@ -106,7 +106,7 @@ def job_variation(session: Session, record: RunRecord) -> JobVariation:
 
 
 def unplannable_because(record: RunRecord) -> str:
-    """Return why a run cannot be the baseline of an experiment; "" if it can."""
+    """Return why a run cannot be the baseline of an experiment; empty if it can."""
     return record.unfit_because or record.estimate.unusable_because
 
 
@@ -119,7 +119,7 @@ SHOWN_FIRST = 3
 def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Suggestion]) -> tuple[MeasuredHere, ...]:
     """Return the results of the project's matched A/Bs for each suggestion that changes one knob.
 
-    The verdict on the run itself is not evidence: the suggestion is to undo that change.
+    The verdict on the run itself is excluded, because such a suggestion would only undo the change that it measured.
     """
     knobs = {
         suggestion.rule.id: knob
@@ -139,7 +139,7 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
 def _experiments_by_rule(
     session: Session, run: RunDetail, suggestions: Iterable[Suggestion]
 ) -> Mapping[str, ExperimentItem]:
-    """Return the newest experiment on the run's stack that makes the change of a suggestion, by rule."""
+    """Return, by rule, the newest experiment on the run's stack that makes the change of the suggestion."""
     knobs = {row.rule.id: knob for row in suggestions if (knob := knob_of(row.set, run.contract)) is not None}
     if not knobs or not run.stack_key:
         return {}
@@ -161,16 +161,16 @@ def _makes(experiment: ExperimentItem, knob: Knob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKnob:
-    """Another value of a knob of a run, with the project's A/Bs between the two."""
+    """Another value of a run's knob, with the project's A/Bs between it and the run's value."""
 
     knob: Knob
     measured: MeasuredHere
 
 
 def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> tuple[MeasuredKnob, ...]:
-    """Return the values of these fields that the project measured against those of the run, best gain first.
+    """Return the values of these fields that the project measured against the run's values, best gain first.
 
-    A/Bs on other stacks count where the run's own stack has none.
+    A/Bs on other stacks count only where the run's own stack has none.
     """
     rows = _others(session, run, fields)
     knobs = [
@@ -188,13 +188,13 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
 
 
 def _others(session: Session, run: RunDetail, fields: Sequence[str]) -> list[AB]:
-    """Return the project's A/Bs on these fields, but for the verdict on the run itself."""
+    """Return the project's A/Bs on these fields, without the verdict on the run itself."""
     own = run.stack_key, run.config_key, run.commit or run.id
     return [ab for ab in matched_abs(session, fields, run.project_id) if ab.candidate != own]
 
 
 def _by_stack(run: RunDetail, gains: Sequence[MeasuredGain]) -> Iterator[tuple[bool, list[MeasuredGain]]]:
-    """Yield gains on the run's own stack first, which outrank all evidence but code, then those on others."""
+    """Yield (whether it is the run's stack, gains): first of the run's own stack, then of all others."""
     for own in (True, False):
         group = [gain for gain in gains if (gain.stack_key == run.stack_key) is own]
         if group:
@@ -209,28 +209,31 @@ def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, objec
 
 
 MOST_COMPARED = 20
-"""Maximum number of baseline runs on the compare page."""
+"""Maximum baseline runs that the compare page accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairSuggestions:
-    """Results of the rules that compare a run with its baseline runs, or without a baseline with the closest run."""
+    """Results of the rules that compare a run with its baseline runs, or without a baseline with the closest run.
 
-    beside: tuple[int, ...]
+    `others`: the runs that it is compared with, oldest first.
+    """
+
+    others: tuple[int, ...]
     evaluation: Evaluation
     of_baseline: bool
 
     def compare(self, run: int) -> str:
-        """Return the URL that compares them."""
-        return f"/compare?a={','.join(map(str, self.beside[-MOST_COMPARED:]))}&b={run}"
+        """Return the URL of the page that compares them with `run`."""
+        return f"/compare?a={','.join(map(str, self.others[-MOST_COMPARED:]))}&b={run}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSuggestions:
     """Results of the rules for a run.
 
-    `stated`: its facts without derived ones. `job`: how much its launches vary, None if it cannot be a baseline.
-    `experiments`: those on its stack that already make the change of a suggestion, by rule.
+    `stated`: its facts without derived ones. `job`: how much its launches vary; None if it cannot be a baseline.
+    `experiments`: by rule, the experiment on its stack that already makes the change.
     """
 
     advised: AdvisedRun
@@ -272,12 +275,12 @@ class RunSuggestions:
 
     @property
     def ranked(self) -> tuple[Suggestion, ...]:
-        """Return blockers, then the other suggestions in order."""
+        """Return the blockers, then the other suggestions by rank."""
         return (*self.evaluation.blockers, *self.evaluation.suggestions)
 
     @property
     def leading(self) -> tuple[Suggestion, ...]:
-        """Return the suggestions that pages show first: those of this run, or the first that most runs have."""
+        """Return the suggestions that pages show first: those specific to this run, else the first common ones."""
         useful = [
             row
             for row in self.ranked
@@ -292,7 +295,7 @@ class RunSuggestions:
     def sizing(self, suggestion: Suggestion) -> Sizing | None:
         """Return the cost of a suggestion's A/B.
 
-        None without a measurable change or usable baseline, or where an experiment measures it already.
+        None without a measurable change or a usable baseline, or if an experiment already measures it.
         """
         measurable = suggestion.rule.changes_something or suggestion.set
         if self.job is None or suggestion.kind != "candidate" or not measurable:
@@ -302,7 +305,7 @@ class RunSuggestions:
         return self.job.size(effect_of(suggestion))
 
     def evaluation_of(self, rule: str) -> Evaluation:
-        """Return the evaluation of the pair if the rule fires only there, else that of the run."""
+        """Return the evaluation of the pair if the rule fires only there, else the evaluation of the run."""
         pair = self.pair
         return (
             pair.evaluation
@@ -311,22 +314,22 @@ class RunSuggestions:
         )
 
     def stated_by(self, fact: str) -> StatedFact | None:
-        """Return the statement of a fact. None if there is none or another value is in use."""
+        """Return a user's statement of a fact; None without one, or if another value is in use."""
         statement = in_force(self.statements).get(fact)
         return statement if statement is not None and self.stated.get(fact) == statement.value else None
 
     def measured(self, rule: str) -> tuple[MeasuredHere, ...]:
-        """Return the project's results for a rule's change, the run's own stack first."""
+        """Return the project's results for a rule's change, those of the run's own stack first."""
         return tuple(own_result for own_result in self.own if own_result.result.rule == rule)
 
 
 def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestions:
-    """Evaluate the rules for a run. Raises NotFound, and NotReady until the run was read."""
+    """Evaluate the rules for a run. Raises NotFound, and NotReady if the run was not read yet."""
     advised = read_run(session, run_id)
     run, record = advised.run, full_record(session, run_id)
     job = None if unplannable_because(record) else job_variation(session, record)
     faster = faster_work(session, run, (DEFAULT_PRIOR if job is None else job.family).variance)
-    advised, lent = _with_lent_profile(session, advised)
+    advised, lent = _with_profile_of_same_configuration(session, advised)
     facts = {**lent, **advised.facts, **faster.facts}
     ask = partial(
         evaluate,
@@ -360,11 +363,13 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
 
 
 _OF_ONE_PROFILE = ("profiled_step_s", "unprofiled_step_s", "profile_rank")
-"""Facts about how a profile was taken."""
+"""Facts about how a profile was recorded."""
 
 
-def _with_lent_profile(session: Session, advised: AdvisedRun) -> tuple[AdvisedRun, Mapping[str, object]]:
-    """Return the run with the profile of another run of its configuration, and its facts, if it was not profiled."""
+def _with_profile_of_same_configuration(
+    session: Session, advised: AdvisedRun
+) -> tuple[AdvisedRun, Mapping[str, object]]:
+    """Return the run, and the added facts. A run without a profile gets the profile of a run of its configuration."""
     run = advised.run
     if run.status != "ready" or any(name in advised.facts for name in PROFILE_SHARES):
         return advised, {}
@@ -378,7 +383,7 @@ def _with_lent_profile(session: Session, advised: AdvisedRun) -> tuple[AdvisedRu
 
 
 def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:
-    """Evaluate the rules about two runs that do not already fire for the run alone."""
+    """Evaluate the rules about two runs; keep those that do not already fire for the run alone."""
     pair = read_pair(session, advised.run)
     if pair is None:
         return None
@@ -386,13 +391,13 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     of_two = {name: rule for name, rule in rules_of_two(rules.book).rules.items() if name not in fired}
     book = RuleBook(of_two, rules.book.sources)
     results = evaluate({**advised.facts, **pair.facts}, book, settings=rules.thresholds)
-    return PairSuggestions(pair.beside, results, pair.of_baseline)
+    return PairSuggestions(pair.others, results, pair.of_baseline)
 
 
 def suggest_for_pair(
     session: Session, first: int, second: int, rules: RulesInForce, step_time_pct: float | None
 ) -> tuple[Suggestion, ...]:
-    """Return the results of the rules that compare `second` with `first`."""
+    """Return the suggestions of the rules that compare `second` with `first`."""
     a, b = (read_run(session, run_id) for run_id in (first, second))
     comparability = compare_contracts(full_record(session, first), full_record(session, second))
     pair = pair_facts(
@@ -409,7 +414,7 @@ def suggest_for_pair(
 
 
 class FirstSuggestion(NamedTuple):
-    """`place`: why it is first, with the expected gain, its range and confidence, and the cost of the A/B."""
+    """The first suggestion for a run. `place`: its rank, expected gain, and the cost of the A/B, as a sentence."""
 
     rule: str
     title: str
@@ -418,7 +423,7 @@ class FirstSuggestion(NamedTuple):
 
 
 def first_suggestion(session: Session, settings: Settings, run_id: int) -> FirstSuggestion | None:
-    """Return the first suggestion, for the report of the run. None without one."""
+    """Return the first suggestion, for the report of a run; None without one."""
     try:
         advice = suggest(session, run_id, rules_in_force(settings))
     except NotReady:
@@ -440,7 +445,7 @@ def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:
 
 
 def expected_text(suggestion: Suggestion) -> str:
-    """Format the expected gain with its range and confidence; "" without a figure."""
+    """Format the expected gain with its range and confidence; empty without a figure."""
     place, expected, forecast = suggestion.place, suggestion.place.expected, suggestion.forecast
     texts = []
     if expected is not None:
@@ -468,18 +473,18 @@ def cost_text(sizing: Sizing) -> str:
     return f"{plural(sizing.runs_each, 'run')} per side{hours}"
 
 
-# --- Evaluate the rules for a run that was read, and store which fire, for the counts of the playbook.
+# --- Storing which rules fire for a run that was read, for the counts of the playbook.
 
 log = structlog.get_logger(__name__)
 
 BATCH_RUNS = 200
 BATCH_SECONDS = 2.0
-"""An upload waits for one batch at most: this many runs or this many seconds."""
+"""Limits of a batch, because uploads wait for it: number of runs, and seconds."""
 
 
 @timed("rules")
 def evaluate_rules(engine: Engine, settings: Settings, run_id: int) -> None:
-    """Evaluate the rules for a run, unless its current figures were evaluated by the current rules already."""
+    """Evaluate the rules for a run, unless the current rules have already evaluated its current figures."""
     rules = rules_in_force(settings)
     with read_session(engine) as session:
         if not rule_firings.is_due(session, run_id, rules.version):
@@ -500,9 +505,9 @@ def evaluate_at_once(session: Session, rules: RulesInForce, run_id: int, in_memo
 
 
 def evaluate_next_runs(engine: Engine, settings: Settings) -> int:
-    """Evaluate the rules for runs that still lack them: left by a killed worker, or all when the rules changed.
+    """Evaluate the rules for runs without an evaluation by the current rules. Return the number of runs.
 
-    Return the number of runs evaluated.
+    A killed worker leaves single runs; a change of the rules affects all runs.
     """
     rules = rules_in_force(settings)
     with read_session(engine) as session:
@@ -519,7 +524,7 @@ def _evaluate(engine: Engine, rules: RulesInForce, run_id: int) -> None:
     try:
         with read_session(engine) as session:
             advised = read_run(session, run_id)
-    except (NotFound, NotReady):  # deleted or requested again at this moment
+    except (NotFound, NotReady):  # deleted, or requested again concurrently
         return
     fired = _fired(advised, rules)
     with transaction(engine) as session:
@@ -530,7 +535,7 @@ def _fired(advised: AdvisedRun, rules: RulesInForce) -> list[str]:
     run_id = advised.run.id
     try:
         result = evaluate(advised.facts, rules.book, settings=rules.thresholds)
-    except ValueError:  # a fact of the wrong type: nothing fires, and the run is not evaluated again and again
+    except ValueError:  # a fact has the wrong type: store that nothing fires, so that the run is not evaluated again
         log.exception("rules_not_asked", run_id=run_id)
         return []
     for rule, error in result.broken:

@@ -1,6 +1,6 @@
 """Decompress, check and name an uploaded file.
 
-Imports no database, because `threewalls analyze` reads local files with it.
+This module imports no database, because `threewalls analyze` uses it for local files.
 """
 
 import re
@@ -25,18 +25,18 @@ if TYPE_CHECKING:  # `threewalls analyze` needs no object store
     from app.storage.log_files import StagedFile
 
 #
-# A killed job leaves a compressed log that ends early: the text before the cut is kept, and `cut` names the format.
-# Damage in the middle is refused, because the text after it cannot be trusted.
+# A killed job leaves a compressed log that ends early. The text up to there is kept, and `cut` names the format. A file
+# with damage in the middle is refused, because the text after it cannot be trusted.
 
 CHUNK_BYTES = 1 << 20
 _BOMB_CHECK_BYTES = 64 << 20
-"""Below this size any compression ratio is allowed: a few MB of one repeated line are not an attack."""
+"""Up to this size any compression ratio is allowed, because a few MB of one repeated line are not an attack."""
 
 _GZIP_INPUT_BYTES = 16 * 1024
-"""zlib copies the rest after each member: with larger reads, millions of tiny members would take quadratic time."""
+"""Small, because zlib copies the unread rest after each member: millions of tiny members would take quadratic time."""
 
 _ZSTD_INPUT_BYTES = 1024
-"""A zstd block of 4 bytes can become 128 KiB and the decoder has no output limit, so it is fed in small reads."""
+"""Small, because 4 bytes of zstd can become 128 KiB, and the decoder has no output limit."""
 
 _ZSTD_MAX_WINDOW = 128 << 20
 GZIP = b"\x1f\x8b"
@@ -45,7 +45,7 @@ ZSTD = b"\x28\xb5\x2f\xfd"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one file in bytes. `ratio`: decompressed bytes per compressed byte, checked past 64 MiB."""
+    """Limits of one file in bytes. `ratio`: decompressed per compressed byte, checked above 64 MiB."""
 
     decompressed_bytes: int
     ratio: int
@@ -56,9 +56,9 @@ class Limits:
 
 
 class Decompressed:
-    """Iterate over the decompressed chunks of a file; messages repeat its `name`. `cut` is final after the last chunk.
+    """Iterates over the decompressed chunks of a file. `name`: for messages. `cut` is valid after the last chunk.
 
-    Raises TooLarge, and BrokenCompression when the file is damaged or nothing of it could be read.
+    Raises TooLarge, and BrokenCompression if the file is damaged or ends before any text.
     """
 
     def __init__(self, file: BinaryIO, name: str, limits: Limits) -> None:
@@ -94,7 +94,7 @@ class Decompressed:
             )
 
     def _gunzip(self) -> Iterator[bytes]:
-        """Yield the text of all members of a gzip file. Zero bytes after the last are padding, as in gzip itself."""
+        """Yield the text of all members of a gzip file. Zero bytes after the last member are padding, as in gzip."""
         decoder = zlib.decompressobj(wbits=31)
         data = self._file.read(_GZIP_INPUT_BYTES)
         while data:
@@ -160,19 +160,19 @@ Kind = Literal["log", "config", "events"]
 
 _CHECKED_BYTES = 1 << 20
 _MAX_STRANGE_SHARE = 0.30
-"""A file is binary if more than this share of its first megabyte are bytes that text does not contain. Binary data have
-half and more; Latin-1 logs and logs that begin with the garbage of a crashed writer have less. Holes do not count."""
+"""A file is binary if more than this share of the bytes in its first megabyte do not occur in text. Binary data have
+half or more; Latin-1 logs, and logs that begin with garbage of a crashed writer, have less. Holes do not count."""
 _HOLE = re.compile(rb"\0{8,}")
-"""Network file systems and crashed writers leave runs of NULs. Single NULs are those of UTF-16."""
+"""Pattern of a hole: network file systems and crashed writers leave runs of NULs. Single NULs come from UTF-16."""
 
 _UTF16_BYTES = 64
-"""English text in UTF-16 has a NUL within this many bytes. Without one, the byte order mark is garbage."""
+"""English text in UTF-16 has a NUL within this many bytes. Without a NUL, the byte order mark is garbage."""
 
 _MAX_DOCUMENT_IN_LOG = 1 << 20
-"""A larger file posted as a log is a log: no script or configuration is as long."""
+"""A larger file that was sent as a log is a log, because no script or configuration is that long."""
 
 _ITERATION = re.compile(rb"\biteration +\d+/ *\d+ \|[^\n]{0,80}\| elapsed time per iteration \(ms\): \d")
-"""Megatron-LM's iteration line, which most logs have and no document has."""
+"""Megatron-LM's iteration line: most logs have it, and no document does."""
 
 _MAGICS = (
     (b"PK\x03\x04", "a zip archive"),
@@ -193,7 +193,7 @@ _STRANGE = bytes(c for c in range(_SPACE) if c not in _TEXT_CONTROLS) + _DELETE
 
 
 def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
-    """Pass the chunks on. Raises EmptyUpload or NotALog when the file can be neither a log nor a document."""
+    """Yield the chunks. Raises EmptyUpload or NotALog if the file can be neither a log nor a document."""
     chunks, head = iter(chunks), b""
     for chunk in chunks:
         head += chunk
@@ -213,8 +213,8 @@ def checked(chunks: Iterable[bytes], kind: Kind, name: str) -> Iterator[bytes]:
 def document_kind(kind: Kind, name: str, staged: "StagedFile") -> str:
     """Return the document kind of a staged file; empty for a log and for a file that is stored but not read.
 
-    A log may begin with the environment or the command of its job. So a file that was posted as a log is a document
-    only when it has no lines that logs have.
+    A log may begin with the environment or the command of its job. So a file that was sent as a log is a document only
+    if it has no lines of a log.
     """
     if kind != "log":
         return recognise(name, staged.head) or ""
@@ -231,11 +231,11 @@ def document_kind(kind: Kind, name: str, staged: "StagedFile") -> str:
 
 
 FORMATS: dict[str, DocumentKind | None] = {"log": None, "iterations": "iterations", "bencher": "bencher metrics"}
-"""Formats that an upload may state for its logs (`format` in the metadata), with the kind of document."""
+"""Formats that an upload may state for its logs (`format` in the metadata) -> kind of document."""
 
 
 def stated_document(stated: str, name: str, staged: "StagedFile") -> str:
-    """Return the document kind of a file whose format the upload states. Raises NotALog when it has another one."""
+    """Return the document kind of a file whose format the upload states. Raises NotALog if it has another format."""
     kind = FORMATS[stated]
     if kind is None:
         return ""
@@ -265,12 +265,12 @@ def _check_is_text(head: bytes, name: str) -> None:
 
 
 def _is_binary(head: bytes) -> bool:
-    # With line breaks and tabs, which most text has few of: the exact count takes 20 times as long.
+    # First a quick count that includes line breaks and tabs; the exact count takes 20 times as long.
     controls = int(np.count_nonzero(np.frombuffer(head, np.uint8) < _SPACE)) + head.count(_DELETE)
     if head.isascii() and controls <= _MAX_STRANGE_SHARE * len(head):
         return False
     controls = len(head) - len(head.translate(None, _STRANGE))
-    # The last character may be cut by the end of the block.
+    # (The end of the block may split the last character.)
     undecodable = 0 if head.isascii() else head.decode("utf-8", "replace").count("�")
     return (controls + undecodable) / len(head) > _MAX_STRANGE_SHARE
 
@@ -282,20 +282,20 @@ def _not_a_log(name: str, what: str) -> NotALog:
 # --- Names of files and runs.
 
 UNNAMED = "run"
-"""Name of a run that began without a file, until its first log arrives."""
+"""Name of a run without a file, until its first log arrives."""
 _MAX_FILE_NAME = 200
 _SUFFIXES = (".gz", ".zst", ".log", ".txt")
 
 
 def file_name(sent: str, kind: Kind = "log") -> str:
-    """Return the last part of the path, without characters that are unsafe in file systems and headers."""
+    """Return the last part of a path without characters that are unsafe in file systems and headers."""
     name = PurePosixPath(sent.replace("\\", "/")).name
     name = "".join(c for c in name if c.isprintable()).strip()
     return name[-_MAX_FILE_NAME:] or f"{kind}.txt"
 
 
 def run_name(file_name: str) -> str:
-    """Return the name of a run from that of its first log, without suffixes."""
+    """Return the name of a run: the name of its first log without suffixes."""
     name = file_name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)

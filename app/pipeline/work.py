@@ -1,18 +1,18 @@
-"""The leased work queue: which rows wait, which worker has claimed one, and when another worker may take over.
+"""The leased work queue: which rows wait, which worker has claimed a row, and when another worker may take over.
 
 The row is the record. A Celery message only wakes a worker, so a lost or repeated message changes nothing. Four tables
-are such queues, with the same columns: runs and profiles to read, stacks to judge and rank, and deliveries to send.
+are queues with the same columns: runs and profiles to read, stacks to judge and rank, and deliveries to send.
 
-* `work`: empty (nothing to do), `waiting` or `claimed` (stacks and deliveries have one state more).
-* `wanted` counts the requests. A worker notes it when it claims the row. If it has grown when the worker finishes, the
-  row waits again. So at most one more pass is pending, however many requests came meanwhile.
-* `claims` numbers the claims and serves as fencing token: a worker writes only while the row carries its number. A
-  worker that was presumed dead and wakes up changes nothing. Deliveries use `attempts` for this.
-* `lease_until`: when the worker of a claimed row is presumed dead, unless it renews the lease; when a waiting row is
-  due. NULL means now. A time further in the future than any lease or wait was set before the clock was set back, and
+* `work`: empty (nothing to do), `waiting` or `claimed`. Stacks and deliveries have one more state.
+* `wanted` counts the requests. A worker notes the count when it claims the row. If the count has grown when the worker
+  finishes, the row waits again. So any number of new requests leads to one more pass.
+* `claims` numbers the claims and is the fencing token: a worker writes only while the row has its number, so a worker
+  that was presumed dead and wakes up changes nothing. Deliveries use `attempts` instead.
+* `lease_until`: for a claimed row, when its worker is presumed dead unless it renews the lease; for a waiting row, when
+  it is due. NULL means now. A time further in the future than any lease or wait means that the clock was set back; it
   counts as over.
-* `attempts` counts the claims since the last request. A run or stack that used them all is parked until the next
-  request, because it would take down one worker after another.
+* `attempts` counts the claims since the last request. A run or stack without attempts left is parked until the next
+  request, because it could take down one worker after another.
 """
 
 import threading
@@ -55,15 +55,15 @@ from app.storage.tables import DeliveryRow, ProfileRow, ReceiverRow, RunRow, Sta
 log = structlog.get_logger(__name__)
 
 Work = Literal["", "waiting", "claimed", "ranking", "enqueued"]
-"""`ranking`: the verdicts of a stack are written, and its standings are being computed. `enqueued`: a message for
-this delivery is in the Celery queue."""
+"""`ranking`: the verdicts of a stack are stored, and its standings are being computed. `enqueued`: a message for the
+delivery is in the Celery queue."""
 
 _RENEWALS_PER_LEASE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A worker's claim on a row. `number` is the fencing token, `wanted` the last request that this pass covers."""
+    """A worker's claim on a row. `number`: the fencing token. `wanted`: number of the last request of this pass."""
 
     row_id: int
     number: int
@@ -79,7 +79,7 @@ class WorkQueue:
     """The statements that all queues share.
 
     They are built once, as Core statements with parameters, because building one takes longer than running it. They
-    apply to the rows of every project, for every caller; a request finds its rows by the mapped class instead.
+    see the rows of all projects. Web requests use the mapped class instead, which shows only rows of visible projects.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class WorkQueue:
         ]
 
     def requested(self, due_at: Any) -> dict[str, Any]:
-        """Return the column values that request a pass, due at `due_at` unless one is pending or active already."""
+        """Return the column values that request a pass. `due_at` applies unless a pass is already pending or active."""
         columns = self.table.c
         is_idle = columns.work == ""
         return {
@@ -166,31 +166,31 @@ class WorkQueue:
         }
 
     def park(self, session: Session, row_id: int, times: Mapping[str, Any], **values: Any) -> bool:
-        """Give up a row that could be claimed but has no attempts left. Call it after `claim` returned None."""
+        """Park a row that could be claimed but has no attempts left. Call this after `claim` returned None."""
         parking = update(self.table).where(self.is_claimable).values(work="", lease_until=None, **values)
         return _changes(session, parking, {"row_id": row_id, **times})
 
     def write(self, session: Session, claim: Claim, **values: Any) -> bool:
-        """Write to the claimed row. Return False, with nothing written, when the claim was lost."""
+        """Write to the claimed row. Return False, with nothing written, if the claim was lost."""
         return _changes(session, update(self.table).where(self.is_own).values(**values), claim.parameters)
 
     def renew(self, session: Session, claim: Claim, until: datetime) -> bool:
-        """Extend the lease. Return False when the claim was lost."""
+        """Extend the lease. Return False if the claim was lost."""
         return _changes(session, self._renew, claim.parameters | {"until": until})
 
     def give_back(self, session: Session, claim: Claim, *, again_at: datetime, counts: bool) -> bool:
-        """Let the row be claimed again from `again_at` on. `counts` is False when the service itself was at fault."""
+        """End the claim; the row can be claimed again from `again_at` on. `counts`: whether this uses up an attempt."""
         parameters = claim.parameters | {"until": again_at, "uncounted": int(not counts)}
         return _changes(session, self._give_back, parameters)
 
     def void_leases(self, session: Session) -> None:
-        """End every lease. For the start of the embedded mode, when no other worker can be alive."""
+        """End all leases. For the start of the embedded mode, when no other worker can be alive."""
         past = utc_now() - timedelta(seconds=1)
         session.execute(update(self.table).where(self._is_active).values(lease_until=past))
 
     @contextmanager
     def renewed(self, engine: Engine, claim: Claim, lease_seconds: float) -> Iterator[None]:
-        """Renew the lease in a thread until the block ends, so that a slow worker keeps its claim."""
+        """Renew the lease in a thread during the block, so that a slow worker keeps its claim."""
         stopped = threading.Event()
         context = {"queue": self.table.name, "row_id": claim.row_id, "claim": claim.number}
 
@@ -202,7 +202,7 @@ class WorkQueue:
                             log.warning("claim_lost", **context)
                             return
                 except SQLAlchemyError as error:
-                    # If all three renewals fail, another worker takes over and this one writes nothing.
+                    # If all three renewals fail, another worker takes over, and this one writes nothing.
                     log.warning("lease_not_renewed", **context, error=str(error))
 
         thread = threading.Thread(target=renew_until_stopped, name="lease", daemon=True)
@@ -214,7 +214,7 @@ class WorkQueue:
             thread.join()
 
     def _take(self, session: Session, row_id: int, times: Mapping[str, Any]) -> Any | None:
-        """Claim the row and return its columns; None when another worker has it or there is nothing to do."""
+        """Claim a row and return its columns; None if another worker has it or there is nothing to do."""
         return session.execute(self._claim, {"row_id": row_id, **times}).one_or_none()
 
     def times(self, settings: Settings) -> dict[str, Any]:
@@ -223,7 +223,7 @@ class WorkQueue:
         return _times(lease, lease) | {"max_attempts": settings.max_attempts}
 
     def due(self, session: Session, settings: Settings, *, limit: int) -> list[int]:
-        """Return the ids of the rows to claim now: abandoned ones first, then waiting ones, longest due first."""
+        """Return up to `limit` ids of rows to claim: abandoned rows first, then waiting rows, longest due first."""
         times = self.times(settings)
         ids: list[int] = []
         for statement in self._due:
@@ -241,18 +241,18 @@ def _times(lease: timedelta, longest_wait: timedelta) -> dict[str, Any]:
     return {"now": now, "until": now + lease, "latest_lease": now + 2 * lease, "latest_due": now + 2 * longest_wait}
 
 
-# --- Runs, to be read. A run whose log grows is read again after a rest, so that other runs have their turn.
+# --- Runs to read. A run whose log grows is read again only after a pause, so that other runs get their turn.
 
 REST_FACTOR = 4
-"""A growing run rests for this multiple of the time that its last reading took."""
+"""A growing run pauses for this multiple of the duration of its last reading."""
 
 SHORT_SECONDS = 1.0
-"""A reading that takes less needs no rest."""
+"""A shorter reading needs no pause."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunClaim(Claim):
-    """`recomputes`: the run has figures of an earlier version of the definitions."""
+    """`recomputes`: the run has figures of older definitions."""
 
     recomputes: bool = False
 
@@ -268,16 +268,16 @@ class RunQueue(WorkQueue):
         )
 
     def request(self, session: Session, *conditions: ColumnElement[bool], due_at: datetime | None = None) -> int:
-        """Request that the runs meeting all `conditions` are read (again), from `due_at` or from now on.
+        """Request that all runs that meet the conditions are read (again), now or at `due_at`. Return their number.
 
-        Only runs of projects that the caller sees are changed. Return their number.
+        This affects only runs of projects that the caller may see.
         """
         statement = update(RunRow).where(*conditions).values(**self.requested(due_at or utc_now()))
         result = session.execute(statement.execution_options(synchronize_session=False))
         return cast("CursorResult[Any]", result).rowcount
 
     def claim(self, session: Session, run_id: int, settings: Settings) -> RunClaim | None:
-        """Claim a waiting or abandoned run; None when another worker has it or there is nothing to do."""
+        """Claim a waiting or abandoned run; None if another worker has it or there is nothing to do."""
         row = self._take(session, run_id, self.times(settings))
         if row is None:
             return None
@@ -285,9 +285,9 @@ class RunQueue(WorkQueue):
         return RunClaim(run_id, row.claims, row.attempts, row.wanted, recomputes)
 
     def finish(self, session: Session, claim: Claim, **columns: Any) -> Work | None:
-        """Write the result and end the claim. Return the new state; None, with nothing written, when it was lost.
+        """Write the result and end the claim. Return the new state; None, with nothing written, if the claim was lost.
 
-        A run that changed meanwhile waits to be read again, after a rest.
+        A run with a new request waits to be read again after a pause.
         """
         now = utc_now()
         values = columns | {"processed_at": now}
@@ -302,9 +302,9 @@ class RunQueue(WorkQueue):
 
     @lru_cache(maxsize=4)  # noqa: B019  there is one queue of runs in a process
     def _finishing(self, names: tuple[str, ...]) -> Any:
-        """Return the statement that writes these columns and ends a claim: building it takes as long as running it."""
+        """Return the statement that writes these columns and ends a claim, built once per set of columns."""
         columns = self.table.c
-        # The API shows how many attempts the last reading took.
+        # Kept, because the API shows the number of attempts of the last reading.
         attempts = case((self.is_unchanged, columns.attempts), else_=0)
         ended = self.finished(self.is_unchanged, bindparam("again_at")) | {"attempts": attempts}
         values = {name: bindparam(f"new_{name}", type_=columns[name].type) for name in names}
@@ -317,25 +317,25 @@ class RunQueue(WorkQueue):
 
 
 def rest(read_seconds: float) -> timedelta:
-    """Return how long a growing run waits after a reading that took `read_seconds`."""
+    """Return how long a growing run pauses after a reading that took `read_seconds`."""
     return timedelta(seconds=REST_FACTOR * read_seconds if read_seconds >= SHORT_SECONDS else 0)
 
 
 def rested_at(run: RunRow) -> datetime:
-    """Return when a growing run may be read again: now, or later when its last reading was recent and long."""
+    """Return when a growing run may be read again: now, or later if its last reading was recent and long."""
     now = utc_now()
     return now if run.processed_at is None else max(now, run.processed_at + rest(run.read_seconds))
 
 
-# --- Stacks, to be judged and ranked.
+# --- Stacks to judge and rank.
 #
-# A claim has two steps, each with its own commit: `write_verdicts`, because jobs wait for verdicts, then `finish` with
-# the standings. A worker that dies between them is replaced; the next one finds nothing to judge, and ranks.
+# A claim has two steps, each with its own commit: `write_verdicts` first, because jobs wait for verdicts, then `finish`
+# with the standings. If a worker dies between them, the next worker finds nothing to judge, and ranks.
 
 WAITS_FOR_VERDICTS = ("waiting", "claimed")
 
 ELSEWHERE = "Runs of a stack that differs in one field changed."
-"""Why a stack is judged again although none of its runs changed: the contrast that replaces its baseline did."""
+"""Reason if a stack is judged again only because the contrast that replaces its baseline changed."""
 
 _MAX_REASON = 300
 _SEVERAL_REASONS = "Several things changed earlier in its history."
@@ -343,9 +343,9 @@ _SEVERAL_REASONS = "Several things changed earlier in its history."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackChange:
-    """A written run of a stack without a pending request. This transaction has locked the row of the stack.
+    """A run that this transaction stored, of a stack without a pending request, whose row it has locked.
 
-    It judges the stack from this run on, without a claim. `is_new`: the run was never read before.
+    The transaction judges the stack from this run on, without a claim. `is_new`: the run was never read before.
     """
 
     run_id: int
@@ -358,7 +358,7 @@ class StackChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackClaim(Claim):
-    """`judge_from` None: only the runs that were never judged."""
+    """`judge_from`: None to judge only the runs without a verdict."""
 
     project_id: int
     stack_key: str
@@ -367,7 +367,7 @@ class StackClaim(Claim):
 
 
 class StackQueue(WorkQueue):
-    """A stack is not claimed while runs of its project still await recomputation by the current definitions."""
+    """The queue of stacks. A stack cannot be claimed while runs of its project wait for recomputation."""
 
     def __init__(self) -> None:
         columns = table_of(StackWorkRow).c
@@ -414,7 +414,7 @@ class StackQueue(WorkQueue):
         judge_from: datetime | None = None,
         because: str = "",
     ) -> int:
-        """Request that all runs from `judge_from` on are judged again, and those never judged. Return the row's id.
+        """Request judging of all runs from `judge_from` on, and of runs without a verdict. Return the row's id.
 
         The stack's row stays locked until the transaction ends. Code that also changes runs locks the stack first, so
         that two transactions never wait for each other.
@@ -423,8 +423,8 @@ class StackQueue(WorkQueue):
         pending = None if row.judge_from is None else aware(row.judge_from)
         since, reason = pending, row.because
         if judge_from is not None:
-            # Report the reason that concerns the most runs: the one with the earliest history position. A change of
-            # the stack itself has priority, because other stacks are notified (`judge.py`).
+            # Keep the reason that concerns the most runs: that of the earliest history position. A change of the stack
+            # itself takes priority, because it must be passed on to other stacks (`judge.py`).
             if pending is not None and because == ELSEWHERE:
                 pass
             elif pending is None or judge_from < pending or reason == ELSEWHERE:
@@ -438,15 +438,15 @@ class StackQueue(WorkQueue):
         return row_id
 
     def lock_idle(self, session: Session, project_id: int, stack_key: str) -> bool:
-        """Lock the stack's row until the transaction ends if nothing is requested; then the caller may judge it.
+        """Lock the stack's row until the transaction ends if nothing is requested. The caller may then judge it.
 
-        Return False for a stack that waits, is being judged, is parked, or was never requested.
+        Return False if the stack waits, is being judged, is parked, or has no row yet.
         """
         key = {"project": project_id, "stack": stack_key}
         return session.execute(self._lock_idle, key).first() is not None
 
     def lock(self, session: Session, project_id: int, stack_key: str) -> StackWorkRow:
-        """Lock the stack's row until the transaction ends; create it if it is missing."""
+        """Lock the stack's row until the transaction ends. Create the row if it is missing."""
         statement = (
             select(StackWorkRow)
             .where(col(StackWorkRow.project_id) == project_id, col(StackWorkRow.stack_key) == stack_key)
@@ -459,17 +459,17 @@ class StackQueue(WorkQueue):
         try:
             with session.begin_nested():
                 session.add(StackWorkRow(project_id=project_id, stack_key=stack_key))
-        except IntegrityError:  # another worker created it at the same moment
+        except IntegrityError:  # another worker created it concurrently
             pass
         return cast("StackWorkRow", session.execute(statement).scalar_one())
 
     def claim(self, session: Session, row_id: int, settings: Settings) -> StackClaim | None:
-        """Claim a waiting or abandoned stack; None when another worker has it or there is nothing to do."""
+        """Claim a waiting or abandoned stack; None if another worker has it or there is nothing to do."""
         times = self.times(settings)
         row = self._take(session, row_id, times)
         if row is None:
             if self.park(session, row_id, times):
-                # The request stays in the row: the next change of the stack retries it.
+                # The request stays in the row, so the next change of the stack repeats it.
                 log.error("stack_parked", work_id=row_id, attempts=settings.max_attempts)
             return None
         since = None if row.judge_from is None else aware(row.judge_from)
@@ -481,10 +481,10 @@ class StackQueue(WorkQueue):
     def write_verdicts(
         self, session: Session, claim: StackClaim, settings: Settings, *, go_on_from: datetime | None = None
     ) -> bool:
-        """End the first step of a claim in the transaction that writes its verdicts, and renew the lease.
+        """End the first step of a claim in the transaction that stores its verdicts, and renew the lease.
 
-        `go_on_from`: there was time only for the runs before it. Return False when the claim was lost: then nothing may
-        be written.
+        `go_on_from`: the position at which the next pass continues; None if all runs were judged. Return False if the
+        claim was lost; the caller must then write nothing.
         """
         until = utc_now() + timedelta(seconds=settings.lease_seconds)
         then = "ranking" if go_on_from is None else "claimed"
@@ -492,21 +492,21 @@ class StackQueue(WorkQueue):
         return _changes(session, self._write_verdicts, parameters)
 
     def finish(self, session: Session, claim: StackClaim) -> Work | None:
-        """End the claim and return the new state. None when the claim was lost: then nothing may be written.
+        """End the claim. Return the new state; None if the claim was lost, and the caller must then write nothing.
 
-        A stack that changed meanwhile, or was judged only in part, waits to be judged again.
+        A stack with a new request, or that was judged only in part, waits to be judged again.
         """
         state: Work | None = session.execute(self._finish, claim.parameters | {"now": utc_now()}).scalar_one_or_none()
         return state
 
     def parked(self, session: Session) -> int:
-        """Return how many stacks are parked because all attempts to judge them ended without a result."""
+        """Return the number of parked stacks, whose attempts all ended without a result."""
         columns = self.table.c
         statement = select(func.count()).where(columns.work == "", columns.attempts > 0)
         return int(session.execute(statement).scalar_one())
 
     def pending_id(self, session: Session, project_id: int, stack_key: str) -> int | None:
-        """Return the row's id when the stack waits or is being judged or ranked, else None."""
+        """Return the row's id if the stack waits or is being judged or ranked, else None."""
         columns = self.table.c
         statement = select(columns.id).where(
             columns.project_id == project_id, columns.stack_key == stack_key, columns.work != ""
@@ -514,15 +514,15 @@ class StackQueue(WorkQueue):
         return cast("int | None", session.execute(statement).scalar_one_or_none())
 
 
-# --- Deliveries, to be sent.
+# --- Deliveries to send.
 #
 # A waiting delivery becomes `enqueued` when a message for it is put into the Celery queue. If a worker is killed, the
 # delivery is sent again; at worst it arrives twice, with the same message id. A receiver gets the messages of one
-# subject in order: the next is enqueued when the one before it has arrived or was given up. An arrival shows that the
-# receiver is back, so everything that waits for it becomes due.
+# subject in order: a message is enqueued when the one before it has arrived or was given up. An arrival shows that the
+# receiver is back, so all its waiting deliveries become due.
 
 LEASE_SECONDS = 60
-"""Well over the time limit of one attempt, so the lease needs no renewal."""
+"""Much longer than the time limit of an attempt, so that leases need no renewal."""
 _LEASE = timedelta(seconds=LEASE_SECONDS)
 _BATCH = 100
 PAUSED, PAUSED_THEN = "The receiver was paused.", "Then the receiver was paused."
@@ -530,7 +530,7 @@ PAUSED, PAUSED_THEN = "The receiver was paused.", "Then the receiver was paused.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryClaim(Claim):
-    """`message_id` is the same at every attempt. `replay_of`: the message id of the delivery that this one repeats."""
+    """`message_id` is the same in every attempt. `replay_of`: the message id of the delivery that this one repeats."""
 
     message_id: str
     created_at: datetime
@@ -545,8 +545,8 @@ class DeliveryClaim(Claim):
 
 
 class DeliveryQueue(WorkQueue):
-    """Users also change this queue (pause, send now): those statements name the mapped class, whose rows are
-    filtered by the projects that the caller sees.
+    """The queue of deliveries. Users also change it (pause, send now). Those statements use the mapped class, which
+    shows only rows of projects that the caller may see.
     """
 
     def __init__(self) -> None:
@@ -570,10 +570,10 @@ class DeliveryQueue(WorkQueue):
         )
 
     def mark_due(self, session: Session) -> list[int]:
-        """Mark the due deliveries as enqueued. Return their ids, to be enqueued after the commit."""
+        """Mark the due deliveries as enqueued. Return their ids, to enqueue after the commit."""
         times = _times(_LEASE, LONGEST_WAIT)
         rows = session.execute(self._all_due, times).all()
-        marked = [row.id for row in rows if row.work != "claimed"]  # an abandoned one is claimed as it is
+        marked = [row.id for row in rows if row.work != "claimed"]  # an abandoned delivery can be claimed as it is
         columns = self.table.c
         session.execute(
             update(self.table).where(columns.id.in_(marked)).values(work="enqueued", lease_until=times["until"])
@@ -581,7 +581,7 @@ class DeliveryQueue(WorkQueue):
         return [row.id for row in rows]
 
     def enqueue_due(self, engine: Engine) -> None:
-        """Enqueue the due deliveries; call it after the commit that created them. Writes nothing when none is due."""
+        """Enqueue the due deliveries; call this after the commit that created them. Without any, it writes nothing."""
         with read_session(engine) as session:
             if session.execute(self._anything_due, _times(_LEASE, LONGEST_WAIT)).first() is None:
                 return
@@ -591,7 +591,7 @@ class DeliveryQueue(WorkQueue):
             enqueue(DELIVER, delivery_id)
 
     def claim(self, session: Session, delivery_id: int) -> DeliveryClaim | None:
-        """Claim an enqueued or abandoned delivery; None when another worker has it, or it is done or not due."""
+        """Claim an enqueued or abandoned delivery; None if another worker has it, or it is done or not due."""
         if self._take(session, delivery_id, _times(_LEASE, LONGEST_WAIT)) is None:
             return None
         repeated = aliased(DeliveryRow)
@@ -610,24 +610,24 @@ class DeliveryQueue(WorkQueue):
         )  # fmt: skip
 
     def delivered(self, session: Session, claim: DeliveryClaim, *, status: int | None, note: str = "") -> bool:
-        """Record the arrival and make everything due that waits for this receiver. False when the claim was lost."""
+        """Record the arrival; all waiting deliveries of the receiver become due. Return False if the claim was lost."""
         if not self.write(
             session, claim, work="", state="delivered", lease_until=None, answer_status=status, error=note,
             delivered_at=utc_now(),
         ):  # fmt: skip
             return False
         _update_deliveries(
-            session, and_(col(DeliveryRow.receiver_id) == claim.receiver_id, _may_be_hurried()), lease_until=None
+            session, and_(col(DeliveryRow.receiver_id) == claim.receiver_id, _may_be_due_early()), lease_until=None
         )
         return True
 
     def postponed(
         self, session: Session, claim: DeliveryClaim, *, again_at: datetime, status: int | None, error: str
     ) -> bool:
-        """Try again at `again_at`. The receiver's other deliveries wait as long: one attempt tells whether it is back.
+        """Try again at `again_at`. The receiver's other deliveries also wait, because one attempt shows if it is back.
 
-        Unless the receiver took other deliveries meanwhile: then it refuses only this one. Return False, with nothing
-        written, when the claim was lost.
+        They do not wait if the receiver has accepted another delivery since, because then it refuses only this one.
+        Return False, with nothing written, if the claim was lost.
         """
         if not self.write(session, claim, work="waiting", lease_until=again_at, answer_status=status, error=error):
             return False
@@ -646,22 +646,22 @@ class DeliveryQueue(WorkQueue):
         return True
 
     def given_up(self, session: Session, claim: DeliveryClaim, *, status: int | None, error: str) -> bool:
-        """Record the failure. The delivery stays in the log, where users can send it again."""
+        """Record the failure. Users can send the delivery again from the list. Return False if the claim was lost."""
         return self.write(session, claim, work="", state="failed", lease_until=None, answer_status=status, error=error)
 
     def stop(self, session: Session, receiver_id: int) -> int:
-        """Fail what waits for a receiver that was paused, with the reason. Return how many deliveries."""
+        """Fail the pending deliveries of a paused receiver, with the reason. Return their number."""
         is_pending = and_(col(DeliveryRow.receiver_id) == receiver_id, col(DeliveryRow.work) != "")
         why = case((col(DeliveryRow.error) == "", PAUSED), else_=col(DeliveryRow.error) + f" {PAUSED_THEN}")
         return _update_deliveries(session, is_pending, work="", state="failed", lease_until=None, error=why)
 
-    def hurry(self, session: Session, receiver_id: int, subject: str) -> None:
-        """Make the waiting deliveries of the subject due now, in their order."""
+    def make_due(self, session: Session, receiver_id: int, subject: str) -> None:
+        """Make the waiting deliveries of the subject due now; they keep their order."""
         is_same = and_(col(DeliveryRow.receiver_id) == receiver_id, col(DeliveryRow.subject) == subject)
-        _update_deliveries(session, and_(is_same, _may_be_hurried()), lease_until=None)
+        _update_deliveries(session, and_(is_same, _may_be_due_early()), lease_until=None)
 
     def send_now(self, session: Session, row: DeliveryRow) -> None:
-        """Make a waiting delivery due now, regardless of past attempts, and those that it waits for."""
+        """Make a waiting delivery due now, regardless of past attempts, together with those that must precede it."""
         before = and_(
             col(DeliveryRow.receiver_id) == row.receiver_id, col(DeliveryRow.subject) == row.subject,
             col(DeliveryRow.subject) != "", col(DeliveryRow.id) < row.id,
@@ -671,7 +671,7 @@ class DeliveryQueue(WorkQueue):
 
     @staticmethod
     def _is_next() -> ColumnElement[bool]:
-        """No older delivery of the same subject to the same receiver is pending."""
+        """Return the condition that no older delivery of the same subject to the same receiver is pending."""
         table: Table = table_of(DeliveryRow)
         columns, older = table.c, table.alias("older").c
         before = select(older.id).where(
@@ -681,8 +681,8 @@ class DeliveryQueue(WorkQueue):
         return or_(columns.subject == "", ~before.correlate(table).exists())
 
 
-def _may_be_hurried() -> ColumnElement[bool]:
-    """Return the condition for deliveries to retry at once; those with too many refusals keep their times."""
+def _may_be_due_early() -> ColumnElement[bool]:
+    """Return the condition for deliveries that may become due early: waiting, and with attempts left."""
     return and_(col(DeliveryRow.work) == "waiting", col(DeliveryRow.attempts) < ATTEMPTS)
 
 
@@ -691,7 +691,7 @@ def _update_deliveries(session: Session, condition: ColumnElement[bool], **value
     return cast("CursorResult[Any]", session.execute(statement)).rowcount
 
 
-# --- Profiles, to be read.
+# --- Profiles to read.
 
 
 class ProfileQueue(WorkQueue):
@@ -705,7 +705,7 @@ class ProfileQueue(WorkQueue):
         )
 
     def claim(self, session: Session, profile_id: int, settings: Settings) -> Claim | None:
-        """Claim a waiting or abandoned profile; None when another worker has it or there is nothing to do."""
+        """Claim a waiting or abandoned profile; None if another worker has it or there is nothing to do."""
         row = self._take(session, profile_id, self.times(settings))
         return None if row is None else Claim(profile_id, row.claims, row.attempts, row.wanted)
 

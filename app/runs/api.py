@@ -30,7 +30,7 @@ from app.domain.text import coded_names
 from app.errors import FieldError, InvalidQuery, InvalidUpload, NotFound
 from app.pipeline.append import Piece, append_log, without_compression
 from app.pipeline.correction import CORRECTED, MOST_RUNS
-from app.pipeline.receive import Accepted, UploadedFile, accept_upload
+from app.pipeline.receive import AcceptedUpload, UploadedFile, accept_upload
 from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
     LogLineOut,
@@ -618,13 +618,15 @@ def download_file(session: ReadSession, log_files: AppLogFiles, run_id: RunId, p
     )
 
 
-async def _received(request: Request, engine: Engine, settings: Settings, accept: Callable[..., Accepted]) -> Accepted:
+async def _received(
+    request: Request, engine: Engine, settings: Settings, accept: Callable[..., AcceptedUpload]
+) -> AcceptedUpload:
     """Pass the form of an upload to `accept`."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise InvalidUpload("Send a form (multipart/form-data) with the log as its field `log`.")
     into = partial(upload_project, request, engine)
 
-    def received(form: FormData) -> Accepted:
+    def received(form: FormData) -> AcceptedUpload:
         meta = metadata_of(form, settings.max_metadata_bytes)
         return accept(files=uploaded_files(form), meta=meta, into=into, uploader=uploader(request))
 
@@ -634,7 +636,7 @@ async def _received(request: Request, engine: Engine, settings: Settings, accept
         return await run_in_threadpool(received, form)
 
 
-async def _once_read(engine: Engine, settings: Settings, accepted: Accepted, wait: float) -> dict[str, Any]:
+async def _once_read(engine: Engine, settings: Settings, accepted: AcceptedUpload, wait: float) -> dict[str, Any]:
     """Return the state of an uploaded run and the fields to supply, or why the run could not be read."""
     state = await settled(engine, accepted.run_id, wait)
 

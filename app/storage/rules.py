@@ -525,9 +525,9 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
 
 @dataclass(frozen=True, slots=True)
 class AdvisedPair:
-    """Facts about a run and other runs: `beside`, oldest first. `of_baseline`: they are its baseline."""
+    """Facts about a run and other runs: `others`, oldest first. `of_baseline`: they are its baseline."""
 
-    beside: tuple[int, ...]
+    others: tuple[int, ...]
     facts: Facts
     of_baseline: bool = True
 
@@ -551,13 +551,13 @@ def read_pair(session: Session, run: RunDetail) -> AdvisedPair | None:
             ):
                 comparability, other = miss.comparability, (miss.run,)
                 break
-    beside = tuple(int(number) for number in other if number.isdigit())
-    if comparability is None or not beside:
+    others = tuple(int(number) for number in other if number.isdigit())
+    if comparability is None or not others:
         return None
-    window, kinds = _stored(session, beside[-1])
+    window, kinds = _stored(session, others[-1])
     change = document.measured.delta_pct if document.measured is not None and document.compared is not None else None
     facts = pair_facts(comparability, run, change, window=window, memory=kinds)
-    return AdvisedPair(beside, facts, of_baseline=document.compared is not None)
+    return AdvisedPair(others, facts, of_baseline=document.compared is not None)
 
 
 def pair_facts(

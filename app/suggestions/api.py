@@ -262,7 +262,7 @@ def suggestions_out(request: Request, advice: RunSuggestions) -> SuggestionsOut:
         pair=None
         if advice.pair is None
         else PairOut(
-            runs=list(advice.pair.beside),
+            runs=list(advice.pair.others),
             url=public_address(request) + advice.pair.compare(run_id),
             found=shown(advice.pair.evaluation.fired),
         ),

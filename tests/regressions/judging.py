@@ -9,7 +9,7 @@ from sqlmodel import Session, col, select
 
 from app.domain.verdict.document import VerdictDocument
 from app.pipeline.judge import judge_stack
-from app.pipeline.process import read_before, request_judging, take_place
+from app.pipeline.process import group_reruns, read_before, request_judging
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
@@ -31,7 +31,7 @@ def arrive(engine: Engine, step_time_ms: float, at: float, commit: str = "", **c
         row = session.get_one(RunRow, stack[0])
         before = read_before(session, stack[0])
         request_judging(session, before, row.stack_key)
-        take_place(session, before, row.stack_key, row.config_key)
+        group_reruns(session, before, row.stack_key, row.config_key)
     return stack[0]
 
 
