@@ -1,8 +1,8 @@
 """Cost of the access check per request: `python -m bench.access`. Compares each request with and without the check.
 
-A viewer of a hundred projects requests a run of one of them over ASGI, without a network; a stub answers behind the
-check. Measures CPU time of the process and its threads, so that other work on the machine does not count. Requests
-alternate, so that cache effects hit all of them. The default rate limits are on.
+A viewer of a hundred projects requests a run of one of them over ASGI, without a network. Behind the check, a stub
+answers. The figures are CPU time of the process and its threads, so other work on the machine does not count. Requests
+alternate, so cache effects are the same for all. The default rate limits are on.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from app.storage.visible import see_every_project
 LIMIT_MS = 0.2
 ROUNDS, REQUESTS = 60, 40
 PATH = "/api/v1/runs/7"
-"""Answered by a stub, so that only the check is measured."""
+"""Path that a stub answers, so that only the check is measured."""
 
 Ask = Callable[[], Awaitable[None]]
 
@@ -82,7 +82,7 @@ def prepared(settings: Settings) -> tuple[FastAPI, str, str]:
 
 
 async def measured(asks: dict[str, Ask]) -> dict[str, list[float]]:
-    """Return CPU milliseconds per request by name, one figure per round."""
+    """Return the CPU milliseconds per request by name: one figure per round."""
     times_by_name: dict[str, list[float]] = {name: [] for name in asks}
     for ask in asks.values():
         await ask()

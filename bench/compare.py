@@ -1,8 +1,8 @@
 """Server time of a comparison: two runs of 10,000 iterations each, and two sets of five runs of 50 iterations.
 
 First `make setup`. `.venv/bin/python -m bench.compare` fills an SQLite database and calls the application in this
-process, without a network. The first answers do not count: they import the chart library and fill its cache of
-specifications.
+process, without a network. The first requests are not measured, because they import the chart library and fill its
+cache of specifications.
 """
 
 import os

@@ -53,7 +53,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Estimated:
-    """A case with the estimates of its runs, computed once."""
+    """A case with the estimates of its runs."""
 
     case: Case
     baseline: list[RunEstimate]
@@ -89,7 +89,7 @@ def verdicts(cases: Sequence[Estimated]) -> Iterable[tuple[Estimated, Verdict]]:
 
 
 def in_the_scorer_s_words(verdict: Verdict) -> str:
-    """Map a missing baseline to inconclusive, because the scorer has no word for it."""
+    """Return the decision in the scorer's terms, which have none for a missing baseline: it becomes inconclusive."""
     return "inconclusive" if verdict.decision == "no_baseline" else verdict.decision
 
 
@@ -107,7 +107,7 @@ def prediction(estimated: Estimated, verdict: Verdict) -> dict[str, Any]:
 
 
 def fixed_rule(case: Case) -> dict[str, Any]:
-    """The rule of most trackers: mean step time without the first iteration, 5 % threshold."""
+    """Return the result of the rule of most trackers: mean step time without the first iteration, 5 % threshold."""
     candidate = float(np.mean(case.candidate[1:]))
     shift = candidate / float(np.mean([np.mean(run[1:]) for run in case.baseline])) - 1
     called = "regression" if shift > FIXED_RULE else "improvement" if shift < -FIXED_RULE else "no_change"
@@ -193,7 +193,7 @@ def _share(value: float | list[float] | None) -> str:
 
 
 def print_costs() -> None:
-    """Return the median and worst time on synthetic runs; the cost hardly depends on their values."""
+    """Print median and worst times on synthetic runs. The cost hardly depends on their values."""
     draw = np.random.default_rng(1)
     runs = [RunEstimate(f"{i}", 6 + 0.006 * draw.standard_normal(), 0.003, 50) for i in range(121)]
     prior = family_prior([runs[i : i + 10] for i in range(20, 120, 10)])

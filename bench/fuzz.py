@@ -1,10 +1,10 @@
-"""Feeds mutated logs to the reader, guided by code coverage.
+"""Feed mutated logs to the reader, guided by code coverage.
 
     make setup; .venv/bin/python -m bench.fuzz bench/.cache/fuzz -max_total_time=600
 
-Needs atheris, which is not a dependency of the project: `uv pip install atheris`. Arguments go to libFuzzer; the folder
-keeps inputs that reached new code. Neither the reader nor the explanation of its result may raise. Both must be
-storable, and the result must not depend on the chunks in which the bytes arrive.
+Install atheris first, which is not a dependency of the project: `uv pip install atheris`. Arguments go to libFuzzer;
+the folder keeps inputs that reached new code. Neither the reader nor the explanation of its result may raise. Both must
+be storable, and the result must not depend on the chunks in which the bytes arrive.
 """
 
 import json
@@ -41,7 +41,7 @@ WORDS = tuple(dict.fromkeys(key for reader in Reading()._readers() for key in re
 
 
 def mutate(data: bytes, max_size: int, seed: int) -> bytes:
-    """Mostly mutate with libFuzzer; sometimes insert a seed or a key, which random bytes rarely form."""
+    """Mutate with libFuzzer, or sometimes insert a seed or a key, because random mutations rarely form one."""
     kind, at = seed % 4, seed // 4 % (len(data) + 1)
     if kind == 0:
         piece = SEEDS[seed // 7 % len(SEEDS)]

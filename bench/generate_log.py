@@ -1,6 +1,6 @@
-"""Generates a realistic 256-rank Megatron-LM log of any size. Equal sizes give equal bytes.
+"""Generate a realistic 256-rank Megatron-LM log of any size. Equal sizes give equal bytes.
 
-It contains `srun -l` prefixes, NCCL INFO lines of all ranks at start-up, warnings of every rank, one arguments block,
+The log has `srun -l` prefixes, NCCL INFO lines of all ranks at start-up, warnings of every rank, one arguments block,
 memory lines of many ranks, and timer, loader and checkpoint lines between the iteration lines of the last rank.
 """
 
@@ -60,7 +60,7 @@ def _start_up() -> Iterator[str]:
     yield f"{tag}using world size: {RANKS}, data-parallel size: 32, context-parallel size: 1, "
     yield "tensor-model-parallel size: 1, pipeline-model-parallel size: 8\n"
     yield f"{tag}------------------------ arguments ------------------------\n"
-    # Megatron-LM prints some 600 names; these are placeholders for those that no reader uses
+    # Megatron-LM prints about 600 names; these placeholders replace the names that no reader uses
     names = dict.fromkeys((f"some_other_option_number_{i:03d}" for i in range(560)), None) | MODEL_ARGUMENTS
     for name in sorted(names, key=str.lower):
         yield f"{tag}  {name} {'.' * (48 - len(name))} {names[name]}\n"
@@ -151,7 +151,7 @@ def lines(size: int, iterations: int, seed: int = 1) -> Iterator[str]:
     """Yield about `size` bytes of text with `iterations` steps; a fifth is start-up, the rest is between steps."""
     draw = random.Random(seed)
     yield from _start_up()
-    # noise is generated once and repeated, because generating a gigabyte line by line would take minutes
+    # the noise is generated once and repeated, because generating a gigabyte line by line would take minutes
     flood = "".join(_nccl_line(draw) for _ in range(40_000 if size > 10**7 else 1_500))
     chatter = ["".join(draw.choice((_nccl_line, _warning))(draw) for _ in range(60)) for _ in range(50)]
     for _ in range(max(1, size // 5 // len(flood))):
@@ -176,7 +176,7 @@ def lines(size: int, iterations: int, seed: int = 1) -> Iterator[str]:
 
 
 def cached_log(folder: Path, size: int, iterations: int) -> Path:
-    """Return the file in `folder` with a log of that size; it is written on first use."""
+    """Return the file in `folder` with a log of that size. The first call writes it."""
     path = folder / f"megatron-{RANKS}-ranks-{size}-{iterations}.log"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

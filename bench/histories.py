@@ -2,10 +2,10 @@
 
     make setup; .venv/bin/python -m bench.histories [--corpus ../shared/corpus] [--every N] [--all]
 
-Each document is uploaded, read and judged before the next one, in this process. It prints the verdicts, the runs that
-each regression compares, and what a user saw at the first run of each change in `observed-changes.csv`. `--every N`
-takes only every Nth test case, `--only TEXT` those whose names contain the text; `--all` also lists the detected
-changes.
+In this process, each document is uploaded, read and judged before the next one. The output has the verdicts, the runs
+that each regression compares, and what the first run after each change in `observed-changes.csv` showed to users.
+`--every N` uses only every Nth test case, `--only TEXT` those whose names contain the text; `--all` also lists the
+detected changes.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class GoldenRun:
 
     @property
     def history(self) -> tuple[str, str, str]:
-        """The comparable runs according to the corpus: one test on one platform in one environment."""
+        """Return the key of the comparable runs according to the corpus: test, platform and environment."""
         return (self.job, *self.environment)
 
 
@@ -85,8 +85,10 @@ def uploaded(client: TestClient, run: GoldenRun) -> int:
 
 @dataclass(frozen=True)
 class Result:
-    """`ids`: run number by name; `verdicts` by run number; `members`: members of every regression, with the regression;
-    `upgrades`: changes of an upgrade, by its first run.
+    """The result of all uploads.
+
+    `ids`: run number by name. `verdicts`: by run number. `members`: of all regressions, each with its regression.
+    `upgrades`: changes of an upgrade by its first run.
     """
 
     runs: Sequence[GoldenRun]
@@ -101,7 +103,7 @@ class Result:
         return {self.ids[run.name]: run for run in self.runs}
 
     def compared_with(self, run_id: int) -> list[int]:
-        """Return the baseline runs of the verdict, or of the contrast in its place."""
+        """Return the baseline runs of the verdict, or of the contrast that replaces it."""
         verdict = self.verdicts[run_id]
         contrast = verdict.get("contrast")
         runs = verdict["baseline"]["runs"] or (contrast["runs"] if contrast else [])
@@ -140,11 +142,11 @@ def _regressions(client: TestClient) -> Iterator[dict[str, Any]]:
         page, pages = page + 1, answer.json()["pages"]
 
 
-# --- What a user saw.
+# --- What the service showed to users.
 
 
 def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
-    """Return what the first run of a lasting change shows (a word of NOTICED, or `missed`), and the reason."""
+    """Return what the first run after a lasting change shows (a word of NOTICED, or `missed`), and the reason."""
     run_id = result.ids[change["after_run"]]
     verdict = result.verdicts[run_id]
     slower = change["direction"] == "slower"
@@ -163,7 +165,7 @@ def seen_at(result: Result, change: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _regression_at(result: Result, run_id: int, change: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return how a slower run belongs to a regression of step time, or None."""
+    """Return how a slower run relates to a regression of step time; None if it does not."""
     verdict = result.verdicts[run_id]
     own = [regression for regression, member in result.members if member["run_id"] == run_id]
     own = [regression for regression in own if regression["metric"] == "step_time_ms"]
@@ -177,9 +179,9 @@ def _regression_at(result: Result, run_id: int, change: Mapping[str, str]) -> tu
 
 
 def opened_since(result: Result, change: Mapping[str, str]) -> int:
-    """Return the regression of this history that began after the last run before the change, or 0.
+    """Return the regression of this history that began after the last run before the change; 0 without one.
 
-    `observed-changes.csv` leaves out some runs, so the first slow one may be earlier.
+    `observed-changes.csv` leaves out some runs, so the first slow run may be an earlier one.
     """
     before, after = (result.by_id[result.ids[change[name]]] for name in ("before_run", "after_run"))
     for regression, member in result.members:
@@ -208,7 +210,7 @@ def earlier_runs(result: Result, change: Mapping[str, str]) -> int:
 
 
 def compares_two_jobs(result: Result, run_id: int) -> bool:
-    """Whether the baseline of a run belongs to another test, platform or environment."""
+    """Return whether the baseline of a run belongs to another test, platform or environment."""
     history = result.by_id[run_id].history
     return any(result.by_id[other].history != history for other in result.compared_with(run_id))
 
@@ -219,7 +221,7 @@ def compares_two_tests(result: Result, run_id: int) -> bool:
 
 
 def is_side_by_side(result: Result, run_id: int) -> bool:
-    """Whether the old side of an upgrade still had runs of that job after it."""
+    """Return whether the old side of an upgrade still had runs of the job afterwards."""
     against, run = result.compared_with(run_id), result.by_id[run_id]
     old = {result.verdicts[other]["stack_key"] for other in against if "stack_key" in result.verdicts[other]}
     return any(

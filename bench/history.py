@@ -2,7 +2,7 @@
 
 First `make setup`. `.venv/bin/python -m bench.history` fills an SQLite database with processed runs, judges them with
 the real judge, and sends requests to one process of the service. It prints response times at the client and processor
-times of the service, which other load does not lengthen.
+times of the service, which other load affects little.
 """
 
 import http.client
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _fill(settings: Settings) -> dict[int, str]:
-    """Return the key of each stack by its number of runs. Each stack has two configurations; one is every tenth run."""
+    """Fill the database; return stack keys by number of runs. Every tenth run of a stack has a second configuration."""
     migrate(settings)
     engine = make_engine(settings)
     draw = np.random.default_rng(5)
@@ -94,7 +94,7 @@ def _measure(what: str, house: Running, path: str) -> Row:
     headers = {"HX-Request": "true"} if path.endswith(("/chart", "/data", "/runs")) else {"Accept": "*/*"}
     times, size, used = [], 0, 0.0
     for number in range(ROUNDS + 3):
-        if number == 3:  # imports and first connections are not what is measured
+        if number == 3:  # the first requests import modules and open connections
             used = _cpu_seconds(house)
         began = time.perf_counter()
         connection.request("GET", path, headers=headers)
@@ -109,7 +109,7 @@ def _measure(what: str, house: Running, path: str) -> Row:
 
 
 def _cpu_seconds(house: Running) -> float:
-    """Of the web process. The worker is a separate, idle process."""
+    """Return the processor seconds of the web process. The worker is a separate, idle process."""
     fields = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

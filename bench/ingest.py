@@ -1,8 +1,7 @@
 """Uploads per second of 1 MB logs, acknowledged and processed, compared with an empty endpoint and a commit.
 
-First `make setup`. `.venv/bin/python -m bench.ingest` measures everything in one run, so that the ratios hold for one
-state of the machine. It needs Redis and PostgreSQL. A client is a process that sends uploads one after another over one
-connection.
+First `make setup`. `.venv/bin/python -m bench.ingest` measures everything in one run, so that ratios are comparable. It
+needs Redis and PostgreSQL. A client is a process that sends uploads one after another over one connection.
 """
 
 import http.client
@@ -71,7 +70,7 @@ def main() -> None:
 
 
 def _bare(folder: Path) -> Iterator[Row]:
-    """Measure an endpoint that does nothing, with an empty request and with the same form."""
+    """Measure an endpoint that does nothing: with an empty request, and with the form of an upload."""
     code = (
         "from fastapi import FastAPI, Request\napp = FastAPI()\n"
         "@app.post('/')\nasync def nothing(request: Request):\n    await request.form()\n    return {}\n"
@@ -103,7 +102,7 @@ def _commits(what: str, settings: Settings) -> Row:
 
 
 def _uploads(what: str, address: str, clients: int) -> Row:
-    _send(f"{address}/api/v1/runs", 1, seconds=1)  # imports and first connections are not what is measured
+    _send(f"{address}/api/v1/runs", 1, seconds=1)  # the first requests import modules and open connections
     warm = _wait_until_processed(address)
     acknowledged, sent, began = _send(f"{address}/api/v1/runs", clients)
     total = _wait_until_processed(address)
@@ -127,9 +126,9 @@ def scaled(data: Path, database_url: str, broker_url: str) -> Iterator[str]:
 
 
 def _send(url: str, clients: int, *, with_log: bool = True, seconds: float = SECONDS) -> tuple[float, int, float]:
-    """Return requests per second, their number, and when the first was sent."""
+    """Return requests per second, the number of requests, and when the first was sent."""
     with multiprocessing.get_context("spawn").Pool(clients) as pool:
-        pool.map(abs, range(clients), chunksize=1)  # until the processes have imported their modules
+        pool.map(abs, range(clients), chunksize=1)  # waits until the processes have imported their modules
         began = time.perf_counter()
         counts = pool.starmap(_client, [(url, number, seconds, with_log) for number in range(clients)], chunksize=1)
         return sum(counts) / (time.perf_counter() - began), sum(counts), began
@@ -152,7 +151,7 @@ def _client(url: str, number: int, seconds: float, with_log: bool) -> int:
 
 
 def _wait_until_processed(address: str) -> int:
-    """Return the number of runs as soon as none waits."""
+    """Wait until all runs are processed; return their number."""
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.netloc)
 

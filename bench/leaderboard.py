@@ -2,12 +2,11 @@
 
 First `make setup`. `.venv/bin/python -m bench.leaderboard` fills two SQLite databases with processed runs, ranks them
 with the real ranking, and sends requests to one process of the service for each. It prints response times at the client
-and processor times of the service, which other load does not lengthen. Requests alternate between both,
-so that other load slows both equally.
+and processor times of the service. Requests alternate between the two, so that other load slows both equally.
 
-Both have the same number of stacks and rows, so the growth is the cost of more runs. Another row has 1,000 runs in 5
-stacks, with less text. The last measures ranking: the cost of one more run of the largest stack. Exit code 1 if a limit
-is exceeded. Fewer runs, stacks or pages make it quicker; the limits then apply to those.
+Both databases have the same number of stacks, so the growth is the cost of more runs. A third row has 1,000 runs in 5
+stacks, with less text. The last row measures ranking: the cost of one more run in the largest stack. Exit code 1 if a
+limit is exceeded. Options reduce the numbers of runs, stacks and pages; the limits then apply to these.
 """
 
 import argparse
@@ -39,7 +38,7 @@ from tests.embedded.processes import Running, running
 
 LIMIT_MS, LIMIT_GROWTH = 150, 2.0
 LEVELS = {"alltoall": 400.0, "deepep": 342.0, "hybridep": 340.0}
-"""Every fifth stack has only alltoall, and every seventh has no deepep."""
+"""Dispatchers: every fifth stack has only alltoall, and every seventh has no deepep."""
 
 HERE = "/leaderboards/h100/qwen3-30b-a3b"
 PAGES = {
@@ -152,17 +151,17 @@ def _fill(settings: Settings, runs: int, stacks: int) -> None:
     engine.dispose()
     print(
         f"{runs:,} runs in {stacks} stacks: written in {filled - began:.0f} s, ranked in {ranked - filled:.0f} s; "
-        f"one stack of {runs // stacks} runs ranked and compared with what is kept in {again:.0f} ms of the processor"
+        f"one stack of {runs // stacks} runs ranked, and compared with the stored ranking, in {again:.0f} processor ms"
     )
 
 
 def rank_all(session: Session, project_id: int, keys: Sequence[str]) -> None:
-    """Rank like a worker until every stack is up to date."""
+    """Rank stacks as a worker does until all are up to date."""
     behind = [(project_id, key) for key in keys]
     while behind:
         for owner, key in behind:
             rank.keep(session, rank.rank(session, owner, key))
-        behind = rank.behind(session)  # the prior of the family changed while its first stacks were ranked
+        behind = rank.behind(session)  # the prior of the family changed after its first stacks were ranked
 
 
 def _rank_again(session: Session, project_id: int, keys: Sequence[str]) -> float:
@@ -209,12 +208,12 @@ def rows_of(
 
 
 def measure(houses: Sequence[House], path: str, rounds: int) -> dict[str, Answer]:
-    """Alternates, so that other load affects all of them."""
+    """Return the measurements by service. Requests alternate, so that other load affects all services equally."""
     times: dict[str, list[float]] = {house.name: [] for house in houses}
     sizes, used = {}, {}
     for number in range(rounds + 3):
         for house in houses:
-            if number == 3:  # imports and first connections are not what is measured
+            if number == 3:  # the first requests import modules and open connections
                 used[house.name] = _cpu_seconds(house.running)
             began = time.perf_counter()
             headers = {"HX-Request": "true"} if "/leaders" in path or "/chart" in path else {"Accept": "*/*"}
@@ -238,7 +237,7 @@ def measure(houses: Sequence[House], path: str, rounds: int) -> dict[str, Answer
 
 
 def _cpu_seconds(house: Running) -> float:
-    """Of the web process; its worker is another, and has nothing to do."""
+    """Return the processor seconds of the web process. The worker is a separate, idle process."""
     fields = Path(f"/proc/{house.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -11,7 +11,7 @@ def parser(module_doc: str | None) -> argparse.ArgumentParser:
 
 
 def without_options(module_doc: str | None) -> None:
-    """For a benchmark without options: accepts only `--help`."""
+    """Parse the command line of a benchmark without options, which accepts only `--help`."""
     parser(module_doc).parse_args()
 
 

@@ -1,8 +1,8 @@
-"""Measure every page in a small and a large database: `.venv/bin/python -m bench.pages --runs 100000`.
+"""Measure every page with a small and a large database: `.venv/bin/python -m bench.pages --runs 100000`.
 
-`bench.seed` fills both databases. Requests alternate between them, over ASGI in this process. On a busy machine, use
-the processor times and their ratio. The databases are SQLite files, or empty PostgreSQL databases: `--database` (large)
-and `--small-database`. `--data` or `--filled` uses databases that are already filled, the small one first.
+`bench.seed` fills both databases. Requests alternate between them, over ASGI in this process. On a busy machine,
+compare the processor times and their ratio. The databases are SQLite files, or the empty PostgreSQL databases
+`--database` (large) and `--small-database`. `--data` or `--filled` uses two filled databases, the small one first.
 """
 
 import gc
@@ -31,7 +31,7 @@ from bench.seed import fill
 
 SMALL = 10_000
 PARTS = ("/chart", "/data")
-"""Addresses of parts, which htmx requests."""
+"""Addresses of page parts, which htmx requests."""
 
 
 def main() -> int:

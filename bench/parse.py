@@ -1,9 +1,10 @@
 """Speed of reading logs: `make setup`, then `.venv/bin/python -m bench.parse`.
 
 Alternates on one generated log of 1 GB and 256 ranks: `grep -c` for one key, and `parse_log` for all fields. Then
-measures the peak memory of a new process that reads it, and the time for a 1 MB log. References are the figures of an
-idle 2-core machine when only lines of Megatron were read; reading everything may cost twice as much. Speed is relative
-to grep, which a busy machine slows down too. Exit code 1 if a target is missed. The file is in the page cache.
+measures the peak memory of a new process that reads this log, and the time for a 1 MB log. The reference figures come
+from an idle 2-core machine and a reader that read only Megatron's lines; reading everything may cost twice as much.
+Speed is relative to grep, which a busy machine also slows down. The file is in the page cache. Exit code 1 if a target
+is missed.
 """
 
 import resource
@@ -21,7 +22,7 @@ from bench.options import without_options
 CACHE = Path(__file__).parent / ".cache"
 LARGE, LARGE_ITERATIONS = 10**9, 20_000
 SMALL, SMALL_ITERATIONS = 10**6, 100
-"""A CI job: 100 steps, like most MoE tests of Megatron-LM, between other lines of its ranks."""
+"""Iterations of a CI job's log: 100, as in most MoE tests of Megatron-LM."""
 CHUNK = 1 << 18
 ROUNDS = 7
 KEY = "elapsed time per iteration"
@@ -46,7 +47,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 def processor_ms(call: Callable[[], object]) -> float:
-    """Of this process only, so that other processes do not count."""
+    """Return the processor milliseconds of a call in this process."""
     start = time.process_time()
     call()
     return (time.process_time() - start) * 1000
@@ -72,7 +73,7 @@ def compare(path: Path) -> tuple[float, float]:
 
 
 def peak_memory_mib(path: Path) -> float:
-    """Of a new process that only reads the log; Linux counts in KiB."""
+    """Return the peak memory of a new process that only reads the log. (Linux reports KiB.)"""
     code = f"from pathlib import Path; from bench.parse import read, peak; read(Path({str(path)!r})); peak()"
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     return float(output)
@@ -83,14 +84,14 @@ def peak() -> None:
 
 
 def small_ms(path: Path) -> float:
-    """Return the median milliseconds for a log in memory, in chunks of the usual size."""
+    """Return the median milliseconds for reading a log from memory in chunks of the usual size."""
     parts = list(chunks(path))
     assert parse_log(parts).n == SMALL_ITERATIONS
     return statistics.median(processor_ms(lambda: parse_log(parts)) for _ in range(101))
 
 
 def microseconds_a_line(path: Path) -> float:
-    """Return the cost per iteration line: only those of the large log, parsed together."""
+    """Return the cost per iteration line, from parsing only the iteration lines of the large log."""
     output = subprocess.run(["grep", "-m", "2000", KEY, str(path)], check=True, capture_output=True).stdout
     return statistics.median(processor_ms(lambda: parse_log([output])) for _ in range(31)) / 2000 * 1000
 

@@ -1,7 +1,7 @@
 """Time of a plan: try every combination of degrees, rank the feasible ones, describe fifty of them.
 
 First `make setup`; then `.venv/bin/python -m bench.planner`. Exit code 1 if an ordinary plan takes more than 50 ms, or
-one with nearly the maximum number of combinations more than a second.
+if a plan with nearly the maximum number of combinations takes more than a second.
 """
 
 import statistics

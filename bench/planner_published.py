@@ -4,8 +4,8 @@ First `make setup`; then `.venv/bin/python -m bench.planner_published --corpus D
 `published/bridge-performance-archive.csv` and `dgxc/moe-recipe-configs.csv`. `--rows` prints every recipe. `--fit` fits
 the constant of the time model again, on all models and with each model left out.
 
-Ranks are computed twice: "alone" without any record of the model; "others" with the published records of the same model
-on other work (GPUs, batch, sequence, precision), as on the planner's page.
+Ranks are computed twice: "alone" without records of the model, and "others" with published records of the same model
+for other work (GPUs, batch, sequence, precision), as on the planner's page.
 """
 
 import csv
@@ -46,14 +46,14 @@ _WORK = ("model", "gpu", "gpus", "seq_len", "gbs", "mbs")
 _DEGREES = ("tp", "pp", "cp", "ep")
 FIRST, SHORT = 5, 3
 _UNEVEN = 1.5
-"""If the largest stage has more than this multiple of the mean, the recipe used another split."""
+"""If the largest stage of our split has more than this multiple of the mean, the recipe used another split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
     """A published recipe: its work and its layout.
 
-    `seconds`: the best published step time, None without one. `rows`: rows of the tables that state it.
+    `seconds`: the best published step time; None without one. `rows`: number of table rows that state it.
     """
 
     request: PlanRequest
@@ -70,7 +70,7 @@ class Published:
         )
 
 
-# --- Recipes: rows of both tables, without duplicates of layout and work.
+# --- Recipes: rows of both tables, one per layout and work.
 
 
 def recipes(corpus: Path) -> list[Published]:
@@ -143,7 +143,7 @@ def _records() -> tuple[Record, ...]:
     )
 
 
-# --- Places.
+# --- Ranks.
 
 
 def place(recipe: Published, records: Iterable[Record]) -> tuple[int | None, int]:
@@ -207,7 +207,7 @@ def _timed(published: Sequence[Published]) -> list[tuple[Published, float]]:
 
 
 def _predicted(recipe: Published) -> float | None:
-    """Return the predicted step time with the planner's split of layers, because the tables do not state theirs."""
+    """Return the predicted step time (s) with the planner's split of layers, because the tables do not state theirs."""
     a, request = recipe.layout, recipe.request
     fixed = {"tp": a.tp, "cp": a.cp, "pp": a.pp, "ep": a.ep, "etp": a.etp} | ({"vpp": a.vpp} if a.vpp > 1 else {})
     layout = given_layout(replace(request, fixed=fixed))
@@ -236,7 +236,7 @@ def print_times(published: Sequence[Published], *, rows: bool) -> None:
 
 
 def print_pairs(published: Sequence[Published]) -> None:
-    """For two layouts of one model, GPU and precision: predicted over published ratio of their times."""
+    """Print the error of predicted ratios between the step times of two layouts of one model, GPU and precision."""
     timed = _timed(published)
     errors: list[float] = []
     for index, (first, seconds) in enumerate(timed):
@@ -274,7 +274,7 @@ def _errors(ratios: Sequence[float]) -> str:
     return f"{len(ratios)} records: median error {middle:.0%}, within x 1.5: {within}, median ratio {bias:.2f}"
 
 
-# --- The fitted constant: for all models, and for each model from the others.
+# --- The fitted constant: from all models, and for each model from all others.
 
 
 def fit(published: Sequence[Published]) -> None:
@@ -294,14 +294,14 @@ def fit(published: Sequence[Published]) -> None:
 
 
 def _stack(ideal: Sequence[tuple[str, float]]) -> float:
-    """Return the median of measured over ideal step time, with equal weights of the models."""
+    """Return the median ratio of measured to ideal step time. All models have equal weight."""
     by_model: dict[str, list[float]] = {}
     for name, ratio in ideal:
         by_model.setdefault(name, []).append(1 / ratio)
     return statistics.median(statistics.median(ratios) for ratios in by_model.values())
 
 
-# --- Memory: peaks that sources publish with layout, recomputation and precision. GB are 1e9 bytes.
+# --- Memory: peaks that were published with layout, recomputation and precision. GB are 1e9 bytes.
 
 _GIB = 1.073741824
 _QWEN = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "mbs": "1"}

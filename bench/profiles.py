@@ -5,9 +5,9 @@
 
 Repeats traces of the corpus until they are large, then measures processor seconds and peak memory, each in a new
 process. Both tools compute the same from the same file: the breakdown of the step, and the share of hidden
-communication. Hidden communication must equal HTA's under HTA's own filter (`^nccl.*Kernel`, activities with a launch);
-HTA keeps the last step and does not round times to microseconds, which it does by default. Then compares exposed
-communication under that filter with the classes of docs/profiles.md. Exit code 1 if a target is missed.
+communication. With HTA's own filter (`^nccl.*Kernel`, activities with a launch) our share must equal HTA's. HTA is set
+to keep the last step and not to round times to microseconds. Then the bench compares exposed communication under that
+filter with the classes of docs/profiles.md. Exit code 1 if a target is missed.
 """
 
 import argparse
@@ -32,7 +32,7 @@ _MIB = 1 << 20
 _KERNELS = 1_000_000
 ROUNDS = 3
 _HTA_DIGITS = 0.0051
-"""HTA gives two decimals."""
+"""Tolerance in percentage points: HTA reports two decimals."""
 
 _OURS = """
 import json, resource, sys, time
@@ -69,7 +69,7 @@ print("RESULT" + json.dumps({
 
 
 def read_file(path: str) -> dict[str, Any]:
-    """Read a plain or compressed trace, or an SQLite export, like the command line."""
+    """Read a plain or compressed trace, or an SQLite export, as the command line does."""
     from app.domain.profiles.profile import describe_profile  # noqa: PLC0415  measured processes start with this
     from app.pipeline.profile_files import OpenedFile, read_profile  # noqa: PLC0415
     from app.settings import Settings  # noqa: PLC0415
@@ -113,7 +113,7 @@ def _moved(event: dict[str, Any], copy: int, span: float, ids: int, steps: int) 
 
 
 def write_export(path: Path, kernels: int) -> None:
-    """Write an SQLite export of Nsight Systems with this number of kernels and their launches."""
+    """Write an SQLite export of Nsight Systems with `kernels` kernels and their launches."""
     names = ["nvjet_tst_192x192_64x4", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "flash_fwd_kernel", "Adam"]
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE StringIds(id INTEGER PRIMARY KEY, value TEXT)")
@@ -141,7 +141,7 @@ def write_export(path: Path, kernels: int) -> None:
 
 
 def ours(path: Path) -> dict[str, Any]:
-    """Measure in new processes. The fastest counts, because other load slows the rest down."""
+    """Measure our reader in new processes and return the fastest, because other load slows down the others."""
     command = [sys.executable, "-c", _OURS, str(path)]
     runs = [subprocess.run(command, check=True, capture_output=True, text=True) for _ in range(ROUNDS)]
     answers: list[dict[str, Any]] = [json.loads(run.stdout.splitlines()[-1]) for run in runs]
@@ -195,7 +195,7 @@ def _row(name: str, megabytes: float, result: dict[str, Any]) -> None:
 
 
 def _classes(options: argparse.Namespace) -> Iterator[str]:
-    """Print communication under HTA's filter and ours for every trace of the corpus; yield differences."""
+    """Print communication under HTA's filter and by our classes for every trace; yield differences from HTA."""
     print(f"\n{'':<26}{'exposed, ms':>12}{'exposed, ms':>14}{'hidden, %':>12}{'hidden, %':>10}")
     print(f"{'trace':<26}{'HTA filter':>12}{'our classes':>14}{'HTA filter':>12}{'HTA':>10}")
     for path in sorted([*options.corpus.glob("*.json.gz"), *options.corpus.glob("synthetic/seed-11/*.json.gz")]):
@@ -216,8 +216,9 @@ def _classes(options: argparse.Namespace) -> Iterator[str]:
 
 
 def by_name(path: Path, *, launched: bool) -> tuple[float, float | None]:
-    """Return exposed communication in ms and the hidden share in percent, counting only names like `nccl...Kernel`.
-    `launched`: skip kernels without a known launch, like HTA.
+    """Return exposed communication (ms) and hidden share (%), counting only names like `nccl...Kernel`.
+
+    `launched`: skip kernels without a known launch, as HTA does.
     """
     events = [
         event for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if event.get("ph") == "X"

@@ -1,10 +1,10 @@
-"""Writes app/demo/megatron_lm_ci.json.gz, the second demo project, from public golden values of Megatron-LM.
+"""Write app/demo/megatron_lm_ci.json.gz, the second demo project, from public golden values of Megatron-LM.
 
     .venv/bin/python -m bench.public_ci PATH [--out FILE] [--least 6]
 
-PATH is a folder of `golden-run/1` documents, one for each version of a golden-values file in the history of
-NVIDIA/Megatron-LM (docs/documents.md). It takes tests with at least `--least` versions on one platform: names, commits,
-dates, hardware, performance-relevant arguments, and the recorded numbers. It copies no file of the source.
+PATH is a folder of `golden-run/1` documents, one per version of a golden-values file in the history of
+NVIDIA/Megatron-LM (docs/documents.md). Included are tests with at least `--least` versions on one platform: names,
+commits, dates, hardware, performance-relevant arguments, and the recorded numbers. No file of the source is copied.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from typing import Any
 from app.demo.studies import DATA, SCHEMA
 
 MOST_VALUES = 400
-"""Recorded steps per run; only release tests have more."""
+"""Maximum recorded steps per run; only release tests have more."""
 DIGITS = 5
 
 
@@ -31,7 +31,7 @@ def documents(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def histories(folder: Path, least: int) -> list[dict[str, Any]]:
-    """Return the runs of every test that has enough of them, in commit order."""
+    """Return the runs of every test with at least `least` runs, in commit order."""
     by_test: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for document in documents(folder):
         by_test[document["test_base"], str(document["platform"]), str(document["environment"])].append(document)
@@ -40,7 +40,7 @@ def histories(folder: Path, least: int) -> list[dict[str, Any]]:
 
 
 def restated(run: Mapping[str, Any], tables: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the facts of a run. Arguments, variables and platforms are indexes into the shared tables."""
+    """Return the facts of a run, with arguments, variables and platforms as indexes into the shared tables."""
     series = run["series"]
     time = series["iteration-time"]
     arguments = {key: value for key, value in run["launch_args"].items() if "$" not in str(value)}

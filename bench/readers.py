@@ -1,10 +1,10 @@
-"""Do many readers block the service? 64 readers of 8 kinds of pages and 4 uploaders, on the embedded service.
+"""Many concurrent readers: 64 readers of 8 kinds of pages and 4 uploaders, on the embedded service.
 
-`python -m bench.readers` starts the service with some runs and times a single reader for a tenth of the time. Then it
-reads for `BENCH_SECONDS` (180) over `BENCH_READERS` (64) loopback connections while `BENCH_UPLOADERS` (4) clients
-upload, and times single requests again. It fails if a request failed, an upload was not acknowledged, or a page, the
-list of the API or `/healthz` takes a second or more afterwards. Readers cycle through the kinds without a pause. It
-prints the 95th percentile of each kind as a multiple of the single reader's; the goal is at most 20.
+`python -m bench.readers` starts the service with some runs and times a single reader for a tenth of the duration. Then
+`BENCH_READERS` (64) loopback connections read for `BENCH_SECONDS` (180) while `BENCH_UPLOADERS` (4) clients upload.
+Then it times single requests again. It fails if a request failed, an upload was not acknowledged, or one of the last
+requests took a second or more. Readers cycle through the kinds of pages without a pause. It prints the 95th percentile
+of each kind as a multiple of the single reader's; the goal is at most 20.
 """
 
 import collections

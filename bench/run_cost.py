@@ -1,8 +1,8 @@
 """Processor time, SQL statements and commits of one 1 MB run, by step: `.venv/bin/python -m bench.run_cost`.
 
-Accepts, reads, judges, ranks and evaluates runs of one stack in one process, like the web server and the worker, on
-SQLite or, with `--postgres`, on PostgreSQL. `--log` selects the log: `ingest` as in `bench/ingest.py` (1,000
-iterations), or `ranks` with 256 ranks (100 iterations and 600 arguments). Prints medians.
+One process does the work of web server and worker: it accepts, reads, judges and ranks runs of one stack and evaluates
+their rules, on SQLite or, with `--postgres`, on PostgreSQL. `--log` selects the log: `ingest` as in `bench/ingest.py`
+(1,000 iterations), or `ranks` with 256 ranks (100 iterations and 600 arguments). Prints medians.
 """
 
 import os
@@ -60,7 +60,7 @@ def measure(settings: Settings, log: bytes, rounds: int) -> dict[str, list[Cost]
         accepted = time.process_time(), counter.statements, counter.commits
         assert tasks.process_run(run_id) == "ready"
         done = time.process_time(), counter.statements, counter.commits
-        if number >= 3:  # the first runs import, connect and have no baseline
+        if number >= 3:  # the first runs include imports and connections, and have no baseline
             for name, before, after in (("accept", began, accepted), ("process", accepted, done), ("all", began, done)):
                 spent = 1000 * (after[0] - before[0]), after[1] - before[1], after[2] - before[2]
                 costs.setdefault(name, []).append(spent)

@@ -1,8 +1,8 @@
 """Server time of the scaling page over 10,000 runs, compared with 1,000 runs in the same number of stacks.
 
 First `make setup`. `.venv/bin/python -m bench.scaling` fills two SQLite databases with one workload at eight GPU counts
-and five sequence lengths in one container, so that one page shows all of it. The real ranking ranks it, and requests
-alternate between one process of the service for each. Exit code 1 if the page takes more than 150 ms.
+and five sequence lengths in one container, so that one page shows all of it. It uses the real ranking, and starts one
+process of the service per database. Requests alternate between them. Exit code 1 if the page takes more than 150 ms.
 """
 
 import http.client

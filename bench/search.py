@@ -1,8 +1,9 @@
 """Searches and lists compared with MLflow: `.venv/bin/python -m bench.search --mlflow BIN --runs 10000`.
 
-Starts the embedded service on SQLite, the scaled one on PostgreSQL and, with the `bin` folder of an environment that
-has mlflow and psycopg2, an MLflow server on PostgreSQL, all with the same number of runs. One client alternates between
-them. Search: the 50 fastest runs of a model, a GPU and a dispatcher. List: the newest 100 runs.
+Starts the embedded service on SQLite and the scaled service on PostgreSQL. `--mlflow`, the `bin` folder of an
+environment with mlflow and psycopg2, also starts an MLflow server on PostgreSQL. All have the same number of runs. One
+client alternates between them. Search: the 50 fastest runs of a model, a GPU and a dispatcher. List: the newest 100
+runs.
 """
 
 import http.client
@@ -137,7 +138,7 @@ def main() -> int:
                 for name, target in targets.items():
                     began = time.perf_counter()
                     getattr(target, kind)(random.Random(number))
-                    if number >= 2:  # the first requests connect and warm caches
+                    if number >= 2:  # the first requests open connections and fill caches
                         seconds[name].append(time.perf_counter() - began)
             medians = {name: 1000 * statistics.median(values) for name, values in seconds.items()}
             for name, median in medians.items():

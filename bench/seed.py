@@ -1,12 +1,12 @@
 """Fill a database with many runs: `.venv/bin/python -m bench.seed --runs 100000 --data DIR` (or `--database URL`).
 
 The code of the service uploads, reads, judges and ranks some runs. All others are copies of their rows, written by Core
-inserts. Each has its own commit, time and step time; each stack has its own contract and keys. The sizes of stacks
-follow a Zipf law. Ten stacks are one workload in as many containers, whatever the number of runs. Every history has
-change points; each slow-down has its regression, of which the newest are open.
+inserts. Each run has its own commit, time and step time; each stack has its own contract and keys. The sizes of stacks
+follow a Zipf law. Every ten stacks are one workload in ten containers. Every history has change points. Each slowdown
+has a regression; the newest regressions are open.
 
-Other benches and tests call `fill`. Only the newest runs of each stack have series, readings and files; lists,
-histories and verdicts do not read them.
+Other benches and tests call `fill`. Only the newest runs of each stack have series, readings and files, because lists,
+histories and verdicts do not read these.
 """
 
 import hashlib
@@ -55,15 +55,15 @@ PROJECTS = ("pretraining", "kernels", "nightly", "research", "upgrades", "partne
 YEARS = 3
 RUNS_PER_STACK = 50
 CONTAINERS = 10
-"""Containers of a project. Each of its workloads ran in all of them, so these stacks differ only in the container."""
+"""Containers of a project. Each workload ran in all of them, in stacks that differ only in the container."""
 ZIPF = 0.8
 """Zipf exponent of stack sizes: the largest of 200 stacks has 7 % of all runs."""
 SEGMENT_RUNS = 40
-"""Runs between the change points of a history; every third change point is a slowdown."""
+"""Runs between the change points of a history. Every third change point is a slowdown."""
 SLOW = 1.05
 NOISE = 0.004
 DETAILED = 5
-"""Newest runs of a stack that have series, readings and files."""
+"""Number of newest runs of a stack that have series, readings and files."""
 BATCH = 2000
 
 _EVERY_RUN = ("run_result", "verdict", "rule_firing", "dispatcher_availability")
@@ -72,7 +72,7 @@ _DETAILS = ("series", "reading", "run_file")
 
 @dataclass(frozen=True, slots=True)
 class Seeded:
-    """Result of `fill`. `stacks`: project id and stack key, the largest first, with the number of its runs."""
+    """Result of `fill`. `stacks`: (project id, stack key, number of runs), largest first."""
 
     runs: int
     stacks: tuple[tuple[int, str, int], ...]
@@ -81,7 +81,7 @@ class Seeded:
 
 @dataclass(frozen=True, slots=True)
 class _Template:
-    """The rows of a processed run by table, with JSON as text; `metrics` are its figures, which every copy scales."""
+    """The rows of a processed run by table, with JSON as text. `metrics`: its figures, which each copy scales."""
 
     run: Mapping[str, Any]
     rows: Mapping[str, list[dict[str, Any]]]
@@ -94,7 +94,7 @@ class _Template:
 
 @dataclass(slots=True)
 class _Stack:
-    """`columns` of its runs, `described` of its standing."""
+    """A stack. `columns`: of its runs. `described`: columns of its standing."""
 
     project_id: int
     key: str
@@ -118,7 +118,7 @@ def fill(
     detailed: int = DETAILED,
     seed: int = 7,
 ) -> Seeded:
-    """Add `runs` runs to a migrated database. The same arguments write the same histories."""
+    """Add `runs` runs to a migrated database. Equal arguments write equal histories."""
     began = time.monotonic()
     rng = np.random.default_rng(seed)
     with seeing(EVERY_PROJECT):
@@ -145,7 +145,7 @@ def fill(
     with engine.execution_options(writes=True).begin() as connection:
         standings.write(connection)
         if connection.dialect.name == "postgresql":
-            for name in next_id:  # the copies bring their own ids
+            for name in next_id:  # copies get their ids here
                 sequence = func.setval(f"{name}_id_seq", select(func.max(table_of_name(name).c.id)).scalar_subquery())
                 connection.execute(select(sequence))
     _analyse(engine)
@@ -157,7 +157,7 @@ def table_of_name(name: str) -> Table:
     return SQLModel.metadata.tables[name]
 
 
-# --- Templates: runs that the whole pipeline processed.
+# --- Templates: runs that the whole pipeline has processed.
 
 
 def _templates(engine: Engine, settings: Settings) -> list[_Template]:
@@ -171,7 +171,7 @@ def _templates(engine: Engine, settings: Settings) -> list[_Template]:
     ]
     last: dict[int, int] = {}
     for log, number, fields in logs:
-        for rerun in range(3):  # so that the last one has a baseline and a ranking
+        for rerun in range(3):  # gives the last one a baseline and a ranking
             meta = {"project": PROJECTS[0], "purpose": "ci", "name": f"nightly-{number}-{rerun}", "branch": "main"}
             meta |= {"commit": f"{number}{rerun}" * 20, "model": MODELS[0], "gpu": GPUS[0], "gpus_per_node": 8} | fields
             text = b"seed %d, run %d\n" % (time.time_ns(), rerun) + log
@@ -214,7 +214,7 @@ def _as_text(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _json(value) if isinstance(columns[key].type, JSON) else value for key, value in row.items()}
 
 
-# --- Stacks: a template with another model, GPU, size and container, and therefore other keys.
+# --- Stacks: templates with other models, GPUs, sizes and containers, and therefore other keys.
 
 
 def _stacks(projects: Mapping[str, int], templates: list[_Template], count: int, seed: int) -> list[_Stack]:
@@ -271,7 +271,7 @@ def _projects(connection: Connection) -> dict[str, int]:
 
 @dataclass
 class _Batch:
-    """Rows to write, by table. Copies have their own ids, because rows of other tables refer to them."""
+    """Rows to write, by table. Copies get their ids here, because rows of other tables refer to them."""
 
     next_id: dict[str, int] = field(default_factory=dict)
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
@@ -395,11 +395,11 @@ def _standings(stacks: Iterable[_Stack]) -> _Batch:
     return batch
 
 
-# --- Fast inserts: raw driver rows, and indexes that are built at the end.
+# --- Fast inserts: rows go directly to the driver, and indexes are built at the end.
 
 
 def _write(connection: Connection, source: Table, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows whose JSON is already text. SQLAlchemy statements take three times as long."""
+    """Write rows whose JSON is already text, without SQLAlchemy statements, which take three times as long."""
     names = tuple(rows[0])
     kinds = [source.c[name].type.dialect_impl(connection.dialect) for name in names]
     encode = [kind.bind_processor(connection.dialect) or (lambda value: value) for kind in kinds]
@@ -471,7 +471,7 @@ def _last_id(engine: Engine, source: Table) -> int:
 
 
 def _analyse(engine: Engine) -> None:
-    """Update the planner statistics of PostgreSQL, like autovacuum. The service collects none on SQLite."""
+    """Update the planner statistics of PostgreSQL, as autovacuum would. The service collects none on SQLite."""
     if engine.dialect.name == "postgresql":
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("ANALYZE")

@@ -1,9 +1,9 @@
 """Cost of one more run in a long stack: `.venv/bin/python -m bench.stack [--runs 5000]`.
 
-Stacks of 40, 1,000 and `--runs` runs on SQLite with a lasting change every 80 runs, and one of 40 runs that slowed down
-at its 20th, so that it has an open regression like the long ones. The real judge judges them.
-Then it judges a new run and ranks the stack, alternating between the stacks so that the ratios hold on a busy machine.
-It prints processor time and SQL statements of judging and of ranking.
+Stacks of 40, 1,000 and `--runs` runs on SQLite have a lasting change every 80 runs. A further stack of 40 runs became
+slower at run 20, so that it has an open regression like the long stacks. The real judge judges them all. The bench then
+judges a new run and ranks the stack, and alternates between the stacks, so that the ratios hold on a busy machine. It
+prints processor time and SQL statements of judging and ranking.
 """
 
 import argparse

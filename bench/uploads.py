@@ -1,10 +1,10 @@
 """Uploads per second compared with MLflow: 1 MB logs that are stored, read and judged; MLflow only stores values.
 
-`.venv/bin/python -m bench.uploads [--mlflow BIN]` starts the embedded service, the scaled one with 2 workers and, with
-the `bin` folder of an environment that has mlflow and psycopg2, an MLflow server; it starts PostgreSQL and Redis
-itself. 1 and 4 clients alternate between the services over several rounds, so that the ratios hold for one state of the
-machine. Our client waits for the verdict of each run (`?wait=60`). The MLflow client creates a run, logs 30 parameters
-and 400 values, stores the same log as an artifact and ends the run: four requests.
+`.venv/bin/python -m bench.uploads [--mlflow BIN]` starts the embedded service, the scaled service with 2 workers and,
+if BIN is the `bin` folder of an environment with mlflow and psycopg2, an MLflow server. It also starts PostgreSQL and
+Redis. 1 and 4 clients alternate between the services over several rounds, so that the ratios are comparable. Our client
+waits for the verdict of each run (`?wait=60`). The MLflow client creates a run, logs 30 parameters and 400 values,
+stores the same log as an artifact and ends the run: four requests.
 """
 
 import argparse
@@ -39,13 +39,13 @@ PARAMETERS, STEPS = 30, 50
 METRICS = ("step_time_ms", "tflops", "lm_loss", "grad_norm", "mem_gb", "tokens_per_s", "z_loss", "lb_loss")
 
 TOKEN, PORT = "BENCH_TOKEN", "BENCH_TOKEN_PORT"
-"""Environment variables for the clients: token and port of the scaled service, where log-ins are enabled."""
+"""Environment variables for the clients: token and port of the scaled service, which requires log-ins."""
 
 _ATTEMPTS = 20
-"""Attempts of a request if its connection is closed."""
+"""Attempts of a request whose connection is closed."""
 
 Send = Callable[[http.client.HTTPConnection, int, int], None]
-"""Sends one run over a connection; arguments are the numbers of the client and of its run."""
+"""Sends one run over a connection. Arguments: the connection, and the numbers of the client and of its run."""
 
 
 def upload(connection: http.client.HTTPConnection, client: int, number: int) -> None:
@@ -108,7 +108,7 @@ def send_until(address: str, send: Send, client: int, seconds: float) -> int:
 
 
 def per_second(address: str, send: Send, clients: int, seconds: float) -> float:
-    """Clients are threads: they mostly wait, and starting processes would take too long."""
+    """Return runs per second. Clients are threads, because they mostly wait and processes would start too slowly."""
     with ThreadPoolExecutor(clients) as pool:
         began = time.perf_counter()
         sent = sum(pool.map(lambda client: send_until(address, send, client, seconds), range(clients)))
@@ -175,7 +175,7 @@ def main() -> int:
             url = postgres.url(postgres.new_database())
             targets["MLflow"] = (stack.enter_context(mlflow(chosen.mlflow, folder / "mlflow", url)), log_to_mlflow)
         for address, send in targets.values():
-            per_second(address, send, 1, 2)  # imports, first connections and the first runs of the stacks
+            per_second(address, send, 1, 2)  # imports modules, opens connections and creates the stacks
         print(f"{'':22}{'clients':>8}{'runs a second':>15}" + ("  to MLflow" if chosen.mlflow else ""))
         for clients in CLIENTS:
             rates: dict[str, list[float]] = {name: [] for name in targets}

@@ -1,13 +1,14 @@
 """Cost of a verdict compared with reading the run: `make setup`, then `.venv/bin/python -m bench.verdict`.
 
-Measures alternately in one process, so that the ratios hold on a busy machine: reading and storing a run of a 1 MB log
-(100 iterations, 600 arguments), and judging the newest run of a stack. Judging includes all that a job waits for: the
-claim, the reads of the judge, the judge, writing the verdict with regressions, news and experiments, and both commits.
-Ranking the stack, which follows in a separate commit, has its own column. Histories have 20, 200 and 1,000 runs and a
-family of 8 other configurations; then come a verdict without a baseline, and judging a history of 1,000 runs again.
+Alternates in one process, so that the ratios hold on a busy machine, between reading and storing a run of a 1 MB log
+(100 iterations, 600 arguments) and judging the newest run of a stack. Judging includes everything for which a job
+waits: the claim, reading the history, the judge, storing the verdict with regressions, notifications and experiments,
+and both commits. Ranking the stack, which follows in a separate commit, has its own row. Histories have 20, 200 and
+1,000 runs and a family of 8 other configurations. The last rows are a verdict without a baseline, and judging 1,000
+runs again.
 
-Exit code 1 if a verdict against 200 runs takes more than 10 ms of processor time. On a busy machine even processor
-times grow, because cores and caches are shared; the ratio to reading a run does not.
+Exit code 1 if a verdict against 200 runs takes more than 10 ms of processor time. On a busy machine processor times
+also grow, because cores and caches are shared, but the ratio to reading a run does not.
 """
 
 import os
@@ -56,7 +57,7 @@ Times = dict[str, tuple[float, float]]
 
 
 def measured(prepared: Sequence[Callable[[int], Steps]]) -> Times:
-    """Run one round of each alternately, so that all see the same load; preparation of a round does not count."""
+    """Run one round of each in turn, so that all have the same load. Preparing a round does not count."""
     times_by_name: dict[str, list[tuple[float, float]]] = {}
     for number in range(ROUNDS):
         for prepare in prepared:
@@ -80,16 +81,14 @@ def fill(engine: Engine, project: str, runs: int) -> None:
 
 
 def level(runs: int) -> list[float]:
-    """Return step times at one level, where launches vary by 0.4 %."""
+    """Return step times (ms) at one level. Launches vary by 0.4 %."""
     return (1000 * np.exp(np.random.default_rng(runs).normal(0, 0.004, runs))).tolist()
 
 
 def one_more(
     engine: Engine, settings: Settings, project: str, runs: int, names: tuple[str, str], **other: Any
 ) -> Callable[[int], Steps]:
-    """Judges the newest run of a history: a new one in every round, which is deleted afterwards. `names`: of the
-    verdict and of the ranking after it.
-    """
+    """Return a round that adds a run to a history, judges and ranks it, and deletes it. `names`: of the two steps."""
 
     def prepare(number: int) -> Steps:
         with transaction(engine) as session:
@@ -126,7 +125,7 @@ def whole(engine: Engine, settings: Settings) -> float:
 
 
 def reading(engine: Engine, settings: Settings) -> Callable[[int], Steps]:
-    """Reading and storing a run of a 1 MB log."""
+    """Return a round that reads and stores a run of a 1 MB log."""
     log, store = cached_log(CACHE, 10**6, 100).read_bytes(), LogFiles.from_settings(settings)
 
     def prepare(number: int) -> Steps:

@@ -29,13 +29,13 @@ from tests.services.redis_server import free_port, running_redis
 from tests.services.scaled import new_token
 
 PATHS = ("/api/v1/runs/{run}", "/api/v1/runs?q={run}", "/api/v1/runs/{run}/suggestions", "/api/v1/runs?page={run}")
-"""Each reader requests different runs, because identical concurrent requests share one answer."""
+"""Paths. Each reader requests different runs, because identical concurrent requests share one answer."""
 READERS = 8
 RUNS = 96
 
 
 def read_until(address: str, headers: dict[str, str], reader: int, until: float) -> int:
-    """Return the number of answers."""
+    """Read until the time `until`; return the number of answers."""
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     for number in itertools.count():
         if time.monotonic() >= until:

@@ -2,10 +2,10 @@
 
     make setup; .venv/bin/python -m bench.year [--stacks 2] [--otava PATH]
 
-365 nights without a change of the code: launches vary by 0.5, 1.0 or 1.5 %, 2 % of the nights run on a slow node (5 to
-15 % slower), the level drifts by 1 % over the year, and nothing runs during two weeks of maintenance. Every opening is
-a false alarm. The real judge judges each night when it arrives. The fixed rule compares a night with the mean of the
-previous ten. `--otava` is the executable of Apache Otava; it analyses each complete year once.
+The code does not change in 365 nights. Launches vary by 0.5, 1.0 or 1.5 %, 2 % of the nights run on a slow node (5 to
+15 % slower), the level drifts by 1 % over the year, and nothing runs during two weeks of maintenance. So every opening
+is a false alarm. The real judge judges each night when it arrives. The fixed rule compares a night with the mean of the
+previous ten. `--otava` is the executable of Apache Otava, which analyses each complete year once.
 """
 
 import argparse
@@ -34,7 +34,7 @@ FIXED, BEFORE = 0.05, 10
 
 
 def year(draw: np.random.Generator, spread: float) -> list[tuple[int, float]]:
-    """Return night and step time in ms of every run."""
+    """Return (night, step time in ms) of every run."""
     nights = [night for night in range(NIGHTS) if night not in MAINTENANCE]
     launches = spread * draw.standard_t(5, len(nights)) / np.sqrt(5 / 3)
     slow = np.where(draw.random(len(nights)) < SLOW_NIGHTS, draw.uniform(0.05, 0.15, len(nights)), 0.0)
@@ -43,7 +43,7 @@ def year(draw: np.random.Generator, spread: float) -> list[tuple[int, float]]:
 
 
 def threewalls(engine: Engine, settings: Settings, nights: list[tuple[int, float]]) -> Counter[str]:
-    """Return how often each action on a regression was recorded. The database contains nothing else."""
+    """Return how often each action on a regression was recorded. The database has no other runs."""
     for night, time in nights:
         arrive(engine, time, night)
         judge_all(engine, settings)
@@ -53,7 +53,7 @@ def threewalls(engine: Engine, settings: Settings, nights: list[tuple[int, float
 
 
 def fixed_rule(nights: list[tuple[int, float]]) -> int:
-    """Return how often a night becomes more than 5 % slower than the mean of the previous ten."""
+    """Return how often a night becomes more than 5 % slower than the mean of the previous ten nights."""
     times = [time for _, time in nights]
     slow = [times[i] > (1 + FIXED) * float(np.mean(times[i - BEFORE : i])) for i in range(BEFORE, len(times))]
     return sum(now and not before for before, now in zip([False, *slow], slow, strict=False))

@@ -1,4 +1,4 @@
-"""Runs the migrations, online only: for `app.storage.database.migrate`, and for `alembic` in development."""
+"""Run the migrations on a live database, for `app.storage.database.migrate` and for `alembic` in development."""
 
 import warnings
 
@@ -18,7 +18,7 @@ STATEMENT_TIMEOUT = "10min"
 
 
 def run_migrations(engine: Engine) -> None:
-    # SQLite cannot drop a foreign key check inside a transaction, and a batch operation copies whole tables.
+    # Outside a transaction, because SQLite cannot turn off foreign keys inside one. Batch operations copy whole tables.
     with engine.execution_options(writes=True).connect() as connection:
         if connection.dialect.name == "sqlite":
             connection.connection.execute("PRAGMA foreign_keys=OFF")
@@ -36,14 +36,14 @@ def run_migrations(engine: Engine) -> None:
             include_name=lambda name, *_: not (name or "").startswith(derived.NOT_IN_METADATA),
         )
         with context.begin_transaction(), warnings.catch_warnings():
-            # `alembic check` reflects the indexes: SQLAlchemy skips those of expressions on SQLite, as we do on both.
+            # SQLAlchemy does not reflect indexes on expressions on SQLite, so `alembic check` skips them.
             warnings.filterwarnings("ignore", "Skipped unsupported reflection of expression-based index")
             context.run_migrations()
         connection.commit()
         with connection.begin():
             if inspect(connection).has_table("run_label"):  # the newest table that triggers write
                 derived.install(connection)
-        connection.invalidate()  # its pragmas and timeouts are not for the others
+        connection.invalidate()  # do not reuse a connection with these pragmas and timeouts
 
 
 run_migrations(context.config.attributes.get("engine") or make_engine(get_settings()))

@@ -28,18 +28,18 @@ def _use_own_temporary_folder(**_: Any) -> None:
     folder = get_settings().data_dir.resolve() / "temporary"
     try:
         use_own_folder(folder)
-    except OSError as error:  # if killed, this worker leaves its files in the system's folder
+    except OSError as error:  # the system's folder then keeps the files of a killed worker
         log.warning("no_folder_for_temporary_files", folder=str(folder), error=str(error))
 
 
 def _freeze_imported_objects(**_: Any) -> None:
-    # The garbage collector skips them, so that the pool processes keep sharing these pages of memory.
+    # The garbage collector then skips them, so that pool processes keep sharing these pages of memory.
     gc.freeze()
     gc.enable()
 
 
 def _sweep_at_start(**_: Any) -> None:
-    # Work that waited while no worker was alive is due now.
+    # Enqueues the work that waited while no worker was alive.
     enqueue(SWEEP)
 
 

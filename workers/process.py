@@ -1,4 +1,4 @@
-"""What a worker process has besides its tasks: a folder for temporary files, and a heartbeat in the database."""
+"""Two parts of a worker process: a folder for temporary files, and a heartbeat in the database."""
 
 import fcntl
 import shutil
@@ -17,10 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.storage.worker_activity import BEAT_SECONDS, add_counts, beat
 
-# --- Its temporary files, in a folder that a later worker removes if this one is killed.
+# --- Temporary files, in a folder that a later worker removes if this worker is killed.
 
 _locks: list[TextIO] = []
-"""Open for the life of this process. Pool processes inherit them, so the folder is in use until the last one ends."""
+"""Open until this process ends. Pool processes inherit them, so the folder is in use until the last one ends."""
 
 
 def use_own_folder(parent: Path) -> None:
@@ -29,12 +29,12 @@ def use_own_folder(parent: Path) -> None:
     Raises OSError if `parent` is not writable.
     """
     parent.mkdir(parents=True, exist_ok=True)
-    # Workers that start at the same time wait here, so that none removes a folder before it is locked.
+    # Workers that start concurrently wait here, so that none removes a folder that is not locked yet.
     with (parent / "lock").open("w") as one_at_a_time:
         fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
         for folder in parent.iterdir():
             if folder.is_dir():
-                # BlockingIOError: its worker is alive. A folder without a lock was left half created or removed.
+                # BlockingIOError: its worker is alive. A folder without a lock file was only partly created or removed.
                 with suppress(BlockingIOError):
                     with (folder / "lock").open("w") as lock:
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -45,14 +45,14 @@ def use_own_folder(parent: Path) -> None:
     tempfile.tempdir = str(own)
 
 
-# --- The heartbeat records that this pool process is alive, at the start of a task and every few seconds during it.
-# Sweeps are tasks too, so an idle worker that takes messages counts as alive, and one that takes none does not.
+# --- The heartbeat: a pool process records that it is alive at the start of a task and every few seconds during it.
+# Sweeps are also tasks. So an idle worker counts as alive as long as it receives messages.
 
 log = structlog.get_logger(__name__)
 
 
 class Heartbeat:
-    """Beats while a task runs. `make_engine` is called in the pool process: a fork cannot share connections."""
+    """Beats while a task runs. It calls `make_engine` in the pool process, because a fork cannot share connections."""
 
     def __init__(self, make_engine: Callable[[], Engine]) -> None:
         self._make_engine = make_engine

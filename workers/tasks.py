@@ -1,4 +1,4 @@
-"""The Celery tasks. Each may run twice, and calls one function with the engine and store of this process."""
+"""The Celery tasks. Each calls one function with this process's engine and store. A task may run more than once."""
 
 import threading
 import time
@@ -24,11 +24,11 @@ from workers.process import Heartbeat
 log = structlog.get_logger(__name__)
 
 TURN_SECONDS = 0.5
-"""A message begins no further run after this time, so that sweeps and notifications have their turn."""
+"""Seconds after which a message starts no further run, so that sweeps and notifications get their turn."""
 
 _FORGET_SECONDS = 3600
 _MOST_SWEPT = 100
-"""Runs, and stacks, that one sweep enqueues at most. The next sweep continues."""
+"""Maximum runs, and maximum stacks, that one sweep enqueues. The next sweep continues."""
 
 
 def register(app: Celery) -> None:
@@ -42,22 +42,22 @@ def register(app: Celery) -> None:
 
 
 def process_next(_run_id: int) -> None:
-    """Process the run that is due longest: a message stands for any waiting run, not only for the one it was sent for.
+    """Process the run that has been due longest. A message stands for any waiting run, not only for its own.
 
-    Then process further ones for a moment, because Celery needs as long to deliver a message as a short run takes.
-    Their own messages find nothing to do.
+    Then process more runs for a moment, because Celery takes as long to deliver a message as to process a short run.
+    The messages of these runs then find nothing to do.
     """
     end = time.monotonic() + TURN_SECONDS
     while (run_id := _next_run()) is not None:
-        # None: another worker claimed it at this moment.
+        # None: another worker claimed it first.
         if process_run(run_id) and time.monotonic() >= end:
             return
 
 
 def process_run(run_id: int) -> str | None:
-    """Read one run if it waits, judge it and evaluate the rules.
+    """Read one run if it waits, judge it, and evaluate the rules.
 
-    Return its status after reading; None when there was nothing to read.
+    Return its status after reading; None if there was nothing to read.
     """
     status = process.process_run(_engine(), _log_files(), get_settings(), run_id)
     wakes.processed(run_id)
@@ -70,7 +70,7 @@ def _next_run() -> int | None:
 
 
 def process_profile(profile_id: int) -> None:
-    """Read one profile if it waits, and evaluate the rules of its run with its facts."""
+    """Read one profile if it waits, then evaluate the rules of its run with its facts."""
     run_id = profiles.read_profile_of_run(_engine(), _log_files(), get_settings(), profile_id)
     if run_id is not None:
         suggest.evaluate_rules(_engine(), get_settings(), run_id)
@@ -84,26 +84,26 @@ def judge_stack(work_id: int) -> None:
 
 
 def send_delivery(delivery_id: int) -> None:
-    """Send one delivery, and enqueue those that waited for it."""
+    """Send one delivery, then enqueue the deliveries that waited for it."""
     if deliver.deliver(_engine(), get_settings(), delivery_id) is not None:
         delivery_queue.enqueue_due(_engine())
 
 
 def sweep() -> None:
-    """Enqueue work without a message or whose worker died; close silent runs and delete unused objects."""
+    """Enqueue work without a message or with a dead worker, close silent runs, and delete unused objects."""
     with transaction(_engine()) as session:
         append.close_abandoned(session, get_settings())
     with read_session(_engine()) as session:
         due = [(PROCESS_RUN, run_id) for run_id in run_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
         due += [(PROCESS_PROFILE, row) for row in profile_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
         due += [(JUDGE_STACK, work_id) for work_id in stack_queue.due(session, get_settings(), limit=_MOST_SWEPT)]
-    # One message per waiting row. Messages already in the queue stand for some of them.
+    # One message per waiting row, less the messages that are already in the queue.
     for task, key in due[: max(0, len(due) - queue.waiting())]:
         enqueue(task, key)
     delivery_queue.enqueue_due(_engine())
     if _request_outdated():
         enqueue(RECOMPUTE)
-    with only_maintainer(_engine()) as is_ours:  # all workers sweep as they start
+    with only_maintainer(_engine()) as is_ours:  # all workers sweep when they start
         if is_ours:
             _maintain()
 
@@ -121,18 +121,18 @@ def _maintain() -> None:
 
 
 def recompute_next() -> None:
-    """Continue the recomputation of outdated results; at its end sweep, because stacks waited for it."""
+    """Continue recomputing outdated results. When all are done, sweep, because stacks waited for that."""
     enqueue(RECOMPUTE if _request_outdated() else SWEEP)
 
 
 def _request_outdated() -> bool:
-    """Enqueue the next runs and stacks with outdated definitions, rules or priors. Return False when none is left."""
+    """Enqueue the next runs and stacks with outdated definitions, rules or priors. Return False if there are none."""
     if queue.waiting() > process.MOST_QUEUED:
         return False  # the next sweep tries again
     with transaction(_engine()) as session:
         runs = process.request_next_runs(session)
         stacks = process.request_next_stacks(session)
-    with transaction(_engine()) as session:  # its own transaction, because each locks its stacks in order
+    with transaction(_engine()) as session:  # separate transactions, because each locks its stacks in order
         stacks += rank.request_next_rankings(session)
     for run_id in runs:
         enqueue(PROCESS_RUN, run_id)
@@ -142,7 +142,7 @@ def _request_outdated() -> bool:
 
 
 _described: dict[str, int] = {"last": 0}
-"""The number of the last run whose configuration was looked at by this process."""
+"""Number of the last run whose configuration this process has checked."""
 
 
 def _describe_configurations() -> None:
@@ -158,25 +158,25 @@ def _delete_by_age(period: int) -> None:  # noqa: ARG001  # ages are in days
 
 
 @lru_cache(maxsize=1)
-def _forget_unused(period: int) -> None:  # noqa: ARG001  # it reads every object row, so once per period is enough
+def _forget_unused(period: int) -> None:  # noqa: ARG001  # reads every object row, so once per period is enough
     objects.forget_unused(_engine(), _log_files())
 
 
 @lru_cache(maxsize=1)
-def _refresh_costs(period: int) -> None:  # noqa: ARG001  # it reads every regression, so once per period is enough
+def _refresh_costs(period: int) -> None:  # noqa: ARG001  # reads every regression, so once per period is enough
     with transaction(_engine()) as session:
         refresh_costs(session, utc_now())
 
 
 @lru_cache(maxsize=1)
-def _notify_silent_stacks(period: int) -> None:  # noqa: ARG001  # hours of silence need no finer clock
+def _notify_silent_stacks(period: int) -> None:  # noqa: ARG001  # silence is counted in hours
     with transaction(_engine()) as session:
         notify_silent_stacks(session, utc_now())
 
 
 @lru_cache(maxsize=1)
-def _back_up(period: int) -> None:  # noqa: ARG001  # a backup that failed is tried again in the next period
-    # In a thread, because a large backup takes longer than the time limit of a task, and runs must not wait for it.
+def _back_up(period: int) -> None:  # noqa: ARG001  # a failed backup is tried again in the next period
+    # In a thread, because a large backup takes longer than the time limit of a task and must not delay runs.
     threading.Thread(target=_back_up_if_due, name="backup", daemon=True).start()
 
 
@@ -189,7 +189,7 @@ def _back_up_if_due() -> None:
 
 @lru_cache
 def _engine() -> Engine:
-    # Created by the first task of a pool process, after the fork: connections cannot be shared across it.
+    # Created by the first task of a pool process, after the fork, because connections cannot be shared across a fork.
     return make_engine(get_settings())
 
 

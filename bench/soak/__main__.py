@@ -1,4 +1,4 @@
-"""Runs every campaign of `bench/soak` one after another and prints one table.
+"""Run all campaigns of `bench/soak` one after another and print one table.
 
 `.venv/bin/python -m bench.soak --minutes 10`, or `make soak MINUTES=10`. Exit code 1 if a campaign failed. Servers
 listen on loopback addresses only. PostgreSQL and Redis must be installed; the full disk needs root.

@@ -25,18 +25,19 @@ MARK = "SOAK_CAMPAIGN"
 """Environment variable that marks all processes of a campaign, including children."""
 
 ENDING_SECONDS = 20
-"""Processes may need this long to notice that their server was killed."""
+"""Seconds that processes may need to notice that their server was killed."""
 
 _UNLIMITED = {"THREEWALLS_REQUESTS_PER_MINUTE": "0", "THREEWALLS_UPLOADS_PER_MINUTE": "0"}
 
 
 @dataclass
 class Tally:
-    """`events`: kills, cuts, damages or mutated logs. The other counts are of runs; all except the first must stay 0.
+    """The counts of a campaign. `lost`, `doubled`, `orphans` and `errors` must stay 0.
 
-    `lost`: acknowledged, but later missing, incomplete or unread. `doubled`: more runs or iterations than sent.
-    `orphans`: processes, files and rows without a reference. `errors`: answers and exceptions that the fault does not
-    explain. `details` describes each.
+    `events`: kills, disconnections, damages or mutated logs. `acknowledged`: runs. `lost`: acknowledged runs that are
+    later missing, incomplete or unread. `doubled`: more runs or iterations than sent. `orphans`: processes, files and
+    rows without a reference. `errors`: answers and exceptions that the fault does not explain. `details` describes
+    each.
     """
 
     events: int = 0
@@ -70,7 +71,7 @@ class Scene:
     most_events: int
 
     def goes_on(self) -> bool:
-        """At least one event takes place, even if the servers started slowly."""
+        """Return whether to continue. At least one event takes place, even if the servers started slowly."""
         events = self.tally.events
         return events == 0 or (time.monotonic() < self.end and events < self.most_events)
 
@@ -106,7 +107,7 @@ def perform(campaign: Campaign, *, minutes: float, events: int, seed: int) -> Re
 
 
 def main(campaign: Campaign, module_doc: str | None) -> int:
-    """Command line of one campaign."""
+    """Run one campaign from the command line."""
     return run_all([campaign], module_doc)
 
 
@@ -117,7 +118,7 @@ def run_all(campaigns: Iterable[Campaign], module_doc: str | None) -> int:
     parser.add_argument("--events", type=options.count, default=100_000, help="most events of each campaign (100,000)")
     parser.add_argument("--seed", type=int, default=1, help="of all random choices (1)")
     asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that started processes are stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # stops the processes that it started
     results = []
     for campaign in campaigns:
         results.append(perform(campaign, minutes=asked.minutes, events=asked.events, seed=asked.seed))
@@ -149,7 +150,7 @@ def _minutes(text: str) -> float:
 
 
 def _end_processes(mark: str) -> list[str]:
-    """Kill processes that outlive their campaign. Return their commands."""
+    """Kill processes that outlived their campaign. Return their commands."""
     end = time.monotonic() + ENDING_SECONDS
     while (left := _processes(mark)) and time.monotonic() < end:
         time.sleep(0.2)

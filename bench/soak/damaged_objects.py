@@ -1,7 +1,7 @@
-"""Truncates, overwrites, changes or deletes stored logs behind the service's back, then uploads the intact bytes again.
+"""Truncate, overwrite, change or delete stored logs while the service runs, then upload the intact bytes again.
 
-Pages and API calls for such a run must still answer. A second upload of the same bytes must restore the log; otherwise
-it counts as lost.
+Pages and API calls for such a run must still answer. The second upload must restore the log; otherwise it counts as
+lost.
 """
 
 import sys
@@ -39,7 +39,7 @@ def run(scene: Scene) -> None:
 
 
 def _newest_object(data: Path) -> Path:
-    """The log that was uploaded last; nothing else is uploaded meanwhile."""
+    """Return the log that was uploaded last; no other upload is active."""
     objects = Path(Settings(data_dir=data).resolved_artifact_url).rglob("*.zst")
     return max(objects, key=lambda path: path.stat().st_mtime_ns)
 
@@ -63,7 +63,7 @@ def _damage(path: Path, random: Random) -> None:
 def _read(scene: Scene, url: str) -> None:
     try:
         status = httpx2.get(url, timeout=60, verify=PLAIN_HTTP).status_code
-    except httpx2.TransportError as error:  # a download that breaks off shows the client that it is incomplete
+    except httpx2.TransportError as error:  # an aborted download shows the client that it is incomplete
         status = 200 if "/files/" in url else 0
         if not status:
             scene.tally.count("errors", f"read: {type(error).__name__}")

@@ -1,7 +1,7 @@
-"""The database refuses connections for seconds at a time while logs are uploaded and pages are read.
+"""Make the database refuse connections for some seconds at a time while logs are uploaded and pages are read.
 
-PostgreSQL stays up but ends every connection to the service's database, like in a fail-over. Answers may be a 503 with
-a reason, but never a 500.
+PostgreSQL stays up but ends every connection to the service's database, as in a fail-over. The service may answer 503
+with a reason, but never 500.
 """
 
 import sys

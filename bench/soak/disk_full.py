@@ -1,7 +1,7 @@
-"""The disk of the data folder fills up and is freed again while logs are uploaded to the embedded service.
+"""Fill the disk of the data folder and free it again while logs are uploaded to the embedded service.
 
-The disk is a tmpfs of 48 MB, so mounting it needs root. Uploads acknowledged on a nearly full disk must survive, and
-the service must continue by itself when there is space again.
+The disk is a tmpfs of 48 MB, so mounting it needs root. Uploads that were acknowledged on a nearly full disk must
+survive, and the service must continue without help when there is space again.
 """
 
 import os
@@ -24,7 +24,7 @@ def run(scene: Scene) -> None:
     with _small_disk(scene.folder / "disk") as disk:
         data, ballast, uploads = disk / "data", disk / "ballast", Uploads(scene.tally, scene.random)
         scene.environment.setenv("TMPDIR", str(disk))
-        # The free space that the service reserves must be small compared with this small disk.
+        # The space that the service keeps free must be small compared with this disk.
         scene.environment.setenv("THREEWALLS_MIN_FREE_BYTES", "1000000")
         with running("serve", data) as house:
             while scene.goes_on() and _free(disk) > DISK_BYTES // 2:

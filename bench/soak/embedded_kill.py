@@ -1,6 +1,6 @@
-"""kill -9 of the embedded server or its worker at any moment during uploads and growing logs.
+"""Kill (-9) the embedded server or its worker at any moment during uploads and growing logs.
 
-Each round starts the service on the same folder, uploads for a moment and kills a process meanwhile.
+Each round starts the service on the same folder and kills a process during some seconds of uploads.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""A busy day without faults: uploads, a growing log, readers of all pages, and occasional restarts.
+"""Simulate a busy day without faults: uploads, a growing log, readers of all pages, and occasional restarts.
 
-Every answer counts as an event. Status codes from 500 and broken requests are errors.
+Every answer counts as an event. Status codes from 500 and failed requests are errors.
 """
 
 import sys

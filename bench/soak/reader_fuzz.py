@@ -1,8 +1,8 @@
-"""Feeds mutated logs to the reader, the figures and the explanations of failures, in this process.
+"""Feed mutated logs to the reader, the figures and the explanations of failures, in this process.
 
-Damages logs of the demo project like writers and file systems do: numbers out of range, lost, repeated and torn lines,
-flipped bytes, blocks of NUL. Nothing may raise, everything must be storable, and every figure must stay in its physical
-range. `bench.fuzz` tests the reader more deeply, guided by code coverage.
+Logs of the demo project get the damage that writers and file systems cause: numbers out of range, lost, repeated and
+torn lines, flipped bytes, blocks of NUL. Nothing may raise, everything must be storable, and every figure must stay in
+its physical range. `bench.fuzz` tests the reader more deeply, guided by code coverage.
 """
 
 import json
@@ -43,7 +43,7 @@ SECONDS_OF_A_LOG = 10.0
 
 def run(scene: Scene) -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("error", RuntimeWarning)  # so that overflows raise
+        warnings.simplefilter("error", RuntimeWarning)  # overflows then raise
         _read_mutated_logs(scene)
 
 
@@ -66,8 +66,7 @@ def _read_mutated_logs(scene: Scene) -> None:
 
 
 def impossible_figures(log: bytes) -> Iterator[str]:
-    """Return the figures that are out of range. Passes on exceptions of the reader, the figures and the
-    explanations."""
+    """Yield the figures that are out of range. Raises any exception of the reader, the figures and the explanations."""
     summary = summarise(parse_text(log), Metadata())
     json.dumps(storable(asdict(summary)), allow_nan=False)
     for name, metric in summary.metrics.items():

@@ -1,4 +1,4 @@
-"""kill -9 of workers, beat, web and Redis in the scaled mode on PostgreSQL while logs are uploaded."""
+"""Kill (-9) workers, beat, web and Redis of a scaled service on PostgreSQL while logs are uploaded."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def run(scene: Scene) -> None:
 
 
 class _Processes:
-    """Two workers and beat; each is replaced as soon as it is killed."""
+    """Two workers and beat. Each is replaced as soon as it is killed."""
 
     def __init__(self, scene: Scene, house: House) -> None:
         self._scene, self._house = scene, house

@@ -21,14 +21,14 @@ from tests.embedded.processes import PLAIN_HTTP, wait_for
 from tests.training_logs import training_log
 
 EXPECTED_REFUSALS = (429, 503, 507)
-"""Status codes of a service that is full or cut off; the upload is repeated."""
+"""Status codes of a service that is full or disconnected. The client repeats such an upload."""
 
 _SECONDS = 60
 
 
 @dataclass
 class Upload:
-    """`run_id` is set on acknowledgement. `sent`: acknowledged bytes of a growing log."""
+    """An upload. `run_id`: set when it is acknowledged. `sent`: acknowledged bytes of a growing log."""
 
     name: str
     log: bytes
@@ -60,12 +60,12 @@ class Uploads:
         return upload
 
     def send(self, address: str, upload: Upload) -> bool:
-        """Upload, or repeat an unanswered upload. Return whether it was acknowledged."""
+        """Upload a log, again if an earlier request was not answered. Return whether it was acknowledged."""
         files = {"log": ("train.log", upload.log), "meta": (None, json.dumps({"name": upload.name}))}
         return self._begin(f"{address}/api/v1/runs", upload, files)
 
     def grow(self, address: str) -> None:
-        """Append a piece to the growing log, or begin another one if it is complete."""
+        """Append a piece to the growing log. If the log is complete, begin another one."""
         if not self.growing or self.growing[-1].sent == len(self.growing[-1].log):
             number = len(self.growing)
             self.growing.append(Upload(f"growing-{number}", training_log(200, 900.0 + number / 10), 200))
@@ -91,7 +91,7 @@ class Uploads:
         wait_for(lambda: not self._unread(address), "all runs to be read")
 
     def check(self, address: str) -> None:
-        """Count lost and doubled runs according to the answers of the service."""
+        """Count lost and doubled runs from answers of the service."""
         runs = self._runs(address)
         names = Counter(run["name"] for run in runs)
         for upload in (*self.whole, *self.growing):
@@ -102,7 +102,7 @@ class Uploads:
             iterations = (run.get("health") or {}).get("iterations", 0)
             try:
                 stored = self._get(f"{address}/api/v1/runs/{upload.run_id}/files/0").content
-            except httpx2.TransportError:  # an incomplete download breaks off
+            except httpx2.TransportError:  # the service aborts an incomplete download
                 stored = b""
             if run.get("status") != "ready" or iterations < upload.iterations or _hash(stored) != _hash(upload.log):
                 what = f"{run.get('status')}, {iterations} of {upload.iterations} iterations"
@@ -123,7 +123,7 @@ class Uploads:
         return True
 
     def _answer(self, what: str, url: str, headers: Mapping[str, str], **body: Any) -> httpx2.Response | None:
-        """Return None if the connection broke: the request may or may not have been processed."""
+        """Return the answer; None if the connection broke, in which case the request may have been processed."""
         try:
             answer = httpx2.post(url, headers={**self.headers, **headers}, timeout=_SECONDS, verify=PLAIN_HTTP, **body)
         except httpx2.TransportError:
@@ -151,7 +151,7 @@ class Uploads:
 
 
 def count_orphans(tally: Tally, settings: Settings) -> None:
-    """Count rows without their run, needed objects that are missing, and unneeded ones that no sweep would delete."""
+    """Count rows without their run, missing objects, and unneeded objects that no sweep would delete."""
     engine = make_engine(settings)
     with engine.connect() as connection:
         for table in ("run_file", "series", "reading", "verdict"):

@@ -1,4 +1,4 @@
-"""Create runs: projects, runs with their claim and result, uploaded files, series."""
+"""Create the tables of projects, runs with claims and results, uploaded files, and series."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Grow, amend, explain: files in segments, work apart from status, failures and activity, amendments, defaults."""
+"""Store files in segments, work separately from status, failures and activity, amendments, and defaults."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -114,7 +114,7 @@ def _create_statements() -> None:
 def downgrade() -> None:
     for name in ("dispatcher_availability", "project_default", "amendment"):
         op.drop_table(name)
-    # A file that grew in pieces cannot be said in the old tables: its first piece is what is left of it.
+    # The old tables cannot store a file in pieces, so only its first piece remains.
     _add_columns("run_file", (("object_key", sa.String(length=300), ""),))
     op.execute(
         "UPDATE run_file SET object_key = coalesce((SELECT segment.object_key FROM segment"
@@ -134,7 +134,7 @@ def downgrade() -> None:
 
 
 def _add_columns(table_name: str, columns: tuple[tuple[str, sa.types.TypeEngine[object], object], ...]) -> None:
-    """Not null, with a value for the rows that are there; later rows bring their own."""
+    """Add columns that are not null, with a value for existing rows; new rows must state one."""
     for name, kind, value in columns:
         op.add_column(table_name, sa.Column(name, kind, nullable=False, server_default=value))
     with op.batch_alter_table(table_name) as table:

@@ -1,4 +1,4 @@
-"""Judge: verdicts, regressions and their members, pins, quarantine, who changed what, and the judging that waits."""
+"""Add verdicts, regressions with members, pins, quarantine, the audit log, and pending judging."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -47,7 +47,7 @@ def upgrade() -> None:
 
 
 def _order_runs() -> None:
-    """Order earlier runs by their upload."""
+    """Order existing runs by upload time."""
     op.add_column("run", sa.Column("ordered_at", sa.DateTime(timezone=True), nullable=True))
     op.execute("UPDATE run SET ordered_at = created_at")
     with op.batch_alter_table("run") as table:
@@ -205,7 +205,7 @@ def downgrade() -> None:
 
 
 def _add_columns(table_name: str, columns: tuple[sa.Column[object], ...]) -> None:
-    """With a value for the rows that are there; later rows bring their own."""
+    """Add columns with a value for existing rows; new rows must state one."""
     for column in columns:
         op.add_column(table_name, column)
     with op.batch_alter_table(table_name) as table:

@@ -1,4 +1,4 @@
-"""Keep readings: what was found in the files of a run, and why its figures could not be computed again."""
+"""Add stored readings of the files of a run, and the reason if its figures could not be recomputed."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Keep standings: what the leaderboards know of each stack, who led when, and the priors that it was ranked with."""
+"""Add standings of stacks, leadership periods, and the priors of rankings."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -41,7 +41,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["project_id"], ["project.id"], name=op.f("fk_ranking_prior_project_id_project")),
         sa.PrimaryKeyConstraint("project_id", "gpu", name=op.f("pk_ranking_prior")),
     )
-    # Every stack is looked at once: nothing of it is judged again, and its standings are made.
+    # Every stack is requested once: no run is judged again, but its standings are computed.
     op.execute(
         "UPDATE stack_work SET work = 'waiting', wanted = wanted + 1, attempts = 0, lease_until = NULL WHERE work = ''"
     )

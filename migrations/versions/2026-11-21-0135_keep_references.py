@@ -1,4 +1,4 @@
-"""Keep references: the published figures that teams add beside the built-in ones."""
+"""Add reference points of teams, in addition to the built-in ones."""
 
 import sqlalchemy as sa
 from alembic import op

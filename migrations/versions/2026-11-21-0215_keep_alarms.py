@@ -1,4 +1,4 @@
-"""Keep which regression explains which alarm, and what a regression was first seen as."""
+"""Add the regression that explains each alarm, and the first measured size of a regression."""
 
 import sqlalchemy as sa
 from alembic import op

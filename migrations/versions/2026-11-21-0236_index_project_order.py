@@ -1,4 +1,4 @@
-"""The runs of a project from a place of its history on: what came later, and which is the newest."""
+"""Index the runs of a project by history position."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Plan experiments: A/Bs and their runs, and which rules fired for which run."""
+"""Add experiments (planned A/Bs) with their runs, and the rules that fired for each run."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Keep who may do what: people, their sessions and roles, tokens, and what limits a project."""
+"""Add users with sessions and roles, tokens, and quotas of projects."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Keep notifications: where a project's news go, and each delivery."""
+"""Add receivers of a project's notifications, and deliveries."""
 
 import sqlalchemy as sa
 from alembic import op

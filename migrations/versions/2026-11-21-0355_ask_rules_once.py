@@ -1,4 +1,4 @@
-"""Note which rules a run was last asked, so that those that were asked others are found."""
+"""Add the version of the rules that were last evaluated for a run, to find outdated runs."""
 
 import sqlalchemy as sa
 from alembic import op

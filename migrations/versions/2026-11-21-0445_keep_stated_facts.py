@@ -1,4 +1,4 @@
-"""Keep facts that people state of a run, beside what its files say."""
+"""Add facts that users state about a run."""
 
 import sqlalchemy as sa
 from alembic import op

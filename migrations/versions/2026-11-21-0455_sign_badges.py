@@ -1,4 +1,4 @@
-"""Give each project the secret that the addresses of its badges are signed with."""
+"""Give each project a secret that signs the addresses of its badges."""
 
 import secrets
 

@@ -1,4 +1,4 @@
-"""Keep with each run the token that brought it. Of the runs that are there already nobody knows it."""
+"""Add the token that uploaded a run. It is unknown for existing runs."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
-"""Give each delivery an id of its own and its subject, and count what a project sends.
+"""Give each delivery a message id and a subject, and count what a project sends.
 
-What was told before keeps the id that it was sent with; what it was about stands in its cause.
+Existing deliveries keep the id with which they were sent; their subject comes from their cause.
 """
 
 import sqlalchemy as sa

@@ -1,4 +1,4 @@
-"""Keep with each run who uploaded it. Of earlier ones it is known where a token brought them."""
+"""Add the name of a run's uploader. For existing runs it is known only if a token uploaded them."""
 
 import sqlalchemy as sa
 from alembic import op

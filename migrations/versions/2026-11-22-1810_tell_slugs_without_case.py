@@ -1,7 +1,7 @@
-"""Make slugs of projects unique without their case, and idempotency keys unique to who sent them.
+"""Make slugs of projects unique regardless of case, and idempotency keys unique per sender.
 
-Keys of stacks never had the case, so two projects whose slugs differ by it alone shared stacks. The later one gets a
-number, and its runs are computed again, which gives them keys of their own.
+Stack keys have always ignored case, so two projects whose slugs differ only in case shared stacks. The newer project
+gets a number in its slug, and its runs are recomputed, which gives them separate keys.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the column. Renamed projects keep their names, and their keys, which no later upload has."""
+    """Drop the column. Renamed projects keep their new names. Existing Idempotency-Keys no longer match new uploads."""
     op.drop_index("ix_project_slug_lower", "project")
     with op.batch_alter_table("project") as table:
         table.drop_column("slug_lower")
@@ -55,7 +55,7 @@ def _rename_projects() -> None:
 
 
 def _give_keys_to_senders() -> None:
-    """As `sent_key` of app/pipeline/receive.py made them at this revision."""
+    """Rewrite the keys in the form of `sent_key` (app/pipeline/receive.py) at this revision."""
     connection = op.get_bind()
     run = sa.table(
         "run", sa.column("id"), sa.column("token_id"), sa.column("uploaded_by"), sa.column("idempotency_key")

@@ -1,4 +1,4 @@
-"""Keep second factors, when a first password ends, and when a session last showed a password."""
+"""Add second factors, the expiry of first passwords, and when a session last confirmed its password."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Note when a worker last did something, so that a service without one can say so."""
+"""Add the time of the last activity of a worker, so that the service can report that none is running."""
 
 from datetime import UTC, datetime
 

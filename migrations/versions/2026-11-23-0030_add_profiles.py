@@ -1,4 +1,4 @@
-"""Add profiles: traces of the GPU work of runs, and their files until they are read."""
+"""Add profiles (traces of the GPU work of runs), and their files until they are read."""
 
 import sqlalchemy as sa
 from alembic import op

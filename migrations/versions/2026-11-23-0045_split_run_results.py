@@ -1,6 +1,6 @@
-"""Move what lists do not read from `run` to `run_result`, and store the time of the commit in a column.
+"""Move columns that lists do not read from `run` to `run_result`, and store the commit time in a column.
 
-Runs are copied in batches of ids, so that no statement runs into the time limit for statements on PostgreSQL.
+Runs are copied in batches of ids, so that no statement exceeds the time limit for statements on PostgreSQL.
 """
 
 import json
@@ -108,7 +108,7 @@ def _read(stored: Any) -> dict[str, Any]:
 
 
 def _commit_time(document: dict[str, Any]) -> datetime | None:
-    """Return the stated time, as `read_metadata` reads it at this revision; None without a valid one."""
+    """Return the stated time as `read_metadata` reads it at this revision; None if missing or invalid."""
     stated = document.get("commit_time")
     try:
         time = datetime.fromisoformat(stated.strip()) if isinstance(stated, str) else None

@@ -1,4 +1,4 @@
-"""Add the job of a run to its row, from the metadata of its upload."""
+"""Add the job of a run as a column, filled from the metadata of its upload."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Add the share of skipped iterations to the row of a run. Recomputing the runs fills it."""
+"""Add the share of skipped iterations of a run. Recomputing the runs fills it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Index the runs of a stack by configuration, so that counting them and finding paused ones reads no rows."""
+"""Index the runs of a stack by configuration, so that counting runs and finding paused configurations reads no rows."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Index what the list of runs is filtered and sorted by, with the number of the run as second column."""
+"""Index the columns by which the list of runs is filtered or sorted, each with the number of the run."""
 
 from alembic import op
 

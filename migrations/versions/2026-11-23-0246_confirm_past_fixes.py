@@ -1,4 +1,4 @@
-"""Take every regression that is marked fixed as confirmed: from now on its runs confirm it."""
+"""Treat existing regressions that are marked fixed as confirmed. From now on, runs confirm a fix."""
 
 from alembic import op
 

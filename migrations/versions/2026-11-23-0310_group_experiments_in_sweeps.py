@@ -1,4 +1,4 @@
-"""Add the sweep that an experiment is part of."""
+"""Add the sweep of an experiment."""
 
 import sqlalchemy as sa
 from alembic import op

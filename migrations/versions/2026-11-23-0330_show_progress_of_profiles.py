@@ -1,4 +1,4 @@
-"""Add how much of a profile was read, for the page that waits for it."""
+"""Add the share of a profile that was read, for the page that waits for it."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Store what a project decides about verdicts: thresholds, fixed limits, reruns and the reference job."""
+"""Add the verdict policy of a project: thresholds, fixed limits, reruns and the reference job."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,6 +1,6 @@
 """Add the tables that triggers derive from `run`, and indexes that pages over many runs read instead of rows.
 
-The triggers, what they derive and the index of the search are made after the migrations, in batches of runs
+The triggers, the derived rows and the search index are created after the migrations, in batches of runs
 (`app/storage/derived.py`), because later migrations that copy `run` on SQLite drop its triggers.
 """
 

@@ -1,4 +1,4 @@
-"""Add deletions, retention and usage. On SQLite, numbers of deleted runs are not given to others any more."""
+"""Add deletions, retention and usage. From now on, SQLite does not reuse the numbers of deleted runs."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -82,8 +82,8 @@ def downgrade() -> None:
 
 
 def _copy_runs(*, numbers_are_final: bool) -> None:
-    """Copy the table `run` on SQLite, whose numbers cannot be declared final later. Its triggers are made again after
-    the migrations."""
+    """Copy the table `run` on SQLite, because AUTOINCREMENT cannot be added to a table. Its triggers are created again
+    after the migrations."""
     if op.get_bind().dialect.name != "sqlite":
         return
     for name in ("insert", "search", "value", "stack", "delete"):

@@ -1,4 +1,4 @@
-"""Add the notes of users on a run."""
+"""Add notes of users to runs."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Add what runs are found by: tags, jobs, users, commits, and the contract fields of configurations.
+"""Add tables for searching runs by tag, job, user, commit, and contract field of the configuration.
 
 Triggers and workers fill the tables after the migrations (`app/storage/derived.py`, `app/storage/search.py`).
 """

@@ -13,7 +13,7 @@ depends_on = None
 def upgrade() -> None:
     op.add_column("run", sa.Column("merge_base", sa.String(length=100), nullable=False, server_default=""))
     op.add_column("run", sa.Column("merge_base_time", UTCDateTime(), nullable=True))
-    # A copy of the table would lose that numbers of deleted runs are never given away.
+    # A copy of the table would lose AUTOINCREMENT, so that numbers of deleted runs would be reused.
     with op.batch_alter_table("run", table_kwargs={"sqlite_autoincrement": True}) as table:
         table.alter_column(
             "merge_base", existing_type=sa.String(length=100), existing_nullable=False, server_default=None

@@ -1,4 +1,4 @@
-"""Add the changes that upgrades brought, by stack."""
+"""Add the changes of step time after upgrades, by stack."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Add what users watch, and the keys of their feeds."""
+"""Add watches of users, and the keys of their feeds."""
 
 import sqlalchemy as sa
 from alembic import op

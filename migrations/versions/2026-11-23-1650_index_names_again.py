@@ -1,4 +1,4 @@
-"""Index names in lower case again: on SQLite, a migration that copied the runs had lost the index."""
+"""Index names in lower case again, because a migration that copied the runs on SQLite had lost the index."""
 
 from alembic import op
 

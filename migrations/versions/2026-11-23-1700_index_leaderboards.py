@@ -1,4 +1,4 @@
-"""Index leaderboards with the time of their last ranking, which is asked before each result that is remembered."""
+"""Index leaderboards with the time of their last ranking, which decides whether a remembered result is current."""
 
 from alembic import op
 

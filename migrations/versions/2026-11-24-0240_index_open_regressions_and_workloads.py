@@ -1,4 +1,4 @@
-"""Index the number of open regressions, which every page shows, and the runs of a model, GPU and dispatcher."""
+"""Index open regressions, which every page counts, and runs by model, GPU and dispatcher."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Index the stacks of a project, model, GPU and verdict in the order of their newest runs."""
+"""Index stacks by project, model, GPU and verdict in the order of their newest runs."""
 
 from alembic import op
 

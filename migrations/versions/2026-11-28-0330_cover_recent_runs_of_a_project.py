@@ -1,4 +1,4 @@
-"""Cover the counts of recent runs of a project and branch by an index."""
+"""Add an index that covers counts of recent runs of a project and branch."""
 
 from alembic import op
 
