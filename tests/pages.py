@@ -17,7 +17,7 @@ VERBATIM = re.compile(r"(<(pre|textarea|script|style|blockquote)\b.*?</\2>)", re
 BESIDE_BLOCK = re.compile(rf"(?:{SPACE})?(</?(?:{BLOCKS})\b(?:\"[^\"]*\"|'[^']*'|[^'\">])*>)(?:{SPACE})?")
 
 
-def laid_out(page: str) -> str:
+def bar_segments(page: str) -> str:
     """Return the HTML with the white space that a browser shows: none next to a block, else one space."""
     parts = VERBATIM.split(page)  # text, element, its name, text, ...
     text = [re.sub('" (/?>)', r'"\1', re.sub(SPACE, " ", BESIDE_BLOCK.sub(r"\1", part))) for part in parts[::3]]
@@ -29,7 +29,7 @@ class Page(httpx2.Response):
 
     @cached_property
     def text(self) -> str:
-        return laid_out(super().text)
+        return bar_segments(super().text)
 
 
 class PageClient(TestClient):

@@ -24,7 +24,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
-from app.web.lists import CellKind, FilterQuery, OneOf, Passes, only_these, table_answer, table_format
+from app.web.lists import CellKind, FilterQuery, OneOf, Passes, only_parameters, table_answer, table_format
 from app.web.templating import render
 
 LARGEST_ID = 2**63 - 1
@@ -290,7 +290,7 @@ class AuditList(BaseModel):
 
 @api.get(
     "/audit",
-    dependencies=[only_these(*AuditQuery.model_fields, "format")],
+    dependencies=[only_parameters(*AuditQuery.model_fields, "format")],
     response_model=AuditList,
     responses=documented(406, 422, ok=as_content("text/csv")),
 )

@@ -44,7 +44,7 @@ from app.web.identity import (
     NEEDS_LOG_INS,
     Access,
     how_to_have_log_ins,
-    is_passed_on,
+    is_forwarded_by_proxy,
     make_administrator,
     may_answer,
     put,
@@ -52,7 +52,7 @@ from app.web.identity import (
     remembered_name,
     request_author,
 )
-from app.web.templating import asked_by_part, render_error
+from app.web.templating import address_of_htmx_page, render_error
 
 # --- Answers to callers without permission: 401 or the log-in page, 403 that names what is missing, 404. The
 # sentence for a user has their role, the role that is needed, and who can grant it.
@@ -126,7 +126,7 @@ _BEARER = 'Bearer realm="threewalls"'
 def not_logged_in(request: Request, why: str = "") -> Response:
     """Return 401, or a redirect to the log-in page for a browser that requests a page."""
     if not why:
-        if (page := asked_by_part(request)) is not None:
+        if (page := address_of_htmx_page(request)) is not None:
             return Response(status_code=401, headers={"HX-Redirect": login_address(page), "Cache-Control": "no-store"})
         if not is_machine(request) and request.method in ("GET", "HEAD"):
             return RedirectResponse(login_address(str(request.url)), 303, {"Cache-Control": "no-store"})
@@ -403,7 +403,7 @@ class AccessMiddleware:
                     f"This service has no log-ins, so it answers only under names of this machine, not {host[:100]}.",
                     f"To enable log-ins, create an administrator: {self._make_administrator}",
                 )  # fmt: skip
-            if is_passed_on(headers.keys(), request.scope["http_version"]):
+            if is_forwarded_by_proxy(headers.keys(), request.scope["http_version"]):
                 return refused(
                     request, "Request through a proxy",
                     "This service has no log-ins, so it answers direct requests from this machine only. This request "

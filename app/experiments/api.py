@@ -27,7 +27,7 @@ from app.storage.experiments import find_experiments, get_experiment
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these, table_answer, table_format
+from app.web.lists import only_parameters, table_answer, table_format
 from app.web.templating import public_address
 
 router = api_router("experiments")
@@ -38,7 +38,7 @@ _AS_TEXT = {"mermaid": ("text/vnd.mermaid", mermaid), "dot": ("text/vnd.graphviz
 @router.get(
     "/experiments",
     response_model=ExperimentListOut,
-    dependencies=[only_these(*ExperimentQuery.names(), "page", "page_size", "format")],
+    dependencies=[only_parameters(*ExperimentQuery.names(), "page", "page_size", "format")],
     responses=documented(406, 422, ok=as_content("text/csv")),
 )
 @requires(Action.READ)

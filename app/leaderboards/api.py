@@ -38,7 +38,7 @@ from app.storage.standings import (
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import CellKind, only_these, table_answer, table_format
+from app.web.lists import CellKind, only_parameters, table_answer, table_format
 from app.web.templating import public_address
 
 # --- A board in the requested order: its entries and their positions.
@@ -246,7 +246,7 @@ def interval_cells(figure: Interval | None) -> tuple[float | None, float | None,
 
 router = api_router("leaderboards")
 
-_FILTERS = [only_these(*LeaderboardQuery.names(), "page", "page_size", "format")]
+_FILTERS = [only_parameters(*LeaderboardQuery.names(), "page", "page_size", "format")]
 _ANSWERS = documented(404, 406, 422, ok=as_content("text/csv"))
 
 
@@ -282,7 +282,7 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
 @router.get(
     "/leaderboards/changes",
     response_model=LeaderChangesOut,
-    dependencies=[only_these(*ChangesQuery.model_fields, "format")],
+    dependencies=[only_parameters(*ChangesQuery.model_fields, "format")],
     responses=_ANSWERS,
 )
 @requires(Action.READ)

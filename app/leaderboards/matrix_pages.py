@@ -53,7 +53,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import access_of
-from app.web.lists import only_these
+from app.web.lists import only_parameters
 from app.web.templating import render
 
 # --- The stacks of one hardware and family, with the results of their configurations as they were ranked.
@@ -700,7 +700,7 @@ class GraphsOut(BaseModel):
 
 
 api = api_router("leaderboards")
-_NAMES = [only_these("hardware", "family", "project")]
+_NAMES = [only_parameters("hardware", "family", "project")]
 
 
 @api.get("/leaderboards/matrix", dependencies=_NAMES, responses=documented(404, 422))

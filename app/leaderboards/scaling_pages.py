@@ -30,7 +30,7 @@ from app.leaderboards.scaling_views import (
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import CellKind, only_these, table_answer, table_format
+from app.web.lists import CellKind, only_parameters, table_answer, table_format
 from app.web.templating import render
 
 # --- The scaling page: the filters of the address, the available workloads, and the answer.
@@ -251,7 +251,7 @@ api = api_router("leaderboards")
 @api.get(
     "/scaling",
     response_class=JSONResponse,
-    dependencies=[only_these(*ScalingQuery.names(), "format")],
+    dependencies=[only_parameters(*ScalingQuery.names(), "format")],
     responses=documented(404, 406, 422, ok=as_content("text/csv")),
 )
 @requires(Action.READ)

@@ -13,7 +13,7 @@ from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
-from app.web.charts import STEP_BAR_WIDTH, BarSegment, laid_out
+from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments
 
 REASON_LABELS = {
     "launch_starved": "waiting for launches",
@@ -101,7 +101,7 @@ def segments(window: Mapping[str, Any]) -> tuple[BarSegment, ...]:
     ]
     idle = idle_reasons(window)
     parts += [(f"idle-{reason.replace('_', '-')}", f"idle: {REASON_LABELS[reason]}", idle[reason]) for reason in _IDLE]
-    return laid_out(parts, float(window["window_ms"]))
+    return bar_segments(parts, float(window["window_ms"]))
 
 
 def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
@@ -295,7 +295,7 @@ class ProfilePage:
             ("copy", "exposed_copy_ms"),
             ("idle-issued-other", "idle_ms"),
         )
-        return tuple((row, laid_out([(kind, kind, row[name]) for kind, name in parts], longest)) for row in rows)
+        return tuple((row, bar_segments([(kind, kind, row[name]) for kind, name in parts], longest)) for row in rows)
 
     @property
     def lanes(self) -> tuple[Lane, ...]:

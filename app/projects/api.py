@@ -30,7 +30,7 @@ from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
-from app.web.lists import only_these
+from app.web.lists import only_parameters
 
 router = api_router("projects")
 
@@ -220,7 +220,9 @@ def write_verdict_policy(engine: AppEngine, slug: Slug, policy: VerdictPolicyIn)
 
 
 @router.get(
-    "/availability", responses=documented(422), dependencies=[only_these("container", "project", "page", "page_size")]
+    "/availability",
+    responses=documented(422),
+    dependencies=[only_parameters("container", "project", "page", "page_size")],
 )
 @requires(Action.READ)
 def read_availability(

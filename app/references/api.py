@@ -39,7 +39,7 @@ from app.web import identity
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these, table_answer, table_format
+from app.web.lists import only_parameters, table_answer, table_format
 from app.web.templating import public_address
 
 # --- Types of the API's reference points; `docs/api.md` describes them. Fields may be added but not changed.
@@ -207,7 +207,7 @@ router = api_router("references")
 
 @router.get(
     "/references",
-    dependencies=[only_these(*ReferenceQuery.names(), "page", "page_size", "format")],
+    dependencies=[only_parameters(*ReferenceQuery.names(), "page", "page_size", "format")],
     response_model=ReferenceListOut,
     responses=documented(406, 422, ok=as_content("text/csv")),
 )
@@ -227,7 +227,7 @@ def list_references(
     return ReferenceListOut.of(ListPage.cut(matching, query.page, query.page_size), public_address(request))
 
 
-@router.get("/references/nearest", dependencies=[only_these("run", "stack")], responses=documented(404, 422))
+@router.get("/references/nearest", dependencies=[only_parameters("run", "stack")], responses=documented(404, 422))
 @requires(Action.READ)
 def read_nearest(
     request: Request,

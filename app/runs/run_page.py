@@ -43,7 +43,7 @@ from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.setbacks import FITTED_RULE, setbacks_of
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
-from app.web.charts import STEP_BAR_WIDTH, BarSegment, grouped_series, laid_out, off_scale_note, series_label
+from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments, grouped_series, off_scale_note, series_label
 from app.web.forms import ROLES, ContractInput
 from app.web.lists import invalid_filter
 from app.web.templating import OUTCOMES, render
@@ -707,7 +707,7 @@ class MemoryBar:
 
     @property
     def segments(self) -> tuple[BarSegment, ...]:
-        return laid_out(self.parts)
+        return bar_segments(self.parts)
 
     @property
     def size_at(self) -> float:
@@ -1107,7 +1107,7 @@ class RunPage:
         """Return the step by timers; where its parts exceed the step, the bar is as long as they are."""
         steady = self.run.steady_state
         parts = () if steady is None else step_parts(self.run.timers, steady.step_time_ms)
-        return laid_out([(f"timer-{part.kind}", part.label, part.ms) for part in parts])
+        return bar_segments([(f"timer-{part.kind}", part.label, part.ms) for part in parts])
 
     @property
     def timers_exceed_ms(self) -> float:

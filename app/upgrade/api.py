@@ -17,7 +17,7 @@ from app.upgrade.views import titles_of
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, api_router
 from app.web.errors import as_content, documented
-from app.web.lists import only_these, table_answer, table_format
+from app.web.lists import only_parameters, table_answer, table_format
 
 router = api_router("regressions")
 
@@ -29,7 +29,7 @@ MOST_LISTED = 100
     "/upgrade",
     response_class=JSONResponse,
     responses=documented(404, 406, 422, ok=as_content("text/csv")),
-    dependencies=[only_these("project", "field", "from", "to", "format")],
+    dependencies=[only_parameters("project", "field", "from", "to", "format")],
 )
 @requires(Action.READ)
 def read_upgrade(
@@ -82,7 +82,7 @@ class UpgradeChangesOut(BaseModel):
     items: list[UpgradeChangeOut]
 
 
-@router.get("/upgrades", responses=documented(422), dependencies=[only_these("project", "since")])
+@router.get("/upgrades", responses=documented(422), dependencies=[only_parameters("project", "since")])
 @requires(Action.READ)
 def list_upgrades(
     session: ReadSession,

@@ -1,4 +1,4 @@
-"""The access rule of a route: declared with `@requires` at its handler, enforced by `access/check.py` before it."""
+"""Access rules of routes: `@requires` declares a rule at its handler, and `access/check.py` enforces it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Open(StrEnum):
     ALWAYS = "always"
     """No check and no database access: static files, health."""
     ANYONE = "anyone"
-    """Every caller, with or without a log-in. Shows only what the caller may see."""
+    """Every caller, with or without a log-in. The route shows only data that the caller may see."""
     LOGGED_IN = "logged in"
     """Every user, for their own profile."""
     METRICS = "metrics"
@@ -29,7 +29,7 @@ class Open(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """The rule of who may use a route; `requires` explains the fields."""
+    """The access rule of a route. `requires` explains the fields."""
 
     needs: Action | Open
     owner: Owner = ""
@@ -41,15 +41,15 @@ class AccessRule:
 def requires(
     needs: Action | Open, of: Owner = "", *, own: Action | None = None, log_ins: bool = False, confirm: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Declare who may use the route of a handler. The service does not start with a route that declares no rule.
+    """Declare who may use the route of a handler. The service does not start if a route declares no rule.
 
-    `of`: what the path names (`access/owners.py`); the caller needs the permission in its project. Without it the route
-    covers every project in which the caller has the permission: lists show only those, and what a body names is looked
-    up only there (`storage/visible.py`).
+    `of`: the kind of object that the path names (`access/owners.py`); the caller needs the permission in its project.
+    Without `of`, the route covers all projects in which the caller has the permission: lists show only those, and
+    objects that a body names are looked up only there (`storage/visible.py`).
 
-    `own`: the action that suffices for runs that the token itself uploaded. `log_ins`: refused without log-ins, because
-    the result would outlive that mode or reaches other machines. `confirm`: users must have confirmed their password
-    recently, because the route grants access.
+    `own`: the action that suffices for runs that the token itself uploaded. `log_ins`: refused on a service without
+    log-ins, because the result would outlast that mode or reach other machines. `confirm`: users must have confirmed
+    their password recently, because the route grants access.
     """
     rule = AccessRule(needs, of, own, log_ins, confirm)
 
@@ -61,6 +61,6 @@ def requires(
 
 
 def declared_rule(handler: object) -> AccessRule | None:
-    """Return the rule that the handler declares; None when it declares none."""
+    """Return the rule that the handler declares; None without one."""
     rule = getattr(handler, _RULE, None)
     return rule if isinstance(rule, AccessRule) else None

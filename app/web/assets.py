@@ -1,6 +1,6 @@
-"""Static files: our stylesheets and scripts, Vega among them (`make vega` builds it), htmx from the django-htmx wheel.
+"""Static files: stylesheets and scripts, including Vega (`make vega` builds it), and htmx from the django-htmx wheel.
 
-Every address contains a hash of the content, so that browsers may cache files for a year and never use old ones.
+Every address contains a hash of the content, so that browsers can cache files for a year and never use outdated ones.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ FOREVER = "public, max-age=31536000, immutable"
 
 
 class _HashedStatic(StaticFiles):
-    """Files requested with their hash (`?v=`) never change; others are checked again.
+    """Static files. Browsers cache those that they request with a hash (`?v=`), and revalidate others.
 
-    Of a file with a compressed copy (`.br`), browsers that read Brotli get the copy.
+    If a file has a compressed copy (`.br`), browsers that support Brotli get the copy.
     """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
@@ -47,7 +47,7 @@ class _HashedStatic(StaticFiles):
 
 
 def mount_assets(app: FastAPI) -> None:
-    """Serve `/static/...`, `/assets/htmx.js` and the icon that browsers always request."""
+    """Serve `/static/...`, `/assets/htmx.js` and the icon that browsers request by default."""
     app.mount("/static", requires(Open.ALWAYS)(_HashedStatic(directory=STATIC)), name="static")
     app.add_api_route("/favicon.ico", _serve_icon, include_in_schema=False)
     app.add_api_route("/assets/htmx.js", _serve_htmx, include_in_schema=False)
@@ -81,11 +81,11 @@ def _serve_htmx() -> FileResponse:
 
 @lru_cache(maxsize=64)
 def _hash_of(path: Path, _changed_ns: int) -> str:
-    """Return the hash of a file, cached by path and time of change."""
+    """Return the hash of a file, cached by path and modification time."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
-# --- `/client/threewalls.pyz`: the client of this version in one file, for jobs that cannot install packages.
+# --- `/client/threewalls.pyz`: the client of this version as one file, for jobs that cannot install packages.
 
 router = APIRouter(prefix="/client", include_in_schema=False)
 

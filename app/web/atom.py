@@ -15,12 +15,12 @@ from app.web.templating import public_address
 
 _MAX_AGE_SECONDS = 300
 _NOT_IN_XML = re.compile("[\ud800-\udfff\ufffe\uffff]")
-"""Characters, in addition to control characters, that XML cannot contain even when escaped."""
+"""Characters that XML cannot contain even if escaped, in addition to control characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedEntry:
-    """An entry of a feed. `path` is its page; `anchor` distinguishes several entries of one page."""
+    """An entry of a feed. `path`: its page. `anchor` distinguishes several entries of the same page."""
 
     path: str
     title: str
@@ -33,7 +33,7 @@ class FeedEntry:
 def atom_response(
     request: Request, title: str, path: str, entries: Iterable[FeedEntry], *, since: datetime
 ) -> Response:
-    """Return the feed of a page, or 304 to a reader that has it. `since`: date of a feed without entries."""
+    """Return the feed of a page, or 304 if the reader has it already. `since`: date of a feed without entries."""
     text = _atom(public_address(request), title, path, tuple(entries), since)
     headers = {
         "Cache-Control": f"private, max-age={_MAX_AGE_SECONDS}",

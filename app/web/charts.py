@@ -1,6 +1,6 @@
 """The theme of all charts (no frame, light horizontal grid), groups of series, and bars and tables of figures.
 
-Colours are names of the stylesheet's variables (`--accent`). charts.js replaces them by the colours of the current
+Colours are names of variables of the stylesheet (`--accent`). charts.js replaces them with the colours of the current
 theme, so that colours are defined in one place and charts follow the theme switch.
 """
 
@@ -26,15 +26,15 @@ TIME_LABEL = (
     "domain('x')[1] - domain('x')[0] < 3 * 864e5 ? utcFormat(datum.value, '%-d %b %H:%M')"
     " : utchours(datum.value) ? '' : utcFormat(datum.value, '%-d %b')"
 )
-"""Labels of an axis of dates: with the time of day if the axis spans less than three days, else each day once."""
+"""Labels of a time axis: date and time of day if the axis spans less than three days, else each date once."""
 
 LANE = 34
-"""Height in pixels of the lane above the axis, with the values that are off the scale as text."""
+"""Height (px) of the lane above a chart that shows off-scale values as text."""
 _LABEL_APART = 0.07
-"""Share of the width between two labels of the lane; closer ones would cover each other."""
+"""Minimum distance of two labels of the lane, as a share of the width."""
 
 _MOST_NAMED = 12
-"""Values of a lane that the note below a chart names."""
+"""Maximum values of a lane that the note below a chart lists one by one."""
 
 CONFIG: dict[str, Any] = {
     "background": "transparent",
@@ -58,7 +58,7 @@ CONFIG: dict[str, Any] = {
 
 
 def lane_labels(rows: list[dict[str, Any]], field: str, width: int) -> list[dict[str, Any]]:
-    """Add the text `lane` to the rows of a lane, empty where a larger value is too close along `field`."""
+    """Add the text `lane` to the rows of a lane. It is empty if a larger value is too close along `field`."""
     labelled: list[int] = []
     for row in sorted(rows, key=lambda row: -row["value"]):
         free = all(abs(row[field] - other) > _LABEL_APART * width for other in labelled)
@@ -68,7 +68,7 @@ def lane_labels(rows: list[dict[str, Any]], field: str, width: int) -> list[dict
 
 
 def off_scale_note(values: Sequence[float]) -> str:
-    """Name the values of a lane, because not every mark has room for its text; of many, the ends."""
+    """Return a note with the values of a lane, because not every mark has room for text; of many, the range."""
     ordered = sorted(values, reverse=True)
     texts = [significant(value) for value in ordered]
     shown = "; ".join(texts) if len(texts) <= _MOST_NAMED else f"{texts[-1]} to {texts[0]}"
@@ -76,7 +76,7 @@ def off_scale_note(values: Sequence[float]) -> str:
 
 
 def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) -> None:
-    """Move labels that would overlap upwards; their text has the true value."""
+    """Move overlapping labels upwards. Their text keeps the true value."""
     above = None
     for label in sorted(labels, key=lambda label: label[field]):
         if above is not None and label[field] < above + apart:
@@ -85,9 +85,9 @@ def spread_labels(labels: Iterable[dict[str, Any]], field: str, apart: float) ->
 
 
 def hit_area(alt: Any, x: Any, y: Any, *, field: str, tip: str, size: int) -> Any:
-    """Draw invisible marks that make the nearest point respond, so that readers need not hit three pixels.
+    """Return invisible marks that select the nearest point, so that users need not hit a point of three pixels.
 
-    `field` identifies a point; `tip` is a Vega expression; `size` is the area of the mark that appears.
+    `field` identifies a point. `tip`: a Vega expression. `size`: the area of the mark that then appears (px²).
     """
     nearest = alt.selection_point(
         name="nearest", fields=[field], nearest=True, on="pointerover", clear="pointerout", empty=False
@@ -105,30 +105,30 @@ def finished(chart: Any, height: float) -> dict[str, Any]:
     return spec
 
 
-# --- From Vega-Lite, which Altair writes, to Vega, which the script of a page draws.
+# --- Compiling Vega-Lite, which Altair writes, to Vega, which the browser draws.
 
 _SEPARATE = ("datasets", "description")
-"""What differs from chart to chart of a kind, and what the compiler does not read."""
+"""Parts that the compiler does not read and that differ between charts of the same kind."""
 
 
 def vega(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the specification compiled to Vega. `datasets` stays apart, by the names of the sources in `data`."""
+    """Return the specification compiled to Vega. `datasets` is kept as it is: by the names of the sources in `data`."""
     separate = {name: spec[name] for name in _SEPARATE if name in spec}
-    # A copy of the text in memory is a fifth of the objects, and reading it takes a tenth of a millisecond.
+    # Cached as text, which takes a fifth of the memory of the objects; parsing it takes 0.1 ms.
     text = _compiled(msgspec.json.encode({name: value for name, value in spec.items() if name not in separate}))
     return {**msgspec.json.decode(text), **separate}
 
 
 @lru_cache(maxsize=512)
 def _compiled(spec: bytes) -> bytes:
-    """Compile in 10 ms, the first time in half a second, and 60 MB of memory."""
+    """Compile a specification. This takes 10 ms; the first call takes half a second and 60 MB of memory."""
     import vl_convert  # noqa: PLC0415  only a process that draws should pay
 
     compiled = vl_convert.vegalite_to_vega(spec.decode())
     return msgspec.json.encode({name: value for name, value in compiled.items() if name != "$schema"})
 
 
-# --- The series of a run, in groups.
+# --- Groups of a run's series.
 
 _TIMER, _MS, _FASTEST = "timer_", "_ms", "_min_ms"
 
@@ -148,7 +148,7 @@ _PARTS = (
     ("Batch", ("batch", "samples", "seqlen", "sequence")),
     ("Optimizer", ("grad", "lr", "learning_rate", "norm")),
 )
-"""Printed names vary by trainer and fork: the first group with a part of the name takes it."""
+"""Names vary by trainer and fork, so a series belongs to the first group with a matching part of its name."""
 
 
 def grouped_series(names: Iterable[str]) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -160,7 +160,7 @@ def grouped_series(names: Iterable[str]) -> list[tuple[str, list[tuple[str, str]
 
 
 def series_label(name: str) -> str:
-    """Return the label of a series: for throughput its unit, for timers what they time, otherwise the column's name."""
+    """Return the label of a series: the unit of throughput, the section of a timer, else the name of the column."""
     if name in METRICS:
         metric = METRICS[name]
         return metric.unit if "/" in metric.unit else metric.label
@@ -184,16 +184,16 @@ def _group(name: str) -> str:
     return next((group for group, parts in _PARTS if any(part in name for part in parts)), "Other")
 
 
-# --- A change with its interval as a small bar. The rows of a table share the axis, with zero in the middle.
+# --- A change with its interval as a small bar. All rows of a table share an axis with zero in the middle.
 
 _MIDDLE = 60.0
-"""Middle of a drawing that is 120 wide (`.interval` in the stylesheet)."""
+"""Middle of a drawing with a width of 120 (`.interval` in the stylesheet)."""
 _LEAST_SPAN_PCT = 2.0
-"""Keeps noise of 0.1 % from looking like a change."""
+"""Minimum extent of the axis to each side, so that noise of 0.1 % does not look like a change."""
 
 
 class Changed(Protocol):
-    """A change in percent; None where unknown."""
+    """A change in percent with its interval; None if unknown."""
 
     @property
     def delta_pct(self) -> float | None: ...
@@ -205,7 +205,7 @@ class Changed(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar in units of the drawing. `low` and `high` are equal without an interval."""
+    """A bar in units of the drawing. Without an interval, `low` and `high` are equal."""
 
     low: float
     middle: float
@@ -213,7 +213,7 @@ class Bar:
 
 
 def bar_span(changes: Iterable[Changed]) -> float:
-    """Return how many percent the axis extends to each side: up to the end of the widest interval."""
+    """Return the extent of the axis to each side in percent: up to the end of the widest interval."""
     ends = [
         abs(value)
         for change in changes
@@ -224,7 +224,7 @@ def bar_span(changes: Iterable[Changed]) -> float:
 
 
 def bar_of(change: Changed, span: float, *, less_is_better: bool) -> Bar | None:
-    """Return the bar of a change, better to the right."""
+    """Return the bar of a change; right is better."""
     if change.delta_pct is None:
         return None
     ends = (change.delta_pct if end is None else end for end in (change.ci_low_pct, change.ci_high_pct))
@@ -241,7 +241,7 @@ DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityTable:
-    """`rows`: containers with one cell per dispatcher; None where no run shows anything."""
+    """`rows`: containers with one cell per dispatcher; None if no run shows whether it works."""
 
     dispatchers: tuple[str, ...]
     rows: tuple[tuple[str | None, tuple[ContainerDispatcher | None, ...]], ...]
@@ -268,14 +268,14 @@ def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
     return f"{len(missing)} of {tried} of container and dispatcher {'does' if len(missing) == 1 else 'do'} not work."
 
 
-# --- The bar of a training step: its parts side by side (`templates/components/step_bar.html`).
+# --- The bar of a training step with its parts (`templates/components/step_bar.html`).
 
 STEP_BAR_WIDTH = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class BarSegment:
-    """A part of the bar. `share` of the bar; `x` and `width` are thousandths of it."""
+    """A part of the bar. `share`: of the bar, 0 to 1. `x` and `width`: in thousandths of the bar."""
 
     kind: str
     label: str
@@ -288,8 +288,8 @@ class BarSegment:
         return self.share * STEP_BAR_WIDTH
 
 
-def laid_out(parts: Iterable[tuple[str, str, float]], total_ms: float | None = None) -> tuple[BarSegment, ...]:
-    """Place parts (kind, label, ms) side by side; without a total they fill the bar. Empty parts are left out."""
+def bar_segments(parts: Iterable[tuple[str, str, float]], total_ms: float | None = None) -> tuple[BarSegment, ...]:
+    """Return the parts (kind, label, ms) as segments, without empty ones. Without a total they fill the whole bar."""
     shown = [part for part in parts if part[2] > 0]
     total = total_ms or sum(ms for *_, ms in shown) or 1.0
     segments, x = [], 0.0

@@ -1,4 +1,4 @@
-"""Routers and answers of API calls, and dependencies of routes: settings, database, read session, log files, rules."""
+"""Routers and base types of the API, and dependencies of routes: settings, database, read session, files, rules."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -18,10 +18,10 @@ from app.storage.rules import RulesInForce, rules_in_force
 
 
 def api_router(tag: str, prefix: str = "/api/v1") -> APIRouter:
-    """Return a router whose calls the OpenAPI document groups under `tag` and identifies by their function's name.
+    """Return a router. The OpenAPI document groups its calls under `tag` and identifies each by its function's name.
 
-    Links to the reference use that name. It is set here and not where the application includes the routers, because
-    FastAPI would then read the types of all calls a second time.
+    Links to the reference use that name. It is set here, because FastAPI would read the types of all calls a second
+    time if it were set where the application includes the routers.
     """
     return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=_name)
 
@@ -31,11 +31,11 @@ def _name(route: APIRoute) -> str:
 
 
 class ApiValue(BaseModel, from_attributes=True):
-    """A type of the API whose fields are attributes of values of the service, by the same names."""
+    """Base of API types whose fields are copied from attributes with the same name."""
 
     @classmethod
     def from_values(cls, *values: object, **others: object) -> Self:
-        """Return the answer with `others`, and each further field from the first of the values that has it."""
+        """Return an instance from `others`; each other field comes from the first value that has such an attribute."""
         for name in cls.model_fields.keys() - others.keys():
             for value in values:
                 if hasattr(value, name):
@@ -58,19 +58,19 @@ class ListOut(ApiValue, Generic[Item]):
 
 # --- Each request reads in one session, and so through one connection, for the page and its frame.
 #
-# If requests took a second connection while holding one, the service would deadlock as soon as all connections are in
-# use (`tests/hardening/test_overload.py`).
+# If requests took a second connection while they hold one, the service would deadlock once all connections are in use
+# (`tests/hardening/test_overload.py`).
 
 THREADS = 40
-"""Threads of the server, AnyIO's default limit. Each needs a connection at times."""
+"""Threads of the server (AnyIO's default limit). Each may need a connection."""
 
 READING = CapacityLimiter(CONNECTIONS - THREADS)
-"""Limits requests that hold a session while they wait for a thread. Others wait without a connection."""
+"""Limits the requests that hold a session while they wait for a thread. Others wait without a connection."""
 
 
 @contextmanager
 def reading(request: Request) -> Iterator[Session]:
-    """Open the request's read session until the block ends. Use it in a thread."""
+    """Open the request's read session for the block. Use it only in a thread."""
     with read_session(request.app.state.engine) as session:
         request.state.session = session
         try:
@@ -85,7 +85,7 @@ def session_of(request: Request) -> Session | None:
     return session
 
 
-async def turn_to_read() -> AsyncIterator[None]:
+async def wait_for_session() -> AsyncIterator[None]:
     async with READING:
         yield
 
@@ -115,21 +115,21 @@ AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
 Rules = Annotated[RulesInForce, Depends(get_rules)]
 
 
-def room_on_disk(request: Request, settings: AppSettings) -> None:
-    """Check before a body is read that the disk has room for it. Raises DiskFull."""
+def check_disk_space(request: Request, settings: AppSettings) -> None:
+    """Check that the disk has room before a body is read. Raises DiskFull."""
     declared = request.headers.get("content-length", "0")
     require_room(settings, int(declared) if declared.isdigit() else 0)
 
 
-RoomOnDisk = Depends(room_on_disk)
+RoomOnDisk = Depends(check_disk_space)
 
 
 def get_read_session(
-    request: Request, _: Annotated[None, Depends(turn_to_read, scope="function")]
+    request: Request, _: Annotated[None, Depends(wait_for_session, scope="function")]
 ) -> Iterator[Session]:
     with reading(request) as session:
         yield session
 
 
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
-"""Ends with the handler, before the answer is sent, so that slow clients hold no connection."""
+"""A read session that ends with the handler, before the answer is sent, so that slow clients hold no connection."""

@@ -25,13 +25,13 @@ _API = "/api/v1/"
 _REF = "#/components/schemas/"
 _SENTENCE = re.compile(r"(?<=\.) (?=[A-Z`])")
 _FIRST = ("runs", "uploads", "regressions", "compare", "history", "leaderboards")
-"""Parts that most callers look for; the others follow by name."""
+"""Parts that come first because most callers need them. The others follow by name."""
 _METHODS = ("POST", "GET", "PUT", "PATCH", "DELETE")
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEntry:
-    """A parameter, a form field or a field of an object. `schema`: the schema that `type` links to, if any."""
+    """A parameter, a form field or a field of an object. `schema`: the schema to which `type` links, if any."""
 
     name: str
     place: str
@@ -63,7 +63,7 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """Return the first sentence of the text."""
+        """Return the first sentence of the description."""
         return _SENTENCE.split(" ".join(self.text.split()), maxsplit=1)[0]
 
 
@@ -105,7 +105,7 @@ def _render_reference(request: Request, part: ReferencePart | None) -> Response:
 
 
 def parts(document: Mapping[str, Any]) -> tuple[ReferencePart, ...]:
-    """Return the reference in parts by the first name of the paths. The calls of a whole list come first."""
+    """Return the reference in parts, by the first segment of paths. Within a part, calls of whole lists come first."""
     by_name = {schema.name: schema for schema in schemas(document)}
     calls: dict[str, list[Operation]] = {}
     for call in operations(document):
@@ -118,7 +118,7 @@ def parts(document: Mapping[str, Any]) -> tuple[ReferencePart, ...]:
 
 
 def _named_by(calls: Sequence[Operation], by_name: Mapping[str, Schema]) -> tuple[Schema, ...]:
-    """Return the schemas that the calls name, and those which these name."""
+    """Return the schemas that the calls refer to, directly or through other schemas."""
     names: dict[str, None] = {}
     new = [entry.schema for call in calls for entry in call.entries]
     new += [answer.schema for call in calls for answer in call.answers]
@@ -187,7 +187,7 @@ def _answers(call: Mapping[str, Any]) -> Iterator[DocumentedAnswer]:
 
 
 def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return a call by curl with the required values, each as a word for it; `BASE` is the address of the service."""
+    """Return a curl command with the required values, written as their names. `BASE`: the address of the service."""
     needed = [item["name"] for item in call.get("parameters", []) if item["in"] == "query" and item.get("required")]
     address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), path)
     address += "?" + "&".join(f"{name}={name.upper()}" for name in needed) if needed else ""
@@ -212,11 +212,11 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
 
 
 _DEPTH = 2
-"""Levels of objects and lists in an example of a response; deeper ones are shown as `...`."""
+"""Maximum levels of objects and lists in an example of a response. Deeper levels are shown as `...`."""
 
 
 def _response(call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return an example of the successful answer, with a value of the type of each field; empty if it is not JSON."""
+    """Return an example of the successful answer with a value for each field; empty if the answer is not JSON."""
     for status, answer in sorted(call["responses"].items()):
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
         if status.startswith("2") and schema and (value := _sample_answer(schema, named, _DEPTH)) not in ({}, "..."):
@@ -244,9 +244,9 @@ def _resolved(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[st
 
 
 def _sample(schema: Mapping[str, Any], named: Mapping[str, Any], word: str = "...") -> Any:
-    """Return a value of the schema: the required properties of an object, its first one if none is required.
+    """Return a value of the schema. An object has its required properties, or its first property if none is required.
 
-    A text is the name of its field, `word`, in capitals; a time is a time.
+    A string is the name of its field, `word`, in capitals. A time is a valid time.
     """
     schema = _resolved(schema, named)
     match schema:
@@ -265,7 +265,7 @@ def _sample(schema: Mapping[str, Any], named: Mapping[str, Any], word: str = "..
 
 
 def _type(schema: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the type in words and the schema that it names, if any."""
+    """Return the type as text, and the name of its schema, if any."""
     match schema:
         case {"$ref": str(reference)}:
             name = reference.removeprefix(_REF)
@@ -310,14 +310,14 @@ def show_glossary(request: Request, q: str = Query("", max_length=_LONGEST_QUERY
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """An entry of the glossary. `name`: its term with what limits it; `text`: the definition. Both are HTML."""
+    """An entry of the glossary. `name`: the term with any restriction. `text`: the definition. Both are HTML."""
 
     name: Markup
     text: Markup
 
     @property
     def anchor(self) -> str:
-        """Return the anchor of its strong part."""
+        """Return the anchor: that of the strong part of the name."""
         return self.name.partition('id="')[2].partition('"')[0]
 
     @property
@@ -327,7 +327,7 @@ class Term:
 
 @lru_cache
 def terms() -> tuple[Term, ...]:
-    """Return the definitions. A term is strong, and an anchor: `/glossary#stack-key`."""
+    """Return the entries. Each term is strong and has an anchor, for example `/glossary#stack-key`."""
     section = _TERMS.search((RESOURCES / "docs" / "glossary.md").read_text(encoding="utf-8"))
     text = section[1] if section else ""
     items = [" ".join(item.split()) for item in re.split(r"^- ", text, flags=re.MULTILINE)[1:]]

@@ -57,7 +57,7 @@ Responses = dict[int | str, dict[str, Any]]
 
 
 def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
-    """Return the `responses` of a route in OpenAPI: problem documents for these statuses, and `ok` for 200."""
+    """Return the `responses` of a route for OpenAPI: problem documents for these statuses, and `ok` for 200."""
     schema = {"$ref": "#/components/schemas/ProblemDocument"}
     problems: Responses = {
         status: {"model": ProblemDocument, "content": {MEDIA_TYPE: {"schema": schema}}} for status in statuses
@@ -70,7 +70,7 @@ def documented(*statuses: int, ok: dict[str, Any] | None = None) -> Responses:
 def as_content(media_type: str, schema_format: str = "", *also: str) -> dict[str, Any]:
     """Return an `ok` for `documented` with JSON and these media types."""
     if media_type == "application/yaml":
-        return {"content": {media_type: {"schema": {}}}}  # a document, which clients read as such
+        return {"content": {media_type: {"schema": {}}}}
     schema = {"type": "string"} | ({"format": schema_format} if schema_format else {})
     return {"content": {name: {"schema": schema} for name in (media_type, *also)}}
 
@@ -90,7 +90,7 @@ STATUS: Mapping[type[ThreewallsError], int] = {
     errors.Unavailable: 503,
     errors.DiskFull: 507,
 }
-"""The nearest listed base class of an error decides; other errors are unexpected, 500."""
+"""Statuses by class of error. The nearest listed base class decides; all other errors are 500."""
 
 _TITLES = {
     404: "Page not found",
@@ -115,25 +115,25 @@ _PLACES = {
     "glossary": "Glossary",
     "help": "Help",
 }
-"""First part of an address and the name of the page there."""
+"""First segment of an address -> name of the page."""
 _LONGEST_SEARCH = 60
 _MOST_FIELDS = 50
+"""Maximum invalid fields that an answer lists."""
 _MESSAGES = {
     "missing": "is required",
     "extra_forbidden": "is not a field of this call",
     "model_attributes_type": "must be a JSON object",
 }
-"""In place of the validator's own, by type."""
+"""Replacements for the validator's messages, by type of error."""
 _UNREADABLE_BODY = "There was an error parsing the body"
-"""FastAPI's detail for a body that no JSON parser can read at all."""
-"""An answer names at most this many invalid fields."""
+"""FastAPI's detail for a body that is not text or cannot be parsed."""
 
 _MACHINE_PATHS = ("/api/", "/healthz", "/readyz", "/metrics")
 
 
 def register(app: FastAPI) -> None:
-    """Let this module answer expected errors. `RequestFrameMiddleware` answers the others with `unexpected`."""
-    # No coroutines, so that they run in a thread: the page of an error counts the open regressions.
+    """Register the handlers of expected errors. `RequestFrameMiddleware` answers all others with `unexpected`."""
+    # Not coroutines, so that they run in a thread, because error pages read the number of open regressions.
     app.add_exception_handler(ThreewallsError, _our_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(HTTPException, _http_error)
@@ -148,21 +148,21 @@ def answer(
     *,
     offset: int | None = None,
 ) -> Response:
-    """Return an error as a problem document or a page, whichever the caller reads."""
+    """Return an error as a page for browsers, else as a problem document."""
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
     sentences = [] if fields and detail == f"{title}." else [detail]
     sentences += [f"`{field.field}` {field.message}." for field in fields]
     back: Sequence[tuple[str, str]] = ()
     if status == HTTPStatus.NOT_FOUND:
-        back = _meant(request.url.path)
+        back = _suggested_pages(request.url.path)
     elif status == HTTPStatus.UNPROCESSABLE_ENTITY and request.method == "GET" and request.url.query:
         back = ((request.url.path, "Clear the filters"),)
     return render_error(request, status, title, " ".join(sentences), back)
 
 
-def _meant(path: str) -> tuple[tuple[str, str], ...]:
-    """Return addresses and labels of pages that a caller of an unknown page probably wants."""
+def _suggested_pages(path: str) -> tuple[tuple[str, str], ...]:
+    """Return addresses and labels of pages to suggest for an unknown path."""
     first, *rest = path.strip("/").split("/")
     close = get_close_matches(first[:_LONGEST_SEARCH].lower(), _PLACES, n=1)
     places = [(f"/{name}", _PLACES[name]) for name in dict.fromkeys([*close, "runs", "regressions"])]
@@ -176,7 +176,7 @@ def _meant(path: str) -> tuple[tuple[str, str], ...]:
 
 
 def is_machine(request: Request) -> bool:
-    # Browsers accept text/html by name; curl and libraries accept anything.
+    # Browsers name text/html in `Accept`; curl and libraries send `*/*`.
     return not _is_page(request) or "text/html" not in request.headers.get("accept", "")
 
 
@@ -197,7 +197,7 @@ def answer_error(request: Request, error: ThreewallsError) -> Response:
 def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)  # noqa: S101
     problems = error.errors()[:_MOST_FIELDS]
-    # For a page, an invalid parameter in the path is simply an address that does not exist.
+    # An invalid path parameter of a page means that the address does not exist.
     if _is_page(request) and any(problem["loc"][0] == "path" for problem in problems):
         return answer(request, 404, _TITLES[404], _DETAILS[404])
     fields = tuple(map(_field_error, problems))
@@ -207,9 +207,9 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _field_error(problem: Mapping[str, Any]) -> FieldError:
-    if problem["type"] == "json_invalid":  # its place is the character
+    if problem["type"] == "json_invalid":  # its location is a character
         return FieldError("body", f"is not JSON: {problem['ctx']['error']}, at character {problem['loc'][-1] + 1}")
-    # `("query", "wait")` is `wait` to the caller.
+    # Callers know `("query", "wait")` as `wait`.
     name = ".".join(map(str, problem["loc"][1:] or problem["loc"]))
     return FieldError(name, _MESSAGES.get(problem["type"], problem["msg"].removeprefix("Value error, ")))
 
@@ -231,9 +231,9 @@ def _http_error(request: Request, error: Exception) -> Response:
 
 
 def unexpected(request: Request, error: Exception) -> Response:
-    """Answer an error that no handler answered: 503 while the database is down, 507 if the disk is full, else 500.
+    """Answer an error that no handler expects: 503 while the database is down, 507 if the disk is full, else 500.
 
-    The page of a 500 shows an id that the log has, too, and nothing of the error's text.
+    The answer to a 500 has an id that is also in the log, and no text of the error.
     """
     if (fault := fault_of(error)) is not None:
         log.warning("unavailable", path=request.url.path, error=str(getattr(error, "orig", None) or error))

@@ -1,4 +1,4 @@
-"""Forms: read within limits, shown again with errors, answered by one helper."""
+"""Forms: read within limits, handled by one helper, and shown again with errors."""
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -34,7 +34,7 @@ _MULTIPART = "multipart/form-data"
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Most files, most text fields, and most bytes of a text field."""
+    """Limits of a form: files, text fields, and bytes of a text field (`part_size`)."""
 
     files: int
     fields: int
@@ -55,7 +55,7 @@ class _Limits:
 
 
 class _Parser(MultiPartParser):
-    """Starlette's parser, which raises BrokenForm and InvalidUpload for the limit that a form exceeds."""
+    """Starlette's parser, with BrokenForm and InvalidUpload for forms that exceed a limit."""
 
     def __init__(self, headers: Headers, stream: AsyncGenerator[bytes, None], limits: _Limits) -> None:
         super().__init__(headers, stream, max_files=math.inf, max_fields=math.inf, max_part_size=limits.part_size)
@@ -80,7 +80,7 @@ class _Parser(MultiPartParser):
 async def sent_form(
     request: Request, *, max_files: int, max_fields: int, max_part_size: int = _MAX_PART_SIZE
 ) -> AsyncIterator[FormData]:
-    """Read the form of a request; its files are closed at the end. `max_part_size`: bytes of a text field.
+    """Read the form of a request. Its files are closed after the block. `max_part_size`: bytes of a text field.
 
     Raises BrokenForm, and InvalidUpload for a text field that is too large.
     """
@@ -99,8 +99,8 @@ async def sent_form(
 
 
 def _read_pairs(body: bytes, limits: _Limits) -> FormData:
-    """Parse `name=value&...`. Starlette's parser reads byte by byte, which takes 0.6 s of processor time per MB."""
-    if 3 * body.count(b"%") > len(body):  # an escape has three bytes; invalid ones take as long to parse
+    """Parse `name=value&...` in place of Starlette's parser, which takes 0.6 s of processor time per MB."""
+    if 3 * body.count(b"%") > len(body):  # more escapes (of 3 bytes) than fit: invalid, and slow to parse
         raise _broken("contains invalid escapes")
     try:
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=limits.fields)
@@ -127,14 +127,14 @@ async def _read_parts(request: Request, content_type: str, limits: _Limits) -> F
 
 def _broken(why: str) -> BrokenForm:
     return BrokenForm(
-        "The body is not a complete multipart form: it is damaged, cut off, or has another boundary than its "
+        "The body is not a complete multipart form: it is damaged or truncated, or its boundary differs from the "
         "Content-Type. Nothing was saved. Send it again; let the HTTP client build the form, with curl: -F log=@FILE.",
         (FieldError("body", why),),
     )
 
 
 def _with_author(form: FormData) -> FormData:
-    """Replace the author in the form by the user who is logged in."""
+    """Return the form with the logged-in user as author."""
     if AUTHOR not in form:
         return form
     stated = form[AUTHOR]
@@ -144,9 +144,9 @@ def _with_author(form: FormData) -> FormData:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A form as it was sent. `values` and `errors`: by input. `problem`: an error of no input, shown above the form.
+    """A form as it was sent. `values` and `errors`: by input. `problem`: an error without an input, shown on top.
 
-    `chosen`: the values of inputs that may be sent several times.
+    `chosen`: the values of inputs that can be sent several times.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
@@ -156,10 +156,10 @@ class Form:
 
     inputs: ClassVar[tuple[str, ...]] = ()
     hidden: ClassVar[tuple[str, ...]] = ()
-    """Inputs that cannot show an error."""
+    """Inputs that are not visible and so cannot show an error."""
     several: ClassVar[tuple[str, ...]] = ()
     longest: ClassVar[int | None] = None
-    """Longer texts are cut to this many characters."""
+    """Maximum length of texts in characters; longer ones are truncated."""
 
     @classmethod
     def has_input(cls, name: str) -> bool:
@@ -167,10 +167,10 @@ class Form:
 
     @classmethod
     def read(cls, sent: Mapping[str, object]) -> Self:
-        """Return the form as it was sent, without unknown inputs."""
+        """Return the form from the sent values, without unknown inputs."""
         names = [name for name in sent if cls.has_input(name) or name in cls.hidden]
         texts = {name: value for name in names if isinstance(value := sent[name], str)}
-        # Browsers send all line ends as CRLF.
+        # Browsers send line breaks as CRLF.
         values = {name: text.strip().replace("\r\n", "\n")[: cls.longest] for name, text in texts.items()}
         lists = {name: sent.getlist(name) for name in cls.several} if isinstance(sent, FormData) else {}
         chosen = {name: tuple(item for item in items if isinstance(item, str)) for name, items in lists.items()}
@@ -183,7 +183,7 @@ class Form:
         return self.errors.get(name, "")
 
     def input_of(self, field: str) -> str:
-        """Return the input for a field that an error names."""
+        """Return the name of the input that shows errors of `field`."""
         return field
 
     def errors_by_input(self, error: ThreewallsError) -> dict[str, str]:
@@ -194,7 +194,7 @@ class Form:
         return errors
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its inputs, or above the form if it has none of them."""
+        """Return the form with `error` at the inputs that it concerns, or above the form."""
         errors = {name: text for name, text in self.errors_by_input(error).items() if self.has_input(name)}
         return replace(self, errors=errors, problem="" if errors else error.detail)
 
@@ -220,9 +220,10 @@ async def answer_form(
     max_fields: int,
     catch: tuple[type[ThreewallsError], ...] = (InvalidChange,),
 ) -> Response:
-    """Read a form and handle it in a thread. `act` returns the address of the next page, or the page itself.
+    """Read a form and handle it in a thread. `act` returns the address of the next page or a response.
 
-    If `act` raises one of `catch`, `again` renders the form with the errors; without `again` the error page shows them.
+    If `act` raises one of `catch`, `again` renders the form with the errors; without `again` the error page shows
+    them.
     """
     async with sent_form(request, max_files=0, max_fields=max_fields) as sent:
         filled = form.read(sent)
@@ -241,17 +242,17 @@ async def answer_form(
 
 
 def status_of(error: ThreewallsError) -> int:
-    """Return the status of a page that shows the form again with this error."""
+    """Return the HTTP status of a page that shows the form again with this error."""
     return 409 if isinstance(error, Conflict) else 404 if isinstance(error, NotFound) else 422
 
 
-# --- Inputs for contract fields: a select or a text box, with the field's meaning.
+# --- Inputs for contract fields: a select or a text box, with the meaning of the field.
 
 PREFIX = "field."
-"""Begins the names of inputs for contract fields."""
+"""Prefix of the names of inputs for contract fields."""
 ROLES = {"stack": "Must be equal to compare.", "config": "A tuning knob.", "info": "Not compared."}
 ANOTHER, ANOTHER_VALUE = "another", "another_value"
-"""Inputs for a contract field that the form does not list: its name and its value."""
+"""Inputs for the name and the value of a contract field that the form does not list."""
 _HINTS = {
     "count": "A whole number from 1.",
     "whole": "A whole number from 0.",
@@ -264,7 +265,7 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class ContractInput:
-    """An input. `choices`: (value, label) pairs of a select. `why`: the field's meaning and what depends on it."""
+    """An input for a contract field. `choices`: (value, label) pairs of a select. `why`: meaning and role."""
 
     name: str
     field: str
@@ -277,7 +278,7 @@ class ContractInput:
 
 
 def contract_input(name: str, form: Form, before: Value = None) -> ContractInput:
-    """Return the input for the contract field `name`, with the typed value, or else the value `before`."""
+    """Return the input for the contract field `name`, filled with the sent value, else with `before`."""
     field = FIELDS[name]
     choices: tuple[tuple[str, str], ...] = ()
     if field.kind == "flag":
@@ -301,32 +302,32 @@ def contract_input(name: str, form: Form, before: Value = None) -> ContractInput
 
 
 def stated(values: Mapping[str, str], prefix: str = PREFIX) -> dict[str, str]:
-    """Return the values of inputs that begin with `prefix` and are not empty, by the rest of the name, as typed."""
+    """Return the non-empty values of inputs whose name begins with `prefix`, by the rest of the name."""
     return {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix) and value}
 
 
 class StatementForm(Form):
-    """A form that states values of a run (inputs that begin with `prefix`), or withdraws one (named by `take_back`)."""
+    """A form that states values of a run (inputs with `prefix`) or withdraws one (the input `take_back`)."""
 
     inputs = ("author", "note")
     hidden = ("take_back",)
     prefix: ClassVar[str] = PREFIX
 
     def stated(self) -> dict[str, object]:
-        """Return the entered values by name, as typed, and the withdrawn one."""
+        """Return the entered values by name, with `TAKE_BACK` for the withdrawn one."""
         entered: dict[str, object] = dict(stated(self.values, self.prefix))
         withdrawn = self.value("take_back")
         return entered | ({withdrawn: TAKE_BACK} if withdrawn else {})
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its inputs; errors without an input are shown above the form."""
+        """Return the form with `error` at the inputs that it concerns; other errors are shown above the form."""
         errors = self.errors_by_input(error)
         elsewhere = [text for name, text in errors.items() if name not in self.values and name not in self.inputs]
         return replace(self, errors=errors, problem=" ".join(elsewhere) if errors else error.detail)
 
 
 class ContractForm(Form):
-    """A form with its own inputs and inputs for contract fields."""
+    """A form with inputs for contract fields in addition to its own."""
 
     @classmethod
     def has_input(cls, name: str) -> bool:

@@ -48,15 +48,15 @@ from app.storage.worker_activity import StageTime, last_seen, silent_since, stag
 from app.web.access_rule import Open, requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, api_router
 
-# --- The metrics of the whole service that `/metrics` reads from the database, and those of its process.
+# --- Metrics of the whole service, read from the database, and of this process.
 
 STATUSES = ("received", "processing", "ready", "failed", "unread")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline")
 FRESH_SECONDS = 10.0
-"""Scrapes within this time get the same numbers."""
+"""Scrapes within this time (s) get the same numbers."""
 FRESH_TIMES = 100
-"""Counts over all runs are reused for this many times as long as counting took, so counting takes at most a hundredth
-of the time."""
+"""Counts over all runs are reused for this many times the duration of counting, so that counting takes at most 1 % of
+the time."""
 MOST_PROJECTS = 100
 _QUEUES: Mapping[str, type[Any]] = {
     "run": RunRow,
@@ -67,7 +67,7 @@ _QUEUES: Mapping[str, type[Any]] = {
 
 
 class StageCounters(Collector):
-    """Counters of the stages of processing, which workers count in the database."""
+    """Counters of the stages of processing, which workers store in the database."""
 
     def __init__(self) -> None:
         self.times: Sequence[StageTime] = ()
@@ -84,7 +84,7 @@ class StageCounters(Collector):
 
 
 class ServiceMetrics:
-    """Gauges of the service. `refresh` reads them at most once in FRESH_SECONDS, for all scrapers."""
+    """Gauges of the service. `refresh` reads them at most once per FRESH_SECONDS."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -152,7 +152,7 @@ class ServiceMetrics:
         definitions = progress(session)
         for state in ("current", "waiting", "failed"):
             self.definitions.labels(state).set(getattr(definitions, state))
-        # Makes SQLite count in the index of definitions instead of reading all runs without work.
+        # Makes SQLite use the index of definitions instead of reading all runs without work.
         resting_runs = select(func.count()).where(not_indexed(col(RunRow.work)) == "", col(RunRow.recompute_failed) > 0)
         self.given_up.labels("run").set(session.execute(resting_runs).scalar_one())
         bytes_of = func.sum(RunFileRow.size_bytes).label("bytes")
@@ -259,7 +259,7 @@ class Readiness(BaseModel):
 @router.get("/healthz")
 @requires(Open.ALWAYS)
 async def healthz() -> Alive:  # async, because all threads may be busy
-    """Show that the process answers. It does not check other services, because a restart would not help them."""
+    """Report that the process answers. It checks no other services, because a restart would not help them."""
     return Alive()
 
 
@@ -294,7 +294,7 @@ def metrics(request: Request, engine: AppEngine, settings: AppSettings) -> Respo
 def _part(name: str, check: Callable[[], Any], consequence: str) -> Part:
     try:
         check()
-    except Exception as error:  # each library raises its own; any of them means that the part does not work
+    except Exception as error:  # each library has its own exceptions; any of them means that the part does not work
         log.warning("not_ready", part=name, error=str(error))
         fault = error if isinstance(error, Unavailable) else fault_of(error)
         what = fault.detail if fault else f"The check failed ({type(error).__name__}); see the service's log."
@@ -312,7 +312,7 @@ def _disk(settings: Settings) -> DiskPart:
 
 def _check_database(engine: Engine) -> None:
     with read_session(engine) as session:
-        # A database that was never migrated fails here, too.
+        # Also fails if the database was never migrated.
         session.execute(text("SELECT 1 FROM run LIMIT 1"))
 
 

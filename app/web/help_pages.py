@@ -1,4 +1,4 @@
-"""`/help`: the documents of `docs/`, rendered and searchable; `/llms.txt` lists them for agents."""
+"""`/help`: the documents of `docs/`, rendered and searchable. `/llms.txt`: a list of them for agents."""
 
 import re
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ _LONGEST_QUERY = 100
 _MOST_HITS = 50
 _EXCERPT = 240
 _OF_TITLE = 3
-"""Tokens of the heading that each document begins with."""
+"""Number of tokens of the heading with which each document begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class HelpSection:
-    """A heading of a document with the text below it, for the search."""
+    """A heading of a document with the text below it, for search."""
 
     anchor: str
     title: str
@@ -39,7 +39,7 @@ class HelpSection:
 
 @dataclass(frozen=True, slots=True)
 class HelpDocument:
-    """A document. `html`: without its title, whose anchor is `anchor`."""
+    """A document. `html`: without the title. `anchor`: that of the title."""
 
     name: str
     title: str
@@ -59,7 +59,7 @@ class HelpHit:
 @router.get("/help")
 @requires(Open.ANYONE)
 def show_help(request: Request, q: str = Query("", max_length=_LONGEST_QUERY)) -> Response:
-    """Show the index of all documents, or what a search finds."""
+    """Show the index of all documents, or the results of a search."""
     return render(
         request, "web/help.html", document=documents()["README"], query=q, hits=search(q), others=(),
         number=len(documents()) - 1,
@@ -89,7 +89,7 @@ def show_file(name: str) -> Response:
 @router.get("/llms.txt")
 @requires(Open.ANYONE)
 def list_for_agents() -> Response:
-    """List documents and interfaces in the form that agents look for (llmstxt.org)."""
+    """List documents and interfaces in the format of llmstxt.org."""
     pages = [f"- [{item.title}](/help/{item.name})" for item in documents().values() if item.name != "README"]
     text = (
         "# Threewalls\n\n> Tracks the performance of Mixture-of-Experts training and judges each run against "
@@ -101,7 +101,7 @@ def list_for_agents() -> Response:
 
 
 def search(query: str) -> tuple[HelpHit, ...]:
-    """Return the sections that contain every word, those with a word in the title first."""
+    """Return the sections that contain all words. Sections with a word in their title come first."""
     words = query.lower().split()
     if not words:
         return ()
@@ -118,7 +118,7 @@ def search(query: str) -> tuple[HelpHit, ...]:
 
 
 def _excerpt(text: str, words: list[str]) -> Markup:
-    """Return whole words around the first one found, with all found ones marked."""
+    """Return the text around the first match, cut at whole words, with all matches marked."""
     at = text.rfind(" ", 0, max(0, text.lower().find(words[0]) - _EXCERPT // 3)) + 1
     piece = text[at : at + _EXCERPT]
     if at + _EXCERPT < len(text):
@@ -128,7 +128,7 @@ def _excerpt(text: str, words: list[str]) -> Markup:
 
 @lru_cache
 def files() -> dict[str, Path]:
-    """Return the files other than documents that the service shows, by name."""
+    """Return the other files that documents link to, by name."""
     folders = (_DOCS, _DOCS / "ci", _DOCS / "ops", RESOURCES / "deploy" / "proxy")
     paths = [path for folder in folders for path in folder.glob("*") if path.is_file()]
     return {path.name: path for path in paths if path.suffix not in {".md", ".py", ".png"}}
@@ -136,7 +136,7 @@ def files() -> dict[str, Path]:
 
 @lru_cache
 def documents() -> dict[str, HelpDocument]:
-    """Return all documents by name, rendered once per process. HTML in them is shown as text."""
+    """Return all documents by name, rendered once per process. HTML in them is escaped."""
     return {path.stem: _document(path) for path in sorted(_DOCS.glob("*.md"))}
 
 
@@ -166,13 +166,13 @@ def _document(path: Path) -> HelpDocument:
     parser.add_render_rule("fence", _fence)
     sections.append(HelpSection(anchor, title, " ".join(texts)))
     html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
-    html = html.replace("<th></th>", "<td></td>")  # the empty corner of a table heads nothing
+    html = html.replace("<th></th>", "<td></td>")  # an empty corner cell is not a heading
     shown = Markup(html)  # noqa: S704  our own documents, without HTML
     return HelpDocument(path.stem, sections[0].title, sections[0].anchor, shown, tuple(sections))
 
 
 def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
-    """Return the start of a table in a box that it scrolls in, by keyboard, too."""
+    """Return the opening tags of a table in a box that scrolls, also by keyboard."""
     number = sum(token.type == "table_open" for token in tokens[: at + 1])
     return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
@@ -181,7 +181,7 @@ _SHELL = ("sh", "bash", "console")
 
 
 def _fence(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
-    """Return a code block; one with commands has a button that copies them."""
+    """Return a code block. A block of commands has a button that copies them."""
     code = escape(tokens[at].content)
     if tokens[at].info.strip() not in _SHELL:
         return Markup("<pre><code>{}</code></pre>\n").format(code)
@@ -194,7 +194,7 @@ def _plain(token: Token) -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Return the anchor that forges give a heading, so that links between documents work in both places."""
+    """Return the anchor that GitHub gives a heading, so that links between documents work there and here."""
     return re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).replace(" ", "-")
 
 
@@ -207,9 +207,9 @@ def _unique(anchor: str, anchors: set[str]) -> str:
 
 
 def _point_inside(token: Token) -> None:
-    """Turn links to other documents into addresses of this service, with their titles instead of file names.
+    """Turn links to other documents into addresses of this service, with titles instead of file names.
 
-    Links to files that the service has lead to their text; links to anything else become text.
+    Links to files that the service has lead to their text. All other relative links become text.
     """
     children = token.children or []
     for place, (link, label) in enumerate(pairwise(children)):
@@ -238,7 +238,7 @@ PAGES = frozenset(
         *("/playbook", "/references", "/regressions", "/runs", "/scaling", "/settings/projects", "/upgrade", "/upload"),
     )
 )
-"""Pages that documents name by their address, as code: a link here, and readable where the service is not."""
+"""Pattern of page addresses that documents write as code. They become links here, and are readable elsewhere."""
 
 
 def _linked(token: Token) -> list[Token]:

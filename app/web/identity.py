@@ -1,4 +1,4 @@
-"""The caller of a request: what they may do, and the name recorded with their changes."""
+"""The caller of a request: permissions, and the name that is recorded with changes."""
 
 import ipaddress
 import shlex
@@ -43,16 +43,16 @@ _KEY = "access"
 _ANONYMOUS = Anonymous()
 
 request_author: ContextVar[str] = ContextVar("author", default="")
-"""The name recorded with changes of this request; empty without log-ins, where callers state a name themselves."""
+"""The name recorded with changes of this request. Empty without log-ins, where callers state a name themselves."""
 
 REMEMBERED = "threewalls_name"
-"""The cookie with the name that a user of a service without log-ins gave once (static/app.js)."""
+"""Cookie with the name that a user last entered on a service without log-ins (static/app.js)."""
 remembered: ContextVar[str] = ContextVar("remembered", default="")
-"""The name in that cookie. It fills in forms and is trusted no more than a typed one."""
+"""The name in that cookie. It only prefills forms."""
 
 
 def own_name() -> str:
-    """Return the name that forms send: of the logged-in user, or the remembered one; empty if unknown."""
+    """Return the name for forms: of the logged-in user, else the remembered name; empty if unknown."""
     return request_author.get() or remembered.get()
 
 
@@ -64,8 +64,8 @@ def remembered_name(request: HTTPConnection) -> str:
 class Access:
     """The result of the access check.
 
-    `public`: projects that every caller may read. `session_id`: the session as stored, for users. `confirmed`: the user
-    confirmed the password recently.
+    `public`: projects that every caller may read. `session_id`: of the user's stored session. `confirmed`: whether the
+    user confirmed the password recently.
     """
 
     principal: Principal = _ANONYMOUS
@@ -94,11 +94,11 @@ class Access:
             case LoggedInUser(name=name):
                 return name
             case TokenHolder(name=name):
-                return f"token {name}"[:MAX_AUTHOR]  # so that no token passes for a user with the same name
+                return f"token {name}"[:MAX_AUTHOR]  # the prefix tells it from a user with the same name
         return ""
 
     def may(self, action: str, project_id: int) -> bool:
-        """Return whether the caller may do it in that project."""
+        """Return whether the caller may perform the action in that project."""
         return may(self.principal, Action(action), project_id, self.public)
 
     def may_anywhere(self, action: str) -> bool:
@@ -110,7 +110,7 @@ def put(scope: Scope, access: Access) -> None:
 
 
 def access_of(request: HTTPConnection) -> Access:
-    """Return the result of the access check; that of an anonymous caller when there was none."""
+    """Return the result of the access check; without a check, that of an anonymous caller."""
     access = getattr(request.state, _KEY, None)
     return access if isinstance(access, Access) else Access()
 
@@ -118,7 +118,7 @@ def access_of(request: HTTPConnection) -> Access:
 def author(stated: str = "") -> str:
     """Return the name recorded with a change: the caller's own, or `stated` on a service without log-ins.
 
-    Forms get it from `sent_form` (web/forms.py), bodies of the API from `Author`.
+    `sent_form` (web/forms.py) applies it to forms, `Author` to bodies of API calls.
     """
     return request_author.get() or stated
 
@@ -146,7 +146,7 @@ class AuthorIn(BaseModel, extra="forbid"):
 
 
 def optional_body(model: type[BaseModel]) -> Any:
-    """Return the default of a body whose fields all have defaults: users and tokens may send none."""
+    """Return the default of a body whose fields all have defaults, so that users and tokens need not send one."""
 
     def without_body() -> BaseModel:
         try:
@@ -159,11 +159,11 @@ def optional_body(model: type[BaseModel]) -> Any:
 
 
 AuthorBody = Annotated[AuthorIn, optional_body(AuthorIn)]
-"""The body of an action with no other field."""
+"""The body of an action without other fields."""
 
 
 def require_everything(request: HTTPConnection, action: Action) -> None:
-    """Raise NotAllowed unless the caller may do the action in every project."""
+    """Raise NotAllowed unless the caller may perform the action in all projects."""
     access = access_of(request)
     if granted(access.principal, action, access.public) is not None:
         raise NotAllowed("Only an administrator may do this for all projects. Nothing was saved. Name a project.")
@@ -176,7 +176,7 @@ def uploader(request: HTTPConnection) -> Uploader:
 
 
 def require_contributor(request: HTTPConnection, what: str, project_id: int) -> None:
-    """Raise NotAllowed unless the caller may do more in the project than upload. `what`: what the upload would do."""
+    """Raise NotAllowed unless the caller may contribute to the project. `what`: the effect of the upload, as a verb."""
     access = access_of(request)
     if not may(access.principal, Action.CONTRIBUTE, project_id):
         raise NotAllowed(
@@ -186,10 +186,10 @@ def require_contributor(request: HTTPConnection, what: str, project_id: int) -> 
 
 
 def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) -> str:
-    """Return the slug of the project that an upload goes to. Raises NotAllowed, InvalidMetadata.
+    """Return the slug of the project for an upload. Raises NotAllowed, InvalidMetadata.
 
-    `stated`: the project in the metadata. Tokens upload into their own project only and need not name it. The first
-    upload creates a project only on a service without log-ins, or for an administrator.
+    `stated`: the project in the metadata. A token can upload only to its own project and need not name it. An upload
+    creates a missing project only on a service without log-ins or for an administrator.
     """
     access = access_of(request)
     match access.principal:
@@ -219,15 +219,15 @@ def upload_project(request: HTTPConnection, engine: Engine, stated: str | None) 
     return stated
 
 
-# --- A service without log-ins answers only under names of its own machine, until it has an administrator.
+# --- A service without log-ins answers only under host names of its own machine.
 #
-# The name is checked because any website can point its own name at 127.0.0.1 (DNS rebinding). Its pages would then have
-# the same origin as ours, and no other check would notice.
+# The name is checked because any website can point its own host name at 127.0.0.1 (DNS rebinding). Its pages would then
+# have the same origin as ours, which no other check detects.
 
 LOOPBACK_NAMES = ("localhost",)
 
 _PROXY_HEADERS = ("forwarded", "via", "x-real-ip", "x-forwarded", "cf-connecting-ip", "true-client-ip")
-"""Prefixes of headers that proxies add."""
+"""Prefixes of the names of headers that proxies add."""
 
 NEEDS_LOG_INS = (
     "Users, roles, tokens, notification receivers and public projects need log-ins, and this service has none. All "
@@ -244,16 +244,16 @@ def is_loopback(host: str) -> bool:
 
 
 def may_answer(host_header: str, names: Collection[str]) -> bool:
-    """Return whether to answer a request to this Host without a log-in. `names`: accepted in addition to those of this
-    machine."""
+    """Return whether to answer a request with this Host header without a log-in. `names`: accepted host names, in
+    addition to those of this machine."""
     name = host_header.rpartition(":")[0] if not host_header.endswith("]") and ":" in host_header else host_header
     return is_loopback(name) or name.lower() in names
 
 
-def is_passed_on(header_names: Iterable[str], http_version: str) -> bool:
-    """Return whether a proxy forwarded the request: its Host is then the proxy's choice, and the caller may be remote.
+def is_forwarded_by_proxy(header_names: Iterable[str], http_version: str) -> bool:
+    """Return whether a proxy forwarded the request. The proxy then chose the Host header, and the caller may be remote.
 
-    nginx adds no headers by default, but versions before 1.29.7 use HTTP/1.0, which current browsers do not.
+    nginx adds no headers by default. Versions before 1.29.7 are recognised by HTTP/1.0, which browsers do not use.
     """
     return http_version == "1.0" or any(name.lower().startswith(_PROXY_HEADERS) for name in header_names)
 
@@ -263,13 +263,13 @@ def how_to_have_log_ins(settings: Settings) -> str:
 
 
 def make_administrator(settings: Settings) -> str:
-    """Return the command that creates an administrator of this service, with the data folder that identifies it."""
+    """Return the command that creates an administrator of this service; it names the data folder."""
     command = f"threewalls admin create NAME --data {shlex.quote(str(settings.data_dir.resolve()))}"
     return f'THREEWALLS_DATABASE_URL="..." {command}' if settings.database_url else command
 
 
 UNKNOWN = "nobody logged in"
-"""Recorded with changes of access by callers who are not logged in and state no name."""
+"""Name recorded with changes of access by callers who are not logged in and state no name."""
 
 
 def signed(stated: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Queries of lists, shared by their pages, API calls and exports, and CSV."""
+"""Queries of lists for pages, API calls and exports; CSV and Parquet."""
 
 import csv
 import io
@@ -32,14 +32,14 @@ def invalid_filter(name: str, message: str) -> InvalidQuery:
 
 
 def unknown_filter(name: str, filters: Iterable[str]) -> str:
-    """Return the error for an unknown filter name, with the nearest valid one."""
+    """Return the error message for an unknown filter, with the most similar valid name."""
     nearest = next(iter(get_close_matches(name.lower(), [*filters], n=1, cutoff=0.6)), None)
     return f"is not a filter. Did you mean {nearest}?" if nearest else "is not a filter"
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Annotates a filter that has only these values."""
+    """Annotation of a filter that accepts only these values."""
 
     values: Sequence[str]
 
@@ -52,29 +52,29 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """Annotates a filter with its own check. `problem` returns what is wrong with a value, or an empty text."""
+    """Annotation of a filter with a custom check. `problem` returns the error of a value; empty if it is valid."""
 
     problem: Callable[[str], str]
 
 
 class FilterQuery(BaseModel):
-    """Filters of a page or an API call, one text each. An empty text means the default, which usually means any.
+    """Filters of a page or an API call, each a text. Empty means the default, which usually is any value.
 
-    Subclasses declare the filters, with `OneOf` or `Passes` where not every text is allowed. Creating one raises
-    InvalidQuery with an error for each bad filter.
+    Subclasses declare the filters, with `OneOf` or `Passes` for those that do not accept any text. Creating an instance
+    raises InvalidQuery with an error for each invalid filter.
     """
 
     model_config = ConfigDict(frozen=True)
 
     max_text: ClassVar[int] = 300
     not_narrowing: ClassVar[tuple[str, ...]] = ("sort",)
-    """Names of filters that only sort the list or select a tab. In addresses they come last."""
+    """Names of filters that only sort the list or select a tab. They come last in addresses."""
     refuses_unknown: ClassVar[bool] = False
-    """Whether unknown filter names are refused, with the nearest known name."""
+    """Whether unknown filter names are errors, which suggest the most similar name."""
     further_names: ClassVar[tuple[str, ...]] = ()
-    """Other query parameters that are accepted."""
+    """Names of other query parameters that are accepted."""
     page_defaults: ClassVar[Mapping[str, str]] = {}
-    """Defaults of the page that differ from those of the API."""
+    """Defaults of the page, if they differ from those of the API."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class FilterQuery(BaseModel):
 
     @classmethod
     def check_names(cls, params: Iterable[str]) -> None:
-        """Raise InvalidQuery for names of unknown filters, each with the nearest filter."""
+        """Raise InvalidQuery for unknown filter names, each with the most similar name."""
         filters = (*cls.model_fields, *cls.further_names)
         unknown = [name for name in params if name not in filters] if cls.refuses_unknown else []
         if unknown:
@@ -113,7 +113,7 @@ class FilterQuery(BaseModel):
         return self.model_copy(update={name: self._default(name)}).query()
 
     def sorted_by(self, name: str, descending_first: bool = True) -> str:
-        """Return the value of `sort` for a click on the column `name`."""
+        """Return the value of `sort` after a click on the column `name`."""
         first, second = (f"-{name}", name) if descending_first else (name, f"-{name}")
         return second if getattr(self, "sort", "") == first else first
 
@@ -150,12 +150,12 @@ class FilterQuery(BaseModel):
                 return problem
         if len(value) > self.max_text:
             return f"is longer than {self.max_text} characters"
-        # PostgreSQL refuses NUL in texts, and no name contains control characters.
+        # PostgreSQL rejects NUL in texts, and no name contains control characters.
         return "contains a control character" if any(ord(c) < 32 for c in value) else ""
 
 
 class ListQuery(FilterQuery):
-    """The query of a list with pages, counted from 1. Addresses of pages do not set `page_size`."""
+    """The query of a list with pages, counted from 1. Addresses of web pages never have `page_size`."""
 
     page: int = Field(1, ge=1, le=1_000_000)
     page_size: int = Field(50, ge=1, le=200)
@@ -174,11 +174,11 @@ class ListQuery(FilterQuery):
         return f"{path}?{query}" if query else path
 
 
-# --- Checks of single parameters of the API, which refuses unknown ones instead of ignoring them.
+# --- Check of API parameters: unknown ones are errors, not ignored.
 
 
-def only_these(*names: str) -> Any:
-    """Return a dependency that raises InvalidQuery for parameters with other names."""
+def only_parameters(*names: str) -> Any:
+    """Return a dependency that raises InvalidQuery for query parameters with other names."""
 
     def check(request: Request) -> None:
         unknown = sorted({name for name in request.query_params if name not in names})[:5]
@@ -195,11 +195,11 @@ def only_these(*names: str) -> Any:
 # --- CSV. No text can become a formula in a spreadsheet.
 
 _BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
-"""Spreadsheets skip leading control characters, and East Asian ones also accept full-width signs."""
+"""Spreadsheets skip leading control characters, and some also accept the full-width signs of East Asian scripts."""
 
 
 def csv_text(rows: Iterable[Sequence[object]]) -> str:
-    """Return the rows as lines. None is an empty cell; an apostrophe precedes texts that would be formulas.
+    """Return the rows as CSV. None is an empty cell; an apostrophe precedes texts that would be formulas.
 
     Times are in ISO 8601.
     """
@@ -209,7 +209,7 @@ def csv_text(rows: Iterable[Sequence[object]]) -> str:
 
 
 def csv_download(rows: str | Iterable[str], filename: str) -> Response:
-    """Return CSV text as a download, streamed if `rows` yields pieces."""
+    """Return CSV text as a download. Streamed if `rows` is an iterable of pieces."""
     headers = {"Content-Disposition": f'attachment; filename="{filename}"'}
     if isinstance(rows, str):
         return Response(rows, media_type="text/csv", headers=headers)
@@ -222,12 +222,12 @@ def _guarded(cell: object) -> object:
     if not isinstance(cell, str):
         return cell
     text = f"'{cell}" if cell.startswith(_BEGIN_FORMULAS) else cell
-    # Python 3.11 quotes line feeds but not carriage returns, at which spreadsheets begin a new row.
+    # Python 3.11 quotes line feeds but not carriage returns, at which spreadsheets also begin a new row.
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
-# --- Lists as tables: CSV and Parquet, streamed in batches so that a long list needs little memory. Parquet needs the
-# extra `parquet` (pyarrow), which takes 165 MB.
+# --- Downloads of lists as CSV or Parquet, streamed in batches, so that a long list needs little memory. Parquet needs
+# the extra `parquet` (pyarrow), which takes 165 MB.
 
 PARQUET = "application/vnd.apache.parquet"
 Format = Literal["json", "csv", "parquet"]
@@ -238,9 +238,9 @@ _PIECE = 1 << 18
 
 
 def table_format(request: Request, *, strict: bool = False) -> Format:
-    """Return the format that `format=` or `Accept` requests; JSON for others, or HTTPException 406 if `strict`.
+    """Return the format that `format=` or `Accept` requests; JSON if none matches.
 
-    Raises InvalidQuery for an unknown `format`.
+    Raises InvalidQuery for an unknown `format`. `strict`: raise HTTPException 406 for an `Accept` that does not match.
     """
     if stated := request.query_params.get("format"):
         if stated not in _FORMATS:
@@ -262,9 +262,9 @@ def table_format(request: Request, *, strict: bool = False) -> Format:
 def table_answer(
     chosen: Literal["csv", "parquet"], columns: Mapping[str, CellKind], batches: Batches, name: str
 ) -> Response:
-    """Return rows as a download. `columns`: names with the kinds of their values; `name`: without a suffix.
+    """Return rows as a download. `columns`: name -> kind of its values. `name`: of the file, without a suffix.
 
-    CSV is sent while it is read. Parquet is written to a temporary file first, because its index comes last.
+    CSV is sent while rows are read. Parquet is written to a temporary file first, because its index comes last.
     """
     headers = {"Content-Disposition": f'attachment; filename="{name}.{chosen}"', "Vary": "Accept"}
     if chosen == "csv":

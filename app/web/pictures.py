@@ -1,7 +1,7 @@
 """Pictures for slides, chats and pull requests: 1600 by 900, as SVG or PNG, with title, date, address and marks.
 
-A picture is SVG text that takes a millisecond to build; its hash is the ETag, so a PNG is drawn only for a caller that
-does not have it. The newest PNGs are stored in memory, which bounds both memory and processor time.
+A picture is SVG text, which is built in a millisecond. Its hash is the ETag, so a PNG is drawn only for callers that do
+not have it yet. A limited number of recent PNGs is kept in memory.
 """
 
 import base64
@@ -24,17 +24,17 @@ from app.web.templating import public_address
 WIDTH, HEIGHT = 1600, 900
 LEFT, TOP, BODY_WIDTH, BODY_HEIGHT = 64, 190, 1472, 600
 SMALL = 26
-"""The smallest letters: 11 pixels where the overview shows a picture at least 680 pixels wide."""
+"""Smallest font size. On the overview, which shows pictures at least 680 pixels wide, it is 11 pixels."""
 _MOST_STORED = 64
 _CLASS = re.compile(r'class="(?P<name>[a-z-]+?)(?P<line>-line)?"')
 _LETTERS = 66
-"""Characters of a title in one line."""
+"""Maximum characters of a title in one line."""
 _LETTER_WIDTH = 0.69
-"""Mean width of a bold letter of the widest font, DejaVu Sans, in font sizes."""
+"""Mean width of a bold letter of the widest font, DejaVu Sans, as a multiple of the font size."""
 FONT = "system-ui, 'Segoe UI', 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
-"""In place of the thin space, which few fonts have."""
+"""Replaces the thin space, which few fonts have."""
 
 Kind = Literal["svg", "png"]
 Theme = Literal["light", "dark"]
@@ -57,7 +57,7 @@ _DARK: dict[Colour, str] = _DISPATCHERS | {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A slide. `body` is SVG of BODY_WIDTH by BODY_HEIGHT that names colours by class; `path` is its page."""
+    """A slide. `body`: SVG of BODY_WIDTH by BODY_HEIGHT with colours as classes. `path`: its page."""
 
     title: str
     lead: str
@@ -67,7 +67,7 @@ class Picture:
 
 
 def picture_response(request: Request, picture: Picture, kind: Kind, theme: Theme) -> Response:
-    """Return the picture, or 304 to a caller that has it. Only callers who may see its page get here."""
+    """Return the picture, or 304 if the caller has it. Routes must check that the caller may see its page."""
     svg = picture_svg(picture, public_address(request), datetime.now(UTC), dark=theme == "dark")
     headers = {"ETag": f'"{hashlib.sha256(f"{kind} {svg}".encode()).hexdigest()[:32]}"', "Cache-Control": "no-cache"}
     if request.headers.get("If-None-Match") == headers["ETag"]:
@@ -85,7 +85,7 @@ def _png(svg: str) -> bytes:
 
 
 def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = False) -> str:
-    """Return the whole slide. Texts come from users, so every text is escaped."""
+    """Return the whole slide as SVG. All texts are escaped, because users enter them."""
     colours = {str(name): colour for name, colour in (_DARK if dark else _LIGHT).items()}
     foot = HEIGHT - 34
     title = cut(picture.title, _LETTERS)
@@ -103,11 +103,11 @@ def picture_svg(picture: Picture, base_url: str, now: datetime, *, dark: bool = 
              else "muted", bold=picture.generated, anchor="end"),
         "</svg>",
     ]  # fmt: skip
-    # As attributes, because the content security policy blocks style sheets within a document.
-    return _CLASS.sub(lambda match: _painted(match, colours), "\n".join(parts))
+    # Colours become attributes, because the content security policy blocks style sheets in a document.
+    return _CLASS.sub(lambda match: _with_colours(match, colours), "\n".join(parts))
 
 
-def _painted(match: re.Match[str], colours: Mapping[str, str]) -> str:
+def _with_colours(match: re.Match[str], colours: Mapping[str, str]) -> str:
     colour = colours.get(match["name"])
     if colour is None:
         return match[0]
@@ -115,16 +115,16 @@ def _painted(match: re.Match[str], colours: Mapping[str, str]) -> str:
 
 
 def dispatcher_colour(name: str) -> Colour:
-    """Return the colour that the dispatcher has on every chart."""
+    """Return the colour of a dispatcher, which is the same on every chart."""
     return next((colour for colour in _DISPATCHERS if colour == name), "neutral")
 
 
-# --- Parts of a body.
+# --- Bodies of slides.
 
 
 @dataclass(frozen=True, slots=True)
 class DotRow:
-    """A dot with its interval on a common axis. `figure` is written at the right, `note` below the label."""
+    """A dot with its interval on a common axis. `figure`: text at the right. `note`: text below the label."""
 
     label: str
     value: float
@@ -140,7 +140,7 @@ _MOST_ROWS = 8
 
 
 def rows_body(rows: Sequence[DotRow], axis: str, *, with_zero: bool = True) -> str:
-    """Return rows with their dots on one axis, which includes zero unless the values are levels."""
+    """Return rows with dots on one axis. `with_zero`: the axis includes zero, as for changes."""
     shown, left_out = rows[:_MOST_ROWS], len(rows) - _MOST_ROWS
     ends = [end for row in shown for end in (row.low, row.value, row.high) if end is not None]
     ends += [0.0] if with_zero else []
@@ -170,7 +170,7 @@ def rows_body(rows: Sequence[DotRow], axis: str, *, with_zero: bool = True) -> s
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """Runs of one member before and after its change, as percent of the usual level, in commit order."""
+    """Runs of a regression's member before and after the change, in percent of the usual level, in commit order."""
 
     label: str
     figure: str
@@ -182,7 +182,7 @@ _MOST_STRIPS = 4
 
 
 def strips_body(strips: Sequence[Strip]) -> str:
-    """Return a row for each member, with the usual level as a line and all on one scale."""
+    """Return a row per member, all on one scale, with the usual level as a line."""
     shown, left_out = strips[:_MOST_STRIPS], len(strips) - _MOST_STRIPS
     values = [value for strip in shown for value in (*strip.before, *strip.after)]
     low, high = min([*values, -1.0]), max([*values, 1.0])
@@ -218,7 +218,7 @@ _LEAST_RANGE = 0.02
 
 
 def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float], str]) -> str:
-    """Return values from left to right on one axis, which does not start at zero. `label` writes the ends of it."""
+    """Return values from left to right. The axis does not start at zero; `label` formats its ends."""
     if not points:
         return ""
     values = [value for value, _ in points]
@@ -247,7 +247,7 @@ def points_body(points: Sequence[tuple[float, Colour]], label: Callable[[float],
 
 
 def nested_body(svg: str, width: float, height: float) -> str:
-    """Return another drawing of the service, as large as the body allows. As an image, it keeps its own styles."""
+    """Return another SVG drawing as an image, as large as the body allows. An image keeps its own styles."""
     scale = min(BODY_WIDTH / width, BODY_HEIGHT / height)
     data = base64.b64encode(svg.encode()).decode()
     size = f'width="{width * scale:.0f}" height="{height * scale:.0f}"'

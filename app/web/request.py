@@ -1,4 +1,4 @@
-"""What every request gets: an id, a log line, metrics and security headers."""
+"""The outermost layer of every request: id, log line, metrics and security headers."""
 
 import re
 import time
@@ -13,13 +13,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.storage.visible import NO_PROJECT, seeing
 from app.web.errors import unexpected
 
-# --- Prometheus metrics. Requests are labelled by route, not by address, because ids would create endless series.
+# --- Prometheus metrics. Labels have the route, not the address, because each id in an address would create a series.
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120)
 
 
 class Metrics:
-    """The metrics of one application, with a separate registry, so that a process can have several applications."""
+    """The metrics of one application, in a separate registry, so that a process can have several applications."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -48,10 +48,10 @@ SECURITY_HEADERS = {
     "Referrer-Policy": "same-origin",
     "Permissions-Policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=(), browsing-topics=()",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",  # badges override it, because other pages embed them
+    "Cross-Origin-Resource-Policy": "same-origin",  # badges override this, because other sites embed them
 }
 HTTPS_ONLY = "max-age=31536000"
-"""Strict-Transport-Security over https: browsers use nothing else for a year."""
+"""Strict-Transport-Security: browsers then use only https for a year."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET_FOLLOWS = ("/s/", "/invite/")
@@ -59,7 +59,7 @@ _QUIET_ROUTES = ("/healthz", "/readyz", "/metrics", "/static", "/assets/htmx.js"
 
 
 class RequestFrameMiddleware:
-    """The outermost middleware: request id, security headers, log line and metrics; answers unexpected errors."""
+    """The outermost middleware. Adds request id, security headers, log line and metrics; answers unexpected errors."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, public_url: str) -> None:
         self._app = app
@@ -91,7 +91,7 @@ class RequestFrameMiddleware:
             except ClientDisconnect:
                 log.info("client_went_away", path=_logged_path(scope))
             except Exception as error:
-                # Starlette would answer outside this middleware, without its headers and metrics.
+                # Otherwise Starlette would answer outside this middleware, without headers and metrics.
                 response = unexpected(Request(scope), error)
                 if status:
                     raise
@@ -108,19 +108,19 @@ class RequestFrameMiddleware:
 
 
 def _logged_path(scope: Scope) -> str:
-    """Return the path without the secret of a share link or an invitation."""
+    """Return the path for the log, without the secret of a share link or invitation."""
     path: str = scope["path"]
     prefix = next((prefix for prefix in _SECRET_FOLLOWS if path.startswith(prefix)), "")
     return f"{prefix}..." if prefix else path
 
 
 def _request_id(scope: Scope) -> str:
-    """Return the caller's request id if it is valid, so that a proxy's log can be joined with ours; else a new one."""
+    """Return the caller's request id if it is valid, so that it matches a proxy's log; else a new one."""
     sent = Headers(scope=scope).get("x-request-id", "")
     return sent if _REQUEST_ID.fullmatch(sent) else uuid.uuid4().hex
 
 
 def _route(scope: Scope) -> str:
     route = scope.get("route")
-    # Mounts have no route but a root path. All addresses without a route share one label.
+    # Mounts have a root path instead of a route. All addresses without a route share one label.
     return getattr(route, "path", None) or scope.get("root_path") or "unmatched"

@@ -1,4 +1,4 @@
-"""Compute few answers at a time, and one for all identical requests that wait: a crowd costs as little as a few."""
+"""Compute few answers at a time, and one answer for all identical requests that wait."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,14 +10,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.storage.visible import visible_projects
 
 PATIENCE_SECONDS = 5.0
-"""How long a request waits for an identical one, and for its turn, before it is handled anyway.
-"""
+"""Maximum time that a request waits for an identical one, and for its turn."""
 
-_OF_THE_CONNECTION = (b"connection", b"x-request-id", b"traceparent", b"tracestate", b"sec-fetch-user")
+_IGNORED_HEADERS = (b"connection", b"x-request-id", b"traceparent", b"tracestate", b"sec-fetch-user")
 """Headers that no handler reads."""
 
-_OF_THE_ROUTE = ("route", "root_path")
-"""Keys that the router adds to the scope and that the log line of a request reads."""
+_ROUTE_KEYS = ("route", "root_path")
+"""Keys that the router adds to the scope and that the log line needs."""
 
 
 _NOT_COMPUTED = ("/static/", "/healthz", "/readyz", "/metrics")
@@ -32,7 +31,7 @@ class _Answer:
 
 @dataclass(eq=False, slots=True)
 class _Computation:
-    """The computation of an answer for all identical requests that wait. `has_turn`: one of the `turns` is taken."""
+    """The computation of an answer for all identical requests that wait. `has_turn`: it has taken one of `turns`."""
 
     answer: "asyncio.Future[_Answer | None]"
     turns: CapacityLimiter
@@ -54,11 +53,11 @@ class _Computation:
 
 
 class SharedAnswersMiddleware:
-    """Handle a few GET requests at a time, and identical ones of the same caller that wait with one answer.
+    """Handle few GET requests at a time, and give identical waiting requests of a caller the same answer.
 
-    A request never gets an answer that another request began to compute before it arrived, so everything that was
-    saved before it arrived is in its answer. Answers that are streamed, set cookies or report an error are not shared.
-    `turns`: how many are computed at a time. More would share the interpreter and all end late.
+    A request never gets an answer whose computation began before the request arrived, so its answer includes everything
+    that was saved before. Answers that are streamed, set cookies or report an error are not shared. `turns`: number of
+    concurrent computations. More of them would share the interpreter, and all would be late.
     """
 
     def __init__(self, app: ASGIApp, turns: CapacityLimiter) -> None:
@@ -78,7 +77,7 @@ class SharedAnswersMiddleware:
                 await self._app(scope, receive, send)
                 return
             scope.update(answer.route)
-            # Outer middlewares add their own headers
+            # A copy, because outer middlewares add headers
             await send({**answer.start, "headers": list(answer.start["headers"])})
             await send(answer.body)
             return
@@ -114,7 +113,7 @@ class SharedAnswersMiddleware:
                 start = {**message, "headers": list(message["headers"])}
             elif not ended.is_set():
                 whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-                route = {name: scope[name] for name in _OF_THE_ROUTE if name in scope}
+                route = {name: scope[name] for name in _ROUTE_KEYS if name in scope}
                 release(_Answer(start, message, route) if whole and _may_be_shared(start) else None)
             await send(message)
 
@@ -125,7 +124,7 @@ class SharedAnswersMiddleware:
 
 
 def _is_read(scope: Scope) -> bool:
-    """Return whether the request is answered by computing, without waiting for a change or sending a file."""
+    """Return whether the answer is computed, rather than waiting for a change or sending a file."""
     return (
         scope["type"] == "http"
         and scope["method"] == "GET"
@@ -139,7 +138,7 @@ def _may_be_shared(start: Message) -> bool:
 
 
 def _key(scope: Scope) -> object:
-    """Return what an answer depends on: the caller by credentials, address and visible projects, and the request."""
-    headers = tuple(header for header in scope["headers"] if header[0] not in _OF_THE_CONNECTION)
+    """Return everything on which an answer depends: the request, and the caller's credentials, address and projects."""
+    headers = tuple(header for header in scope["headers"] if header[0] not in _IGNORED_HEADERS)
     address = (scope["client"] or ("",))[0]
     return visible_projects(), address, scope["scheme"], scope["path"], scope["query_string"], headers

@@ -1,4 +1,4 @@
-"""Sparklines: the last steady step times of a stack on a few pixels, and the newest runs that they are made of."""
+"""Sparklines: the last steady step times of a stack in a tiny chart, and the runs that they show."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,9 +20,9 @@ _LEAST_RANGE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Sparkline:
-    """`points` as in SVG; `last_x`, `last_y`: the newest, whose value is `last`; `label`: the same in words.
+    """A sparkline. `points`: as in SVG. `last_x`, `last_y`: of the newest value, `last`. `label`: a description.
 
-    `changed_x`, `changed_y`: the first run after a change, None without one.
+    `changed_x`, `changed_y`: of the first run after a change; None without one.
     """
 
     points: str
@@ -42,9 +42,9 @@ def sparkline(
     least: float = _LEAST_RANGE,
     mark: str = "first slow run",
 ) -> Sparkline | None:
-    """Return the sparkline, oldest first; None for fewer than two values.
+    """Return the sparkline of values, oldest first; None for fewer than two.
 
-    `changed`: index of the marked value, which `mark` names. `least`: minimum range as a share of the value.
+    `changed`: index of the marked value. `mark`: its name. `least`: minimum range as a share of the value.
     """
     if len(values) < 2:
         return None
@@ -88,15 +88,15 @@ OF_STACK = _NEWEST_FIRST.where(
     not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
     col(RunRow.stack_key) == bindparam("stack_key"),
 )
-# Built once, and run for each stack of the page: an index has the newest runs of one stack, not of many.
+# Built once and run for each stack of a page, because an index has the newest runs of one stack, not of several.
 RECENT = OF_STACK.where(READ).limit(SPARK_RUNS)
 
 
 _FEWEST_BEFORE = 3
-"""With fewer runs before the change, those that it was compared with come first."""
+"""If fewer runs precede the change, the runs that it was compared with come first."""
 _MOST_BEFORE, _MOST_AFTER = 12, 28
-# By the configuration alone, which is part of one stack: with both keys PostgreSQL would expect a single run, and sort
-# all runs that it finds.
+# By config key alone, which determines the stack. With both keys PostgreSQL would expect a single run, and would sort
+# all matching runs.
 _OF_LAUNCH = _NEWEST_FIRST.where(
     READ, col(RunRow.config_key) == bindparam("config_key"), not_indexed(col(RunRow.job)) == bindparam("job")
 )
@@ -109,7 +109,7 @@ _SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
 
 @dataclass(frozen=True, slots=True)
 class SlowRun:
-    """The first slow run of a regression in a stack, and the usual value of `metric` before it; None if unknown."""
+    """The first slow run of a regression in a stack. `usual`: value of `metric` before it; None if unknown."""
 
     project_id: int
     stack_key: str
@@ -128,10 +128,10 @@ _drawn = Remembered[tuple[Sparkline | None]](4000)
 def regression_sparklines(
     session: Session, slow_runs: Sequence[SlowRun], *, least: float = _LEAST_RANGE
 ) -> dict[SlowRun, Sparkline | None]:
-    """Return the step times of regressions' runs around their changes, which are marked; None for fewer than two.
+    """Return a sparkline per regression: its runs around the marked change; None for fewer than two runs.
 
-    `least`: minimum range of the step times as a share of the value.
-    They are drawn again only after a run of the stack changed or the first slow run got another verdict.
+    `least`: minimum range as a share of the value. A sparkline is drawn again only after a run of its stack changed or
+    the first slow run got another verdict.
     """
     runs = {slow.run_id for slow in slow_runs}
     judged = select_any(VerdictRow.run_id, VerdictRow.id).where(
@@ -158,9 +158,9 @@ def regression_sparklines(
 
 
 def _around_change(session: Session, first_slow: SlowRun, least: float) -> Sparkline | None:
-    """Draw the runs of the job and configuration of the first slow run, even if that run does not count for levels.
+    """Draw the runs with the job and configuration of the first slow run, even if that run does not count in segments.
 
-    After an upgrade there are few before it: those of the other container come first, else the usual level.
+    After an upgrade few runs precede it. Then the runs of the other container come first, else the usual level.
     """
     of_stack = {"project_id": first_slow.project_id, "stack_key": first_slow.stack_key}
     slow = session.execute(_SLOW, of_stack | {"run_id": first_slow.run_id}).one_or_none()
@@ -186,7 +186,7 @@ def _around_change(session: Session, first_slow: SlowRun, least: float) -> Spark
 
 
 def _compared_with(session: Session, slow: Any, metric: str) -> list[float]:
-    """Return the values of other launches, which the first slow run was compared with, oldest first."""
+    """Return the values of the launches that the first slow run was compared with, oldest first."""
     verdict = current_verdict(session, slow.id)
     upgrade = verdict.document.upgrade if verdict else None
     compared = (*(verdict.document.baseline if verdict else ()), *(upgrade.runs if upgrade else ()))
@@ -204,14 +204,14 @@ def _compared_with(session: Session, slow: Any, metric: str) -> list[float]:
 
 
 def leading_runs(rows: Sequence[Any]) -> list[Any]:
-    """Return the runs of one job and configuration, oldest first: a step between two would look like a change."""
+    """Return the runs of one job and configuration, oldest first, because a mix of several would look like a change."""
     leading = next((row for row in rows if _counts(row)), rows[0])
     own = (leading.config_key, leading.job)
     return [row for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
 
 
 def _counts(row: Any) -> bool:
-    """Return whether a run roughly counts for levels; the page of the stack decides exactly."""
+    """Return whether a run counts in segments, approximately; only the history page decides exactly."""
     return bool(_is_timed(row) and row.is_steady and not row.short)
 
 

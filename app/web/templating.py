@@ -1,4 +1,4 @@
-"""Render templates: a full page, or one block of it for htmx. Only this module reads and writes `HX-*` headers."""
+"""Render templates: a full page, or one block of it for htmx. Only this module uses `HX-*` headers."""
 
 import hashlib
 import re
@@ -51,7 +51,7 @@ _RUN = re.compile(r"(?<![&\w])#(\d{1,18})\b(?!;)")
 
 
 def coded(text: str) -> Markup:
-    """Return a sentence of the domain as HTML, with text in backticks as code."""
+    """Return a sentence as HTML, with text in backticks as code."""
     parts = text.split("`")
     if len(parts) % 2 == 0:  # an unpaired backtick comes from a log
         return escape(text)
@@ -59,7 +59,7 @@ def coded(text: str) -> Markup:
 
 
 def marked(text: str, words: Sequence[str]) -> Markup:
-    """Mark every occurrence of the words, in any case."""
+    """Return the text as HTML with all occurrences of the words marked, ignoring case."""
     if not words:
         return escape(text)
     parts = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
@@ -67,7 +67,7 @@ def marked(text: str, words: Sequence[str]) -> Markup:
 
 
 def with_runs(text: str) -> Markup:
-    """Return the same as `coded`, with `#12` as a link to run 12."""
+    """Return the same as `coded`, with `#12` as link to run 12."""
     return Markup(_RUN.sub(r'<a href="/runs/\1">#\1</a>', str(coded(text))))  # noqa: S704  escaped, and only digits added
 
 
@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Toast:
-    """A short answer to a change, in the live region of the page (templates/web/toast.html).
+    """A short message after a change, in the live region of the page (templates/web/toast.html).
 
-    `undo`: the address of the form that puts the change back, with its inputs; the answer replaces `target`.
+    `undo`: address of the form that reverts the change, with its inputs. Its answer replaces `target`.
     """
 
     text: str
@@ -95,12 +95,12 @@ log = structlog.get_logger(__name__)
 def _markdown_parser() -> "MarkdownIt":
     from markdown_it import MarkdownIt  # noqa: PLC0415  few pages show notes
 
-    # HTML is shown as text, links have harmless schemes only, and no image makes a browser call another server.
+    # HTML is escaped, links have harmless schemes only, and images cannot make a browser call another server.
     return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
 
 
 def markdown(text: str) -> Markup:
-    """Return the Markdown of a user as HTML."""
+    """Return Markdown of a user as safe HTML."""
     return Markup(_markdown_parser().render(text))  # noqa: S704  the parser escapes HTML
 
 
@@ -138,7 +138,7 @@ _FILTERS = (
 
 @lru_cache
 def environment() -> Environment:
-    """Return the template environment: everything is escaped, and undefined names are errors."""
+    """Return the template environment. It escapes everything, and undefined names are errors."""
     env = Environment(
         loader=FileSystemLoader(RESOURCES / "templates"),
         autoescape=True,
@@ -149,7 +149,7 @@ def environment() -> Environment:
     env.policies["json.dumps_function"] = _json
     env.filters.update({function.__name__: function for function in _FILTERS})
     env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, own_name=own_name)
-    # Globals, because rendering a single block does not run the imports of its file.
+    # Globals, because rendering a single block does not execute the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
     return env
@@ -159,7 +159,7 @@ _ENCODER = msgspec.json.Encoder(enc_hook=lambda value: value.item() if isinstanc
 
 
 def _json(value: object, **_: object) -> str:
-    """Return the data of a chart as JSON, in a tenth of the time that the standard library takes."""
+    """Return the data of a chart as JSON, ten times as fast as the standard library."""
     return msgspec.json.format(_ENCODER.encode(value), indent=0).decode()
 
 
@@ -173,10 +173,10 @@ def render(
     toast: Toast | None = None,
     **context: Any,
 ) -> HTMLResponse:
-    """Render `block` of the template for htmx, and the whole page for all others.
+    """Render `block` of the template for htmx, and the whole page for other requests.
 
-    `fragment` holds the block's name in templates. `address`: what the browser's address bar shows once htmx has put
-    the block into the page; None leaves it unchanged. `toast`: an answer that fragments bring along.
+    In templates, `fragment` is the name of the block. `address`: new address of the browser after htmx has inserted the
+    block; None for no change. `toast`: a message that is sent with a block.
     """
     fragment = block if block and wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
@@ -199,7 +199,7 @@ def render(
 
 
 def _unless_cached(request: Request, html: str, headers: dict[str, str]) -> HTMLResponse:
-    """Answer 304 to a browser that has the same part of a page, such as the data of a chart."""
+    """Return the part of a page, or 304 if the browser has it, such as the data of a chart."""
     headers["ETag"] = f'W/"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
     if request.headers.get("If-None-Match") == headers["ETag"]:
         return HTMLResponse(status_code=304, headers=headers)
@@ -207,12 +207,12 @@ def _unless_cached(request: Request, html: str, headers: dict[str, str]) -> HTML
 
 
 def shown_params(request: Request) -> dict[str, str]:
-    """Return the query of the page from which htmx sent the request."""
+    """Return the query parameters of the page from which htmx sent the request."""
     return dict(parse_qsl(urlsplit(request.headers.get("HX-Current-URL", "")).query))
 
 
-def asked_by_part(request: Request) -> str | None:
-    """Return the address of the page for which htmx requests a part; None for other requests."""
+def address_of_htmx_page(request: Request) -> str | None:
+    """Return the address of the page from which htmx sent the request; None for other requests."""
     return request.headers.get("HX-Current-URL", "/") if request.headers.get("HX-Request") == "true" else None
 
 
@@ -221,8 +221,8 @@ def render_error(
 ) -> HTMLResponse:
     """Render the page of an error. `back`: addresses and labels of links to other pages.
 
-    Only pages that do not exist and invalid filters, the errors of working services, keep the badge of the navigation:
-    after others the database may be what failed, and the caller may not be identified yet.
+    Only the errors of a working service (unknown pages, invalid filters) show the badge of the navigation. With other
+    errors the database may have failed, or the caller is not identified.
     """
     keeps_badge = status in (404, 422)
     return render(
@@ -238,12 +238,12 @@ def render_error(
 
 
 def public_address(request: Request) -> str:
-    """Return the service's address without a trailing slash, as links and shown commands use it."""
+    """Return the service's address for links and commands, without a trailing slash."""
     return (_stated_address(request) or str(request.base_url)).rstrip("/")
 
 
 def is_https(request: Request) -> bool:
-    """Return whether browsers use https. Faster than `public_address`, because every request needs it."""
+    """Return whether browsers use https. Every request needs this, so it is faster than `public_address`."""
     return (_stated_address(request) or f"{request.scope['scheme']}:").startswith("https:")
 
 
@@ -254,7 +254,7 @@ def _stated_address(request: Request) -> str:
 
 
 def _open_regressions(request: Request, session: Session | None) -> int | None:
-    """Return the number of open regressions for the navigation; None if it cannot be read. `session`: of the page."""
+    """Return the number of open regressions for the navigation; None if unavailable. `session`: of the page."""
     try:
         if session is not None:
             return open_regressions(session).count
@@ -268,12 +268,12 @@ def _open_regressions(request: Request, session: Session | None) -> int | None:
 
 
 def wants_fragment(request: Request) -> bool:
-    # Restoring from history replaces the whole body, so a block would leave a page without its frame.
+    # When the browser goes back in history, htmx replaces the whole body, so it needs the whole page.
     return request.headers.get("HX-Request") == "true" and request.headers.get("HX-History-Restore-Request") != "true"
 
 
 def _is_at(request: Request, address: str) -> bool:
-    """Return whether the browser already shows `address`. Parts that load later must not add to its history."""
+    """Return whether the browser already shows `address`, so that parts that load later add nothing to its history."""
     current, wanted = urlsplit(request.headers.get("HX-Current-URL", "")), urlsplit(address)
     return (current.path, current.query) == (wanted.path, wanted.query)
 
