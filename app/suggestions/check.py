@@ -1,6 +1,9 @@
 """Check a launch before it runs: the page `/check` and `POST /api/v1/check`."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -8,8 +11,14 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import read_metadata
+from app.domain.numbers import grouped, plural
+from app.domain.planning.hardware import hardware_of
+from app.domain.planning.plan import given_layout, offers_of
+from app.domain.planning.request import InvalidPlan, plan_address, read_request
+from app.domain.rules.facts import FACTS
 from app.domain.rules.flags import flags_text
 from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document, check_launch, marked_launch
+from app.domain.run import Value
 from app.errors import FieldError, InvalidMetadata
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -50,7 +59,7 @@ class CheckOut(BaseModel):
 api = api_router("rules")
 pages = APIRouter(include_in_schema=False)
 
-MAX_FIELDS = 10
+MAX_FIELDS = 20
 INTRODUCTION = "Paste or drop a launch script to see what would fail, or invalidate the result."
 
 
@@ -61,11 +70,95 @@ def check(rules: Rules, body: CheckIn) -> CheckOut:
     return CheckOut.model_validate(check_document(_check(body.launch, body.facts, rules)))
 
 
-class CheckForm(Form):
-    """The launch, and facts that scripts rarely contain."""
+ASKED = ("gpu", "gpus", "mcore_version")
+"""Facts that scripts rarely contain."""
+MOST_ASKED = 3
 
-    inputs = ("launch", "gpu", "gpus", "mcore_version")
+
+class CheckForm(Form):
+    """The launch, and facts that it does not state."""
+
+    inputs = ("launch", *ASKED)
     most_bytes = MAX_BYTES
+
+    @classmethod
+    def has_input(cls, name: str) -> bool:
+        return name in cls.inputs or name in FACTS
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {name: text for name, text in self.values.items() if name != "launch" and text}
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedPeak:
+    """The predicted peak memory of a GPU, of its memory and of what tensors may use, in GB."""
+
+    peak_gb: float
+    gpu_gb: float
+    usable_gb: float
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_gb <= self.usable_gb
+
+
+class CheckedLaunch:
+    """A checked launch for its page: what was read of the job, and whether it fits the GPU's memory."""
+
+    def __init__(self, check: LaunchCheck) -> None:
+        self.check = check
+        self._values: Mapping[str, Value] = {name: field.value for name, field in check.contract.fields.items()}
+        self.plan = plan_address(self._values)
+        self.peak = self._peak()
+
+    @property
+    def lead(self) -> str:
+        """Return the result, with a predicted lack of memory first."""
+        if self.peak is None or self.peak.fits:
+            return self.check.answer
+        blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
+        sizes = f"about {self.peak.peak_gb:.0f} GB needed, a GPU has {self.peak.gpu_gb:g}"
+        return f"Probably out of memory: {sizes}. {blockers}."
+
+    @property
+    def job(self) -> str:
+        """Return what was read: `Qwen3-30B-A3B · 16 × H100 · TP1 PP1 CP1 EP16 · seq 4,096 · GBS 1,024 · bf16`."""
+        values = self._values
+        model, gpu, gpus, precision = (values.get(name) for name in ("model", "gpu", "gpus", "precision"))
+        degrees = [f"{name.upper()}{values[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if values.get(name)]
+        sizes = [("seq", values.get("seq_len")), ("GBS", values.get("gbs"))]
+        return " · ".join(
+            [
+                str(model or "unknown model"),
+                f"{grouped(gpus) if isinstance(gpus, int) else '?'} × {gpu or 'unknown GPU'}",
+                " ".join(degrees) or "unknown layout",
+                *(f"{name} {grouped(size)}" for name, size in sizes if isinstance(size, int)),
+                *([str(precision)] if precision else []),
+            ]
+        )
+
+    @property
+    def asked(self) -> list[tuple[str, str]]:
+        """Return the unknown facts that blockers depend on, with their meaning."""
+        names = [name for name in self.check.unknown if name in FACTS and not FACTS[name].inputs]
+        if self._values.get("gpu") is None and "gpu" not in names:
+            names.insert(0, "gpu")  # without it, no memory is predicted
+        return [(name, FACTS[name].meaning) for name in names[:MOST_ASKED]]
+
+    def _peak(self) -> PredictedPeak | None:
+        """Return the peak by the planner's formulas, without measured records; None if the layout is not complete."""
+        try:
+            request = read_request(dict(parse_qsl(urlsplit(self.plan).query)))
+        except InvalidPlan:
+            return None
+        if not request.is_complete:
+            return None
+        [offer] = offers_of(request, [given_layout(request)])
+        hardware = hardware_of(request.gpu, request.precision)
+        if offer.prediction is None or hardware is None:
+            return None
+        return PredictedPeak(offer.prediction.peak_gb, hardware.memory_gb, offer.prediction.usable_gb)
 
 
 @pages.get("/check")
@@ -82,13 +175,13 @@ async def answer_check(request: Request, rules: Rules) -> Response:
     """Show the result on the same page, because nothing is stored."""
 
     def act(form: CheckForm) -> Response:
-        facts = {name: form.value(name) for name in ("gpu", "gpus", "mcore_version") if form.value(name)}
-        check = _check(form.value("launch"), facts, rules)
+        check = _check(form.value("launch"), form.facts, rules)
         return render(
             request,
             "suggestions/check.html",
             form=form,
             check=check,
+            launch=CheckedLaunch(check),
             parts=marked_launch(form.value("launch"), (*check.blockers, *check.warnings)),
             flags_text=flags_text,
             problem="",

@@ -761,3 +761,34 @@ def test_the_page_shows_what_fires_and_keeps_the_text(client: TestClient) -> Non
     refused = client.post("/check", data={"launch": "hello"})
     assert refused.status_code == 422
     assert 'role="alert"' in refused.text
+
+
+LARGE = (
+    "torchrun --nnodes 8 --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 "
+    "--pipeline-model-parallel-size {pp} --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall "
+    "--num-experts 256 --micro-batch-size 1 --global-batch-size 1024 --seq-length 4096 --bf16 "
+    "--use-distributed-optimizer --expert-tensor-parallel-size 1"
+)
+
+
+def test_the_page_says_what_was_read_and_whether_it_fits_the_memory(client: TestClient) -> None:
+    stated = {"gpu": "H100", "model": "DeepSeek-V3"}
+    page = client.post("/check", data={"launch": LARGE.format(pp=4), **stated}).text
+    assert "DeepSeek-V3 · 64 × H100 · TP2 PP4 CP1 EP8 · seq 4,096 · GBS 1,024 · bf16" in page
+    (peak,) = re.findall(r"Probably out of memory: about (\d+) GB needed, a GPU has 80\.", page)
+    assert int(peak) > 80
+    assert "m-too-much" in page
+    small = client.post("/check", data={"launch": LARGE.format(pp=4), "gpu": "B300", "model": "Qwen3-30B-A3B"}).text
+    assert "Probably out of memory" not in small
+    assert "it fits." in small
+    assert "Predicted peak" not in client.post("/check", data={"launch": LARGE.format(pp=4)}).text, "no GPU is known"
+
+
+def test_an_unknown_fact_is_added_beside_the_result_and_checked_again(client: TestClient) -> None:
+    page = client.post("/check", data={"launch": GOOD}).text
+    asked = re.findall(r'<input id="f-([\w.]+)"[^>]*\sform="launch-form"', page)
+    assert asked[0] == "gpu"
+    assert len(asked) == len(set(asked)) <= 3
+    again = client.post("/check", data={"launch": GOOD, "gpu": "H100", "pytorch_version": "2.9"}).text
+    assert not re.search(r'name="(gpu|pytorch_version)"[^>]*\sform="launch-form"', again)
+    assert re.search(r'name="pytorch_version"[^>]*\svalue="2.9"', again), "it stays for the next check"
