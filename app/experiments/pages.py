@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
-from app.domain.numbers import gain_change, plural
+from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
@@ -387,7 +387,27 @@ class ExperimentPage:
             return result.sentence
         wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
         so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
-        return f"Needs {wait}.{so_far}" if wait else result.sentence if result.gain else ""
+        return (
+            f"Needs {wait}{self.cost(sum(missing(self.slots, side) for side in LETTERS))}.{so_far}"
+            if wait
+            else result.sentence
+            if result.gain
+            else ""
+        )
+
+    def cost(self, runs: int) -> str:
+        """Format what so many runs cost: `, about 96 GPU-hours`; empty if unknown."""
+        hours = self.experiment.plan.sizing.gpu_hours_of(runs)
+        return "" if hours is None else f", about {gpu_hours(hours)} GPU-hours"
+
+    @property
+    def accepted_flags(self) -> str:
+        """Return the flags of an accepted change, for the trainer of the run; empty without any."""
+        if self.experiment.state != "accepted":
+            return ""
+        commands = self.experiment.plan.change.commands
+        own = [command for command in commands if command.candidate] or commands
+        return next((command.add for command in own if command.add), "")
 
     @property
     def measured_on(self) -> str:

@@ -74,7 +74,21 @@ def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client
         read = " ".join(re.sub(r"<[^>]+>", " ", page).split())
         # Later suggestions have their own figures.
         assert re.findall(r"(\d+) runs? per side", read)[:1] == [str(runs)], path
-        assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(hours)], path
+        left = hours * (1 - 1 / (2 * runs)) if path == "experiment" else hours  # the baseline is a run of A
+        assert re.findall(r"about ([\d.,]+) GPU-hours", read)[:1] == [gpu_hours(left)], path
+
+
+def test_an_accepted_experiment_copies_its_flag_and_a_planned_one_opens_the_next_command(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    page = text(client, f"/experiments/{number}")
+    assert re.search(r'id="commands"\s+open', page)
+    assert "Copy flag" not in page[: page.index('id="commands"')]
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    sent = {"decision": "accept", "note": "faster", **AUTHOR}
+    page = client.post(f"/experiments/{number}", data=sent).text
+    assert re.search(r"Copy flag\s*</button>\s*<code hidden>--overlap-moe-expert-parallel-comm</code>", page)
 
 
 def test_a_form_without_a_name_keeps_its_input(client: TestClient, baseline: int) -> None:
@@ -234,7 +248,7 @@ def test_a_decision_by_form_is_kept_with_its_note(client: TestClient, engine: En
     sent = {"decision": "accept", "note": "faster", **AUTHOR}
     done = client.post(f"/experiments/{number}", data=sent)
     assert done.status_code == 200
-    assert "Next, from the winner" in done.text
+    assert re.search(r"Next for #\d+", done.text)
     assert read(engine, number).note == "faster"
 
 

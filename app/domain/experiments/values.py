@@ -118,7 +118,10 @@ class Sizing:
 
     @property
     def gpu_hours(self) -> float | None:
-        return None if self.hours is None or self.gpus is None else self.hours * self.gpus
+        return self.gpu_hours_of(2 * self.runs_each)
+
+    def gpu_hours_of(self, runs: int) -> float | None:
+        return None if self.run_hours is None or self.gpus is None else runs * self.run_hours * self.gpus
 
 
 @dataclass(frozen=True, slots=True)
