@@ -16,11 +16,11 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import and_, or_
 from sqlmodel import Session, col
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import GPU_MEMORY_GIB
-from app.domain.numbers import change_text, plural, step_time, time_saved
+from app.domain.numbers import change_text, gain_change, plural, step_time, time_saved
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -42,7 +42,7 @@ from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.picture import DegreePicture, EpPicture, degree_picture, ep_picture
+from app.leaderboards.picture import EpPicture, ep_picture
 from app.leaderboards.words import board_time, board_unit, label, routing_words
 from app.storage.json_text import from_json
 from app.storage.runs import activities
@@ -136,16 +136,16 @@ class StackMatrix:
 
     @cached_property
     def picture(self) -> EpPicture | None:
-        """Return the lines over EP degrees; None for a single degree, which `degree` shows."""
+        """Return the lines over EP degrees; None for a single degree."""
         return ep_picture(self.matrix, [plan.ep for plan in self.plans]) if len(self.matrix.eps) > 1 else None
 
     @cached_property
-    def degree(self) -> DegreePicture | None:
-        """Return the dispatchers at the only EP degree; None with several degrees."""
-        if len(self.matrix.eps) > 1:
-            return None
-        missing = (cell for cell in self.matrix.empty if cell.why == "not_in_container")
-        return degree_picture(self.matrix.columns[self.matrix.eps[0]], missing)
+    def fastest(self) -> tuple[int, Contender]:
+        """Return the fastest result with its EP degree; full results precede short ones."""
+        return min(
+            ((ep, cell) for ep, column in self.matrix.columns.items() for cell in column if cell.compared),
+            key=lambda item: (item[1].directional, item[1].step_time_ms.value),
+        )
 
     @cached_property
     def gaps(self) -> tuple[EmptyCell, ...]:
@@ -158,10 +158,7 @@ class StackMatrix:
         if not self.stack.may_plan:
             return ()
         eps = self.matrix.eps
-        ep, fastest = min(
-            ((ep, cell) for ep, column in self.matrix.columns.items() for cell in column if cell.compared),
-            key=lambda item: (item[1].directional, item[1].step_time_ms.value),
-        )
+        ep, fastest = self.fastest
         contract = next(item.known for item in self.stack.runs if item.config_key == fastest.config_key)
         beyond = [ep * 2] if ep == eps[-1] else []
         beyond += [ep // 2] if ep == eps[0] else []
@@ -211,10 +208,37 @@ class MatrixPage:
         return ", ".join(text for _, text in sorted(degrees)) if len({ep for _, ep in best.values()}) > 1 else ""
 
     @property
+    def shows_degrees(self) -> bool:
+        """Return whether a stack was measured at two EP degrees; a leaderboard shows everything else."""
+        return any(len(item.matrix.eps) > 1 for item in self.matrices)
+
+    @property
+    def fastest_run(self) -> str:
+        """Return the newest run of the fastest result of the only matrix; empty for several."""
+        return self.matrices[0].fastest[1].runs[-1] if len(self.matrices) == 1 else ""
+
+    @property
     def answer(self) -> str:
         if not self.matrices:
             return "No stack has runs of two dispatchers or two EP degrees yet."
         empty = sum(cell.why == "not_run" for item in self.matrices for cell in item.matrix.empty)
+        first = self._fastest if len(self.matrices) == 1 else self._largest_gain
+        return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
+
+    @property
+    def _fastest(self) -> str:
+        """Return `hybridep at EP32 is fastest: 6.992 s, 15.3 % faster than alltoall at equal knobs.`"""
+        ep, cell = self.matrices[0].fastest
+        text = f"{cell.name} at EP{ep} is fastest: {board_time(cell.step_time_ms.value)}"
+        pair = cell.at_equal_knobs
+        if pair is None:
+            return f"{text}."
+        if pair.tie:
+            return f"{text}, {'equal to' if pair.outcome == 'equal' else 'undecided against'} {pair.second}."
+        return f"{text}, {gain_change(pair.gain_pct).than} {pair.second} at equal knobs."
+
+    @property
+    def _largest_gain(self) -> str:
         pairs = [
             (ep, cell.at_equal_knobs)
             for item in self.matrices
@@ -223,14 +247,10 @@ class MatrixPage:
             if cell.at_equal_knobs is not None
         ]
         decided = [(ep, pair) for ep, pair in pairs if not pair.tie]
-        if decided:
-            ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
-            first = f"EP{ep}: {comparison_text(pair)} at equal knobs."
-            if {ep for item in self.matrices for ep in item.matrix.eps} == {ep}:
-                first += " No other EP degree was measured."
-        else:
-            first = "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
-        return f"{first} {plural(empty, 'cell is', 'cells are')} empty." if empty else first
+        if not decided:
+            return "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
+        ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
+        return f"EP{ep}: {comparison_text(pair)} at equal knobs."
 
 
 def ep_note(board: Board) -> str:
@@ -363,6 +383,7 @@ class LedgerPage:
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
         self._may_plan = all(stack.may_plan for stack in stacks)
+        self.shows_degrees = MatrixPage(stacks).shows_degrees
         seen = _graph_runs(session, stacks)
         peaks = {item.id: item.peak for item in seen if item.peak is not None}
         gains = list(_gains(stacks, peaks))
@@ -600,8 +621,11 @@ Stacks = Annotated[tuple[MatrixStack, ...], Depends(get_stacks)]
 
 @router.get("/leaderboards/{hardware}/{family}/matrix")
 @requires(Action.READ)
-def show_matrix(request: Request, stacks: Stacks) -> HTMLResponse:
+def show_matrix(request: Request, stacks: Stacks) -> Response:
+    """Show the matrices; with one EP degree the leaderboard has all of them."""
     page = MatrixPage(stacks)
+    if not page.shows_degrees:
+        return RedirectResponse(page.address + (f"?{request.url.query}" if request.url.query else ""), 303)
     return render(
         request,
         "leaderboards/matrix.html",

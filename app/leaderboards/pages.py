@@ -17,6 +17,7 @@ from app.domain.numbers import TimeUnit, change_text
 from app.domain.ranking.pairwise import DISPATCHER_AXIS
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import DISPATCHERS, hardware_of, slug
+from app.domain.ranking.standings import Board
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -39,7 +40,7 @@ from app.leaderboards.charts import (
     leadership_periods,
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
-from app.leaderboards.matrix_pages import ep_note
+from app.leaderboards.matrix_pages import MatrixPage, StackMatrix, ep_note, stacks_of
 from app.leaderboards.picture import BoardPicture, board_picture
 from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
@@ -125,7 +126,7 @@ class LeaderboardPage:
     def lead(self) -> str:
         """Return the figure of the only ranking, why there is none, or the answer."""
         if self.picture:
-            return self.picture.lead
+            return f"{self.picture.lead} No ranking in {self.newer_container} yet." if self.newer else self.picture.lead
         return self.next_ranking.sentence if self.next_ranking and self.standings.total > 1 else self.answer
 
     @cached_property
@@ -171,8 +172,7 @@ class LeaderboardPage:
     @cached_property
     def ep_note(self) -> str:
         """Return the EP degrees of the compared results where they differ; else empty."""
-        ranked = [board for item in self.standings.items for board in item.standings.boards if board.is_ranking]
-        return ep_note(ranked[0]) if len(ranked) == 1 else ""
+        return ep_note(self.ranked[1]) if self.ranked else ""
 
     @property
     def leader_changed(self) -> bool:
@@ -194,23 +194,63 @@ class LeaderboardPage:
         return meanings_of([board for item in self.standings.items for board in item.standings.boards])
 
     @cached_property
-    def picture(self) -> BoardPicture | None:
-        """Return the picture of the only ranking; None without one, and for several, which the gains show."""
+    def ranked(self) -> tuple[StoredStandings, Board] | None:
+        """Return the only ranking with its stack; None without one, and for several, which the gains show."""
         ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
-        if len(ranked) != 1:
+        return ranked[0] if len(ranked) == 1 else None
+
+    @cached_property
+    def picture(self) -> BoardPicture | None:
+        if self.ranked is None:
             return None
-        stack, board = ranked[0]
+        stack, board = self.ranked
+        columns = self.degrees.matrix.columns if self.degrees else {}
+        contenders = [
+            item
+            for entry in board.entries
+            for item in columns.get(entry.ep or 0, ())
+            if item.name == entry.dispatcher and item.runs == entry.runs
+        ]
         points = [
             point for point in references(self._session, stack.project) if point.point.family.name == stack.family
         ]
-        return board_picture(stack, board, points)
+        return board_picture(stack, board, points, contenders)
+
+    @cached_property
+    def newer(self) -> StoredStandings | None:
+        """Return the newest stack in another container than the only ranking, if it ran later and ranks nothing."""
+        if self.ranked is None:
+            return None
+        ranked = self.ranked[0]
+        newest = max(self.standings.items, key=lambda item: item.newest_at)
+        is_newer = newest.newest_at > ranked.newest_at and newest.container not in ("", ranked.container)
+        return newest if is_newer else None
 
     @property
-    def unranked_containers(self) -> list[str]:
-        """Return the containers on this page in which no dispatchers are ranked, without their registries."""
-        ranked = {item.container for item in self.standings.items if any(b.is_ranking for b in item.standings.boards)}
-        others = {item.container for item in self.standings.items} - ranked - {""}
-        return sorted(container.rpartition("/")[2] for container in others)
+    def newer_container(self) -> str:
+        """Return the container of `newer` without its registry; empty without one."""
+        return self.newer.container.rpartition("/")[2] if self.newer else ""
+
+    @property
+    def newer_ranking(self) -> NextRanking | None:
+        return next_ranking([self.newer]) if self.newer else None
+
+    @cached_property
+    def matrices(self) -> MatrixPage:
+        """Return the same stacks by EP degree, with all plans: the template checks whether the user may plan."""
+        stacks = stacks_of(self._session, **self._named, project=self.filters.project)
+        return MatrixPage([replace(stack, may_plan=True) for stack in stacks])
+
+    @cached_property
+    def degrees(self) -> StackMatrix | None:
+        """Return the EP degrees of the only ranking; None if its runs do not state them."""
+        if self.ranked is None:
+            return None
+        stack, board = self.ranked
+        wanted = (stack.stack_key, board.routing_mode, board.semantic_class)
+        matrices = (*self.matrices.matrices, *self.matrices.singles)
+        keys = ((item.stack.key, item.matrix.routing_mode, item.matrix.semantic_class) for item in matrices)
+        return next((item for item, key in zip(matrices, keys, strict=True) if key == wanted), None)
 
     @property
     def tells_wins(self) -> bool:
@@ -317,27 +357,32 @@ class LeaderboardPage:
         return availability_table([*here, *ran])
 
     @property
-    def disagreeing(self) -> list[ExperimentItem]:
-        """Return the newest finished A/Bs of dispatchers alone that left open what the only ranking decides."""
-        ranked = [(item, board) for item in self.standings.items for board in item.standings.boards if board.is_ranking]
-        if len(ranked) != 1:
+    def experiments(self) -> list[tuple[ExperimentItem, str]]:
+        """Return the newest finished A/B of each two dispatchers of the only ranking, with `deepep against alltoall`.
+
+        Only A/Bs that change nothing else.
+        """
+        if self.ranked is None:
             return []
-        stack, board = ranked[0]
-        decided = [{pair.first, pair.second} for pair in board.comparisons if not pair.tie]
-        newest: dict[frozenset[str], ExperimentItem] = {}
+        stack, board = self.ranked
+        ranked = {entry.dispatcher for entry in board.entries}
+        newest: dict[frozenset[str], tuple[ExperimentItem, str]] = {}
         for item in experiments_of_stack(self._session, stack.project_id, stack.stack_key):
-            if item.result.finished and (sides := dispatchers_of(item.knobs)) in decided:
-                newest.setdefault(sides, item)
-        verdicts = ((item, item.result.verdict) for item in newest.values())
-        return [item for item, verdict in verdicts if verdict is not None and verdict.decision == "inconclusive"]
+            sides = dispatchers_of(item.knobs)
+            if item.result.finished and item.result.verdict and sides and ranked.issuperset(sides):
+                newest.setdefault(frozenset(sides), (item, " against ".join(sides)))
+        return list(newest.values())
 
 
-def dispatchers_of(knobs: Sequence[KnobChange]) -> frozenset[str]:
-    """Return the two dispatchers of an A/B that changes nothing else; empty for another A/B."""
+def dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, ...]:
+    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else empty."""
     if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
-        return frozenset()
-    sides = frozenset(str(value) for knob in knobs for value in (knob.before, knob.after) if value in DISPATCHERS)
-    return sides if len(sides) == 2 else frozenset()
+        return ()
+    sides = [
+        {str(value) for value in values if value in DISPATCHERS}
+        for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
+    ]
+    return tuple(name for side in sides for name in side) if all(len(side) == 1 for side in sides) else ()
 
 
 # --- Routes.

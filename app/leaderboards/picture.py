@@ -1,4 +1,4 @@
-"""The pictures of leaderboards: bars of one ranking or EP degree, and step times over EP degrees."""
+"""The pictures of leaderboards: bars of one ranking, and step times over EP degrees."""
 
 import itertools
 import math
@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from app.domain.naming import SEPARATOR
 from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time
-from app.domain.ranking.matrix import Contender, EmptyCell, EpMatrix
+from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed
@@ -25,7 +26,8 @@ _LEFT, _RIGHT = 3.0, 97.0
 """The first and the last EP degree. The stylesheet keeps space for tick labels left and names of dispatchers right."""
 _EP_ROOM = 0.08
 """Free share above and below the results."""
-_TICKS = 4
+_TICKS = 5
+"""With 1, 2 and 5 as steps an axis has two ticks at least."""
 _LABEL_HEIGHT, _SHIFT = 16, 10
 
 
@@ -198,24 +200,37 @@ class _Axis:
         return round(100 * (time - self.low) / (self.high - self.low), 2)
 
 
-def board_picture(stack: StoredStandings, board: Board, published: Iterable[Reference]) -> BoardPicture:
-    """Return the picture of a ranking. `published`: figures of the same model family."""
+def board_picture(
+    stack: StoredStandings, board: Board, published: Iterable[Reference], contenders: Iterable[Contender] = ()
+) -> BoardPicture:
+    """Return the picture of a ranking. `published`: figures of the same model family.
+
+    `contenders`: the results at the EP degree of each entry. One that is compared at equal knobs by another
+    configuration has a second bar.
+    """
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
-    times = [entry.step_time_ms.value for entry in board.entries] + [item.point.step_time_ms or 0.0 for item in beside]
-    ends = [end for entry in board.entries for end in (entry.step_time_ms.low, entry.step_time_ms.high) if end]
+    rows = [(entry.dispatcher, entry.step_time_ms, entry.runs, _gain(entry)) for entry in board.entries]
+    rows += [
+        (item.name, item.equal.step_time_ms, item.equal.runs, f"{_change(item.at_equal_knobs)}, equal knobs")
+        for item in contenders
+        if item.equal and item.at_equal_knobs
+    ]
+    times = [figure.value for _, figure, _, _ in rows] + [item.point.step_time_ms or 0.0 for item in beside]
+    ends = [end for _, figure, _, _ in rows for end in (figure.low, figure.high) if end]
     axis, unit = _Axis.of([*times, *ends]), board_unit(times)
     bars = [
-        _bar(entry.dispatcher, entry.step_time_ms, entry.runs, axis=axis, unit=unit, gain=_gain(entry))
-        for entry in board.entries
+        _bar(name, figure, runs, axis=axis, unit=unit, gain=gain)
+        for name, figure, runs, gain in sorted(rows, key=lambda row: row[1].value)
     ]
     names = {entry.dispatcher for entry in board.entries}
     bars += [
         RankingBar(
             "published", _publisher(item), f"/references/{item.id}",
             at=axis.place(item.point.step_time_ms or 0.0),
-            time=step_time(item.point.step_time_ms or 0.0, unit), gain="published", runs=item.point.date,
+            time=step_time(item.point.step_time_ms or 0.0, unit), gain=f"published{_behind(board.entries[0], item)}",
+            runs=item.point.date,
         )
         for item in beside
     ]  # fmt: skip
@@ -225,9 +240,9 @@ def board_picture(stack: StoredStandings, board: Board, published: Iterable[Refe
         if missing.dispatcher not in names
     ]
     return BoardPicture(
-        stack.name,
+        stack.name.removeprefix(f"{stack.family}{SEPARATOR}"),
         tuple(bars),
-        f"{lead_sentence(board)}{_behind(board.entries[0], beside)}.",
+        f"{lead_sentence(board)}.",
         _ticks(axis, unit),
         _basis(board),
         "" if beside else published_range(published),
@@ -243,44 +258,8 @@ def _deciding_plan(board: Board) -> DecidingPlan | None:
     return DecidingPlan(next(name for name in board.leaders if name != board.entries[0].dispatcher), more)
 
 
-@dataclass(frozen=True, slots=True)
-class DegreePicture:
-    """The dispatchers at one EP degree, the fastest first."""
-
-    bars: tuple[RankingBar, ...]
-    ticks: tuple[tuple[str, float], ...]
-
-
-def degree_picture(cells: Sequence[Contender], missing: Iterable[EmptyCell]) -> DegreePicture:
-    """Return the picture of the results at one EP degree. `missing`: dispatchers that the container lacks."""
-    rows = [(cell.name, cell.step_time_ms, cell.runs, _cell_gain(cell)) for cell in cells]
-    rows += [
-        (cell.name, cell.equal.step_time_ms, cell.equal.runs, f"{_change(cell.at_equal_knobs)}, equal knobs")
-        for cell in cells
-        if cell.equal and cell.at_equal_knobs
-    ]
-    times = [figure.value for _, figure, _, _ in rows]
-    ends = [end for _, figure, _, _ in rows for end in (figure.low, figure.high) if end]
-    axis, unit = _Axis.of([*times, *ends]), board_unit(times)
-    bars = [
-        _bar(name, figure, runs, axis=axis, unit=unit, gain=gain)
-        for name, figure, runs, gain in sorted(rows, key=lambda row: row[1].value)
-    ]
-    bars += [RankingBar("missing", cell.dispatcher, "/availability") for cell in missing]
-    return DegreePicture(tuple(bars), _ticks(axis, unit))
-
-
-_OTHER = ", other knobs"
 FEW_RUNS = 5
 """Most further runs of each side that a board offers to plan."""
-
-
-def _cell_gain(cell: Contender) -> str:
-    """Return the gain of the fastest configuration of a cell, which may differ in other knobs, too."""
-    if cell.best_against_best is None:
-        return "reference" if cell.compared else "on other code: not compared"
-    is_equal = cell.at_equal_knobs is not None and cell.equal is None
-    return _change(cell.best_against_best) + ("" if is_equal else _OTHER)
 
 
 def _change(pair: PairwiseComparison) -> str:
@@ -288,9 +267,9 @@ def _change(pair: PairwiseComparison) -> str:
 
 
 def lead_sentence(board: Board) -> str:
-    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s per step`, or `deepep and hybridep are equal, ...`."""
+    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s`, or `deepep and hybridep are equal, ...`."""
     first = board.entries[0]
-    time = f"{board_time(first.step_time_ms.value)} per step"
+    time = board_time(first.step_time_ms.value)
     if board.reading == "tie":
         among = board.pairs_of_leaders
         if len(among) == 1 and among[0].outcome == "undecided":
@@ -319,7 +298,7 @@ def _gain_words(gain: Gain) -> str:
     return f"{change.than} {gain.over} at equal knobs, {further} {others}"
 
 
-_MOST_KNOBS = 3
+_MOST_KNOBS = 2
 
 
 def other_knobs(names: Sequence[str]) -> str:
@@ -362,14 +341,12 @@ def _gains_of_leaders(board: Board) -> str:
     return f", {listed(gains)} faster than {decided[0][1].second}"
 
 
-def _behind(first: Entry, published: Sequence[Reference]) -> str:
-    """Return `, 4.1 % slower than NVIDIA's 20.15 s` for the fastest comparable published step time."""
-    times = [(item.point.step_time_ms, item.point.measured_by) for item in published if item.point.step_time_ms]
-    if not times:
+def _behind(first: Entry, reference: Reference) -> str:
+    """Return `; hybridep 4.1 % slower`: the fastest own result against a published step time."""
+    theirs = reference.point.step_time_ms
+    if not theirs:
         return ""
-    theirs, who = times[0]
-    change = change_text(100 * (first.step_time_ms.value / theirs - 1))
-    return f", {change.than} {who}'s {board_time(theirs)}"
+    return f"; {first.dispatcher} {change_text(100 * (first.step_time_ms.value / theirs - 1)).figure}"
 
 
 def published_range(points: Sequence[Reference]) -> str:
@@ -414,8 +391,10 @@ def _gain(entry: Entry) -> str:
     if entry.gain is None:
         return ""
     pair = entry.gain.comparison
+    if entry.gain.differs_in:
+        return f"{_change(pair)}, other knobs"
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    return change.text + (f", {_tie_word(pair)}" if pair.tie else "") + _OTHER * bool(entry.gain.differs_in)
+    return change.text + (f", {_tie_word(pair)}" if pair.tie else "")
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

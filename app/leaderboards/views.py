@@ -356,6 +356,12 @@ class BoardView:
     knobs: Mapping[str, str]
     time_unit: TimeUnit
 
+    def knobs_of(self, row: EntryRow, configuration: DispatcherConfiguration) -> str:
+        """Return the knobs of the ranked configuration of a row; of another one, those that differ from it."""
+        if configuration.config_key == row.entry.config_key:
+            return row.knobs
+        return _apart(configuration, row.knobs, self.knobs)
+
     @property
     def has_configurations(self) -> bool:
         """Return whether there are details of configurations that the board does not show."""

@@ -47,6 +47,8 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "/leaderboards/{hardware}/{family}": (
         "/leaderboards/h100/qwen3-30b-a3b",
         "/leaderboards/gb200/qwen3-30b-a3b",
+        "/leaderboards/h100/qwen3-235b-a22b",
+        "/leaderboards/gb200/qwen3-235b-a22b",
     ),
     "/leaderboards/{hardware}/{family}/matrix": ("/leaderboards/gb200/qwen3-235b-a22b/matrix",),
     "/leaderboards/{hardware}/{family}/graphs": ("/leaderboards/h100/qwen3-30b-a3b/graphs",),

@@ -94,10 +94,24 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert row["at_equal_knobs"]["gain_pct"] == pytest.approx(4.4, abs=0.1)
     assert row["best_against_best"]["gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
-    bars = words_of(client, f"{PAGE}/matrix")
-    assert "24.99 s 20.2 % faster, other knobs 6 runs" in bars, "each percentage is of the configuration drawn"
-    assert "29.99 s 4.2 % faster, equal knobs 6 runs" in bars
-    assert "hybridep is 4.2 % faster than alltoall at equal knobs, 20.2 % with ep_overlap" in words_of(client, PAGE)
+    board = words_of(client, PAGE)
+    assert "24.99 s 20.2 % faster, other knobs 6 runs" in board, "each bar has its own percentage"
+    assert "29.99 s 4.2 % faster, equal knobs 6 runs" in board
+    assert "hybridep is 4.2 % faster than alltoall at equal knobs, 20.2 % with ep_overlap" in board
+
+
+def test_matrix_and_board_represent_a_dispatcher_by_the_same_configuration(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 31_310.0, {})
+    ranked = stack(session, 25_000.0, HYBRIDEP)
+    fields = HYBRIDEP | {"ep_overlap": True}
+    (lucky,) = make_stack(session, [24_950.0], fields=fields, activity=stated_activity("hybridep"))
+    session.commit()
+    row = cell(matrix(client), "hybridep", 16)
+    assert (row["runs"], row["runs_in_all"]) == (ranked, len(ranked) + 1), f"#{lucky} is one run that ties"
+    (item,) = client.get("/api/v1/leaderboards").json()["items"]
+    assert item["boards"][0]["entries"][0]["runs"] == list(map(str, ranked))
 
 
 def test_step_times_from_1000_ms_on_are_seconds_and_an_empty_cell_names_its_plan(
@@ -127,9 +141,10 @@ def test_a_single_ep_degree_offers_the_next_degrees_that_the_gpus_allow(client: 
     stack(session, 31_310.0, {"ep": 16})
     fast = stack(session, 26_600.0, HYBRIDEP | {"ep": 16})
     page = client.get(f"{PAGE}/matrix").text.replace("&amp;", "&")
+    assert "board-picture" in page, "a leaderboard shows all of one EP degree"
     plans = set(re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', page))
     assert plans == {f"/runs/{fast[-1]}/experiments/new?field=ep&value=8"}, "16 GPUs"
-    places = [float(place) for place in re.findall(r'<circle cx="([\d.]+)%"', page)]
+    places = [float(place) for place in re.findall(r'<circle cx="([\d.]+)%" cy="50%" r="7"', page)]
     assert places == sorted(set(places)), "the fastest first, left of the other"
     assert len(places) == 2
     assert client.get(plans.pop()).status_code == 200
@@ -140,7 +155,7 @@ def test_what_does_not_exist_is_refused(client: TestClient, session: Session) ->
     assert client.get(f"{PAGE}/matrix").status_code == 404
     stack(session, 31_310.0, {})
     assert client.get("/api/v1/leaderboards/matrix", params=OF).json()["matrices"] == []
-    assert "Nothing to compare yet" in client.get(f"{PAGE}/matrix").text
+    assert client.get(f"{PAGE}/matrix", follow_redirects=False).headers["location"] == PAGE, "nothing to compare"
     assert_problem(client.get("/api/v1/leaderboards/matrix", params=OF | {"project": "none"}), 404)
 
 

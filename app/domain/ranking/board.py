@@ -18,6 +18,7 @@ from app.domain.ranking.pairwise import (
     PairwiseComparison,
     PositionRange,
     at_equal_knobs,
+    best_first,
     compare_pair,
     compare_pair_by_memory,
     knobs_without,
@@ -95,9 +96,6 @@ def _may_match(pool: Pool) -> bool:
 
 # --- The configurations that represent the dispatchers of a segment, and the segment that a board is about.
 
-ENOUGH_RUNS = 5
-"""From this many runs on, results count as equally well evidenced and the faster one is taken."""
-
 Candidates = Mapping[str, Sequence[Pool]]
 """Dispatcher -> its configurations in one segment, starting with the one that represents it."""
 
@@ -153,7 +151,7 @@ def candidates(runs: Sequence[RankedRun], pools: Pools, contracts: Contracts, fl
     by_dispatcher: dict[str, list[Pool]] = {}
     for pool in sorted((pools.pool(group) for group in by_key.values()), key=_fastest_first):
         by_dispatcher.setdefault(pool.dispatcher, []).append(pool)
-    chosen = {name: _best_first(own) for name, own in by_dispatcher.items()}
+    chosen = {name: best_first(own, _level) for name, own in by_dispatcher.items()}
     ordered = dict(sorted(chosen.items(), key=lambda item: _fastest_first(item[1][0])))
     levels = {name: result_level(own[0], others_of(name, ordered), contracts) for name, own in ordered.items()}
     return {name: own for name, own in ordered.items() if reaches(levels[name], floor)}
@@ -167,31 +165,8 @@ def _fastest_first(pool: Pool) -> tuple[float, str, str]:
     return pool.log_step_time, pool.dispatcher, pool.config_key
 
 
-def _best_first(pools: Sequence[Pool]) -> list[Pool]:
-    """Return the results of one dispatcher, fastest first.
-
-    Among those that tie with the fastest, better evidence comes first, because the fastest of many results with one run
-    each was often lucky. A short result never precedes a full one.
-    """
-    ordered = sorted(pools, key=lambda pool: pool.directional)
-    fastest = ordered[0]
-    tied = [
-        pool
-        for pool in ordered
-        if pool is fastest
-        or (
-            pool.directional == fastest.directional
-            and compare_pair(pool, fastest, (pool.config_key, fastest.config_key)).tie
-        )
-    ]
-    best = max(tied, key=_evidence)
-    return [best, *(pool for pool in ordered if pool is not best)]
-
-
-def _evidence(pool: Pool) -> tuple[int, int]:
-    """Return the sort key by evidence; among equals the first, which is the fastest, is taken."""
-    strength = next((place for place, level in enumerate(LEVELS) if level == pool.level), 0)
-    return strength, min(len(pool.runs), ENOUGH_RUNS)
+def _level(pool: Pool) -> int:
+    return next((place for place, level in enumerate(LEVELS) if level == pool.level), 0)
 
 
 # --- Dispatchers that were measured only in other segments than the board's.

@@ -13,6 +13,7 @@ from app.domain.ranking.pairwise import (
     DISPATCHER_AXIS,
     PairwiseComparison,
     at_equal_knobs,
+    best_first,
     compare_pair,
     knobs_without,
 )
@@ -27,12 +28,12 @@ from app.domain.verdict.comparability import FOLLOWS
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """The result of one name on the axis, by its fastest configuration.
+    """The result of one name on the axis, by the configuration that represents it (`best_first`).
 
     `all_runs`: runs of every configuration of that name. `compared`: it was measured in the segment that the others
     are compared in. `at_equal_knobs`, `best_against_best`: against the reference; None for the reference itself, and
-    without such a pair. `equal`: its side of `at_equal_knobs` where that is not its fastest configuration, or not
-    against the fastest of the reference.
+    without such a pair. `equal`: its side of `at_equal_knobs` where that is another configuration, or of the
+    reference.
     """
 
     name: str
@@ -69,14 +70,14 @@ def contenders(
     names = sorted({name_of(item) for item in runs}, key=lambda name: (ranks.get(name, len(ranks)), name))
     reference = next(name for name in names if name in pools[here])
     against = pools[here][reference]
+    rival = best_first(against)[0]
     cells = []
     for name in names:
         compared = name in pools[here]
         own = pools[here if compared else max(number for number in pools if name in pools[number])][name]
-        best = min(own, key=_fastest_full)
+        best = best_first(own)[0]
         is_rival = compared and name != reference
         pair = _equal_knobs(own, against, axis) if is_rival else None
-        fastest = min(against, key=_fastest_full)
         cells.append(
             Contender(
                 name=name,
@@ -87,8 +88,8 @@ def contenders(
                 directional=best.directional,
                 compared=compared,
                 at_equal_knobs=compare_pair(*pair, (name, reference)) if pair else None,
-                best_against_best=compare_pair(best, fastest, (name, reference)) if is_rival else None,
-                equal=EqualSide(pair[0].runs, _interval(pair[0])) if pair and pair != (best, fastest) else None,
+                best_against_best=compare_pair(best, rival, (name, reference)) if is_rival else None,
+                equal=EqualSide(pair[0].runs, _interval(pair[0])) if pair and pair != (best, rival) else None,
             )
         )
     return tuple(cells)
@@ -110,11 +111,6 @@ def _by_segment(
         for number, indices in chosen.items():
             pools.setdefault(number, {}).setdefault(name_of(item), []).append(ScalingPool(item, indices))
     return pools
-
-
-def _fastest_full(pool: ScalingPool) -> tuple[bool, float, str]:
-    """Return the sort key: full results precede short ones."""
-    return pool.directional, pool.log_step_time, pool.of.config_key
 
 
 def _equal_knobs(

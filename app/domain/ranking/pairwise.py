@@ -294,6 +294,30 @@ def at_equal_knobs(
     )
 
 
+# --- The result that represents a name: of several that tie with its fastest one, the one with the best evidence.
+
+ENOUGH_RUNS = 5
+"""From this many runs on, results count as equally well evidenced and the faster one is taken."""
+
+
+def best_first(pools: Iterable[AnyPool], level_of: Callable[[AnyPool], int] = lambda _: 0) -> list[AnyPool]:
+    """Return the results of one name, fastest first, after the one with the best evidence of those that tie with it.
+
+    The fastest of many results with one run each was often lucky. A short result never precedes a full one.
+    `level_of`: strength of the evidence; of equally strong ones that with more runs, up to `ENOUGH_RUNS`.
+    """
+    ordered = sorted(pools, key=lambda pool: (pool.directional, pool.log_step_time))
+    fastest = ordered[0]
+    tied = [
+        pool
+        for pool in ordered
+        if pool is fastest
+        or (pool.directional == fastest.directional and compare_pair(pool, fastest, ("own", "fastest")).tie)
+    ]
+    best = max(tied, key=lambda pool: (level_of(pool), min(len(pool.runs), ENOUGH_RUNS)))
+    return [best, *(pool for pool in ordered if pool is not best)]
+
+
 # --- Places with ties. Ties are not transitive: A may tie with B and B with C while A is better than C. So there are no
 # groups; each result has the range of places that the tests leave open.
 #
