@@ -1,7 +1,7 @@
 """The page of a comparison: HTTP in, template out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Annotated, Any
@@ -26,7 +26,7 @@ from app.compare.queries import (
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
-from app.domain.numbers import ChangeText, change_text, plural, step_time
+from app.domain.numbers import ChangeText, change_text, percent, plural, step_time
 from app.domain.rules.engine import Suggestion
 from app.domain.text import shortened
 from app.domain.verdict.comparability import compare_contracts
@@ -36,7 +36,7 @@ from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
-from app.storage.experiments import ExperimentFilter, candidates_among, find_experiments
+from app.storage.experiments import ExperimentFilter, ExperimentItem, experiments_of_candidates, find_experiments
 from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
@@ -264,7 +264,10 @@ _LONGEST_NAME = 56
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
-    """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs."""
+    """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs.
+
+    `experiment`: the one that both are runs of.
+    """
 
     a: int
     b: int
@@ -273,16 +276,22 @@ class RunPair:
     differs: str
     matched: bool
     address: str
+    experiment: ExperimentItem | None = None
 
     def effect(self, session: Session) -> tuple[str, bool]:
-        """Return the change of step time as the comparison of both runs has it, and whether it is decided.
+        """Return the change of step time and what it costs in memory, and whether it is decided.
 
-        The change is empty if it cannot be measured.
+        Of both sides of an experiment it is the result of the experiment. Empty if it cannot be measured.
         """
-        measured = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides.measured
-        if measured is None or measured.step_time is None:
+        verdict = self.experiment.result.verdict if self.experiment else None
+        if verdict is None:
+            verdict = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides.measured
+        if verdict is None or verdict.step_time is None:
             return "", False
-        return f"B {change_text(measured.step_time.delta_pct).figure}", not shows_no_difference(measured.step_time)
+        memory = verdict.memory
+        costs = memory is not None and memory.decision == "regression"
+        more = f", {percent(memory.delta_pct)} more memory" if memory is not None and costs else ""
+        return f"B {change_text(verdict.step_time.delta_pct).figure}{more}", not shows_no_difference(verdict.step_time)
 
 
 def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
@@ -306,15 +315,24 @@ def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
         newer[stack] = (row.id, row.config_key)
     in_turn = [pair for turn in zip_longest(*chosen.values()) for pair in turn if pair is not None][:_MOST_CANDIDATES]
     numbers = sorted({number for pair in in_turn for number in pair})
-    candidates = candidates_among(session, numbers)
+    candidates = experiments_of_candidates(session, numbers)
     in_turn = [(b, a) if a in candidates and b not in candidates else (a, b) for a, b in in_turn]
     records = full_records(session, numbers)
     names = {row.id: shortened(row.name, _LONGEST_NAME) for row in rows}
-    pairs = [pair for a, b in in_turn if (pair := _pair(a, b, records, names)) is not None]
+    pairs = [
+        replace(pair, experiment=_shared(candidates.get(b), a))
+        for a, b in in_turn
+        if (pair := _pair(a, b, records, names)) is not None
+    ]
     pairs = sorted(pairs, key=lambda pair: not pair.matched)[:_MOST_MEASURED]
     measured = [(pair, *pair.effect(session)) for pair in pairs]
     measured.sort(key=lambda item: (not item[0].matched, not item[1], not item[2]))
     return tuple(measured[:MOST_PAIRS])
+
+
+def _shared(experiment: ExperimentItem | None, baseline: int) -> ExperimentItem | None:
+    """Return the experiment of a candidate if the other run is on its baseline side, too."""
+    return experiment if experiment and str(baseline) in experiment.result.baseline else None
 
 
 MOST_FAIR = 2

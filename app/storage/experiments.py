@@ -226,15 +226,17 @@ def experiment_side(session: Session, run_id: int) -> tuple[int, Side, Experimen
     return None if row is None else (row.id, row.side, from_json(ExperimentResult, row.result or {}))
 
 
-def candidates_among(session: Session, runs: Sequence[int]) -> set[int]:
-    """Return those of the runs that are candidates of an experiment."""
-    return set(
-        session.execute(
-            select_any(ExperimentRunRow.run_id).where(
-                col(ExperimentRunRow.run_id).in_(runs), col(ExperimentRunRow.side) == "candidate"
-            )
-        ).scalars()
-    )
+def experiments_of_candidates(session: Session, runs: Sequence[int]) -> dict[int, ExperimentItem]:
+    """Return the newest experiment of those of the runs that are candidates of one."""
+    sides = session.execute(
+        select_any(ExperimentRunRow.run_id, ExperimentRunRow.experiment_id)
+        .where(col(ExperimentRunRow.run_id).in_(runs), col(ExperimentRunRow.side) == "candidate")
+        .order_by(col(ExperimentRunRow.experiment_id))
+    ).all()
+    chosen = {row.experiment_id for row in sides}
+    rows = session.execute(_select().where(col(ExperimentRow.id).in_(chosen))) if chosen else ()
+    items = {item.id: item for item in (ExperimentItem(**_columns(row)) for row in rows)}
+    return {row.run_id: items[row.experiment_id] for row in sides if row.experiment_id in items}
 
 
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:

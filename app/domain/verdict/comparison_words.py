@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.contract.fields import PREFIX
 from app.domain.numbers import change_text, percent, plural
-from app.domain.text import capitalized
+from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
@@ -92,8 +92,11 @@ def _of_knobs(comparability: Comparability) -> str:
     return _what_differs(comparability)
 
 
+_MOST_NAMED = 2
+
+
 def _what_differs(comparability: Comparability) -> str:
-    """Return `2 fields and code differ; 3 unknown`; a field alone is named."""
+    """Return `4 fields and code differ; 3 unknown`; up to two fields are named."""
     fields = (*comparability.stack, *comparability.knobs)
     certain = [f"`{difference.field}`" for difference in fields if difference.is_certain]
     unknown = len(fields) - len(certain)
@@ -101,10 +104,10 @@ def _what_differs(comparability: Comparability) -> str:
         return f"`{fields[0].field}` may differ"
     if not certain:
         return f"{len(fields)} fields may differ"
-    what = certain[0] if len(certain) == 1 else f"{len(certain)} fields"
-    code = "the code" if len(certain) == 1 else "code"
-    verb = f"and {code} differ" if comparability.other_code else "differs" if len(certain) == 1 else "differ"
-    return f"{what} {verb}" + (f"; {unknown} unknown" if unknown else "")
+    differing = certain if len(certain) <= _MOST_NAMED else [f"{len(certain)} fields"]
+    differing += ["the code" if len(certain) == 1 else "code"] if comparability.other_code else []
+    verb = "differs" if differing == certain[:1] else "differ"
+    return f"{some_of(differing)} {verb}" + (f"; {unknown} unknown" if unknown else "")
 
 
 def _differs(comparison: SideComparison) -> str:
