@@ -26,6 +26,7 @@ from app.leaderboards.scaling_views import (
     common_range,
     lead,
     sections,
+    worst_first,
 )
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
@@ -47,6 +48,11 @@ class ScalingPage:
     sections: tuple[Section, ...]
     answer: str
     lead: str
+
+    @property
+    def worst(self) -> Section | None:
+        """Return the kind of scaling that loses most."""
+        return next(iter(worst_first(self.sections)), None)
 
     @property
     def container(self) -> str:

@@ -11,6 +11,7 @@ from app.domain.ranking.scaling import KINDS as ORDER
 from app.domain.ranking.scaling import Kind, ScalingPoint, ScalingSeries, value_or_unknown
 from app.domain.ranking.standings import Interval, listed
 from app.domain.run import Value
+from app.domain.text import capitalized
 from app.leaderboards.scaling_queries import MeasuredSeries
 
 # --- Scaling in words: the kinds of series, and the sentence of each series.
@@ -196,6 +197,19 @@ class Section:
         return compared[-1].runs[-1] if compared else ""
 
     @property
+    def largest_size(self) -> str:
+        """Return `128 GPUs`, or `131,072` for sequences; empty without a compared size."""
+        compared = self.series[0].series.compared
+        return f"{grouped(compared[-1].size)}{' GPUs' if self.words.unit == 'GPUs' else ''}" if compared else ""
+
+    @property
+    def at_largest(self) -> str:
+        """Return the efficiency at the largest compared size; empty without one."""
+        compared = self.series[0].series.compared
+        value = efficiency(compared[-1]) if compared else None
+        return percent(value.value) if value else ""
+
+    @property
     def drawn(self) -> bool:
         """Return whether there is an efficiency to draw."""
         return any(view.series.compared for view in self.series)
@@ -225,16 +239,27 @@ def common_range(sections: Sequence[Section]) -> tuple[float, float]:
     return 2.0 * math.floor(min(ends) / 2), 2.0 * math.ceil(max(ends) / 2)
 
 
+def worst_first(sections: Sequence[Section]) -> list[Section]:
+    """Return the sections whose largest size has an efficiency, the lowest first."""
+    rated = [
+        (value.value, section)
+        for section in sections
+        if (compared := section.series[0].series.compared) and (value := efficiency(compared[-1])) is not None
+    ]
+    return [section for _, section in sorted(rated, key=lambda item: item[0])]
+
+
 def lead(sections: Sequence[Section]) -> str:
-    """Return the efficiency at the largest size of each kind: `Efficiency: weak 92.1 % at 128 GPUs.`"""
-    parts = []
-    for section in sections:
-        series = section.series[0].series
-        value = efficiency(series.compared[-1]) if series.compared else None
-        if value is not None:
-            unit = " GPUs" if section.words.unit == "GPUs" else ""
-            parts.append(f"{section.words.short} {percent(value.value)} at {grouped(series.compared[-1].size)}{unit}")
-    return f"Efficiency: {', '.join(parts[:3])}." if parts else answer(sections)
+    """Return `Strong scaling loses most: 85.4 % at 64 GPUs; weak 92.1 %, long sequences 95.9 %.`"""
+    ordered = worst_first(sections)
+    if not ordered:
+        return answer(sections)
+    first, *others = ordered
+    title = capitalized(first.words.short)
+    name = f"{title} scaling" if first.words.unit == "GPUs" else title
+    loses = "" if not others else " loses most" if first.words.unit == "GPUs" else " lose most"
+    rest = ", ".join(f"{section.words.short} {section.at_largest}" for section in others[:2])
+    return f"{name}{loses}: {first.at_largest} at {first.largest_size}{f'; {rest}' if rest else ''}."
 
 
 def _views(series: Sequence[ScalingSeries], measured: MeasuredSeries) -> tuple[SeriesView, ...]:

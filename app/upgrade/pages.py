@@ -93,9 +93,10 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     old, new = (_side(values, value) for value in (query.old, query.new))
     measured = measure(session, project, query.field, old, new)
     offers = () if measured.report.pairs else _offers(query.field, values)
-    return UpgradePage(
-        query, slugs, values, offers, measured, upgrade_sentence(measured.report, measured.gpu_hours_per_day)
-    )
+    answer = upgrade_sentence(measured.report, measured.gpu_hours_per_day)
+    if measured.report.pairs and not any(pair.shares_commits for pair in measured.report.pairs):
+        answer += " Code changed too."
+    return UpgradePage(query, slugs, values, offers, measured, answer)
 
 
 def _side(values: Sequence[UpgradeValue], value: str) -> UpgradeValue:
