@@ -159,7 +159,8 @@ def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
     query = ListQuery.from_params(request.query_params)
     containers = newest_containers(session)
     page = ListPage.cut(containers, query.page, query.page_size)
-    items = find_availability(session, page.items)
+    order = {container: place for place, container in enumerate(page.items)}
+    items = sorted(find_availability(session, page.items), key=lambda item: order[item.container or ""])
     table, summary = availability_table(items), availability_summary(items)
     return render(
         request, "projects/availability.html", block="containers", address=query.address("/availability"),

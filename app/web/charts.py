@@ -256,16 +256,27 @@ def availability_table(items: Sequence[ContainerDispatcher]) -> AvailabilityTabl
     return AvailabilityTable(columns, rows)
 
 
+_MOST_NAMED = 2
+
+
 def availability_summary(items: Sequence[ContainerDispatcher]) -> str:
-    """Return the conclusion of the table as a sentence."""
+    """Return which dispatchers are missing in which containers, in the order of the table."""
     if not items:
         return "No log shows yet which dispatchers a container has."
     missing = [item for item in items if not item.available]
     if not missing:
         containers = plural(len({item.container for item in items}), "container")
         return f"In {containers}, every dispatcher that was tried works."
-    tried = plural(len(items), "tried combination")
-    return f"{len(missing)} of {tried} of container and dispatcher {'does' if len(missing) == 1 else 'do'} not work."
+    lacking: dict[str, list[str]] = {}
+    for item in missing:
+        lacking.setdefault(item.dispatcher, []).append((item.container or "an unknown container").rpartition("/")[2])
+    (first, without), *others = lacking.items()
+    parts = [f"{first} is missing in {_named(without)}", *(f"{name} in {_named(lack)}" for name, lack in others)]
+    return f"{'; '.join(parts[: _MOST_NAMED + 1])}."
+
+
+def _named(containers: Sequence[str]) -> str:
+    return " and ".join(containers) if len(containers) <= _MOST_NAMED else plural(len(containers), "container")
 
 
 # --- The bar of a training step with its parts (`templates/components/step_bar.html`).

@@ -223,7 +223,7 @@ def test_availability_names_the_run_that_proves_it(client: TestClient, make: Mak
                 )
             )
     text = client.get("/availability").text
-    assert "1 of 2 tried combinations of container and dispatcher does not work." in text
+    assert "deepep is missing in nemo:26.06." in text
     assert re.findall(r'<th scope="col"><span class="dispatcher (\w+)"', text) == ["alltoall", "deepep"]
     assert f'href="/runs/{run}?line=12#L12"' in text
 
