@@ -256,7 +256,7 @@ class MissingBoard:
     @property
     def answer(self) -> str:
         text = published_range([bar.reference for bar in self.bars])
-        return f"None of your runs yet. Published: {text} TFLOP/s/GPU." if text else "None of your runs yet."
+        return f"No own runs yet. Published: {text} TFLOP/s/GPU." if text else "No own runs yet."
 
     @property
     def colours(self) -> str:
