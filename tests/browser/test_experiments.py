@@ -88,7 +88,6 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
 
     page.wait_for_url(re.compile(r"/experiments/\d+$"))
     expect(page.locator("#order-title")).to_contain_text("Next: a run of B, with ep_overlap")
-    page.locator("#commands > summary").click()
     expect(page.get_by_label("Megatron-LM command of B")).to_contain_text("--overlap-moe-expert-parallel-comm")
     page.evaluate("window.sameDocument = true")
     candidate = upload(
