@@ -422,12 +422,26 @@ class LedgerPage:
     def published_bars(self) -> tuple[PublishedGain, ...]:
         """Return a bar for each published result with a gain, the largest first."""
         rated = [(time_saved(item.evidence.gain[-1]), item) for item in self.published if item.evidence.gain]
-        widest = max((abs(saved) for saved, _ in rated), default=1.0)
         ordered = sorted(rated, key=lambda pair: -pair[0])
         return tuple(
-            PublishedGain(item, change_text(-saved).figure, _HALF * abs(saved) / widest, is_faster=saved > 0)
+            PublishedGain(item, change_text(-saved).figure, _HALF * abs(saved) / self._widest, is_faster=saved > 0)
             for saved, item in ordered
         )
+
+    @property
+    def near_bar(self) -> tuple[float, bool]:
+        """Return the length of the bar of the nearest pair, as of a published gain, and whether graphs are faster."""
+        return _HALF * abs(self._near_saved) / self._widest, self._near_saved > 0
+
+    @property
+    def _widest(self) -> float:
+        """Return the largest gain or loss of the bars, in percent."""
+        published = [abs(time_saved(item.evidence.gain[-1])) for item in self.published if item.evidence.gain]
+        return max(*published, abs(self._near_saved), 0.0) or 1.0
+
+    @property
+    def _near_saved(self) -> float:
+        return -(self.near.slower_pct or 0.0) if self.near else 0.0
 
     @property
     def _unmeasured(self) -> str:

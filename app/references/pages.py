@@ -385,6 +385,7 @@ def _render_reference(
         events=audit.events(session, "reference", reference.id) if reference.entered else (),
         compared=compared,
         bars=views.figure_bars(compared.own) if compared.own else (),
+        differences=views.difference_rows(compared.own) if compared.own else (),
         may_change=_may_change(request, session, reference),
         saved=saved,
         sent=what,

@@ -109,9 +109,13 @@ def point_row(reference: Reference) -> PointRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureDot:
-    """A figure on the axis of its GPU. `x`: percent of the axis; `colour`: number of the colour of its model."""
+    """A figure on the axis of its GPU. `x`: percent of the axis; `colour`: number of the colour of its model.
+
+    `y`: pixels from the top of the lane; figures that are close to each other have different ones.
+    """
 
     x: float
+    y: int
     is_bf16: bool
     colour: int
     title: str
@@ -150,23 +154,44 @@ def lanes(matching: Sequence[Reference]) -> GpuLanes:
     limit = 100.0 * math.ceil(max(most.values(), default=1.0) / 98)
     counts = Counter(point.family.name for figures in points.values() for _, point in figures)
     models = tuple(name for name, _ in counts.most_common(_COLOURED))
+    for figures in points.values():
+        figures.sort(key=lambda item: item[0])
+    places = {gpu: _apart([round(100 * figure / limit, 2) for figure, _ in figures]) for gpu, figures in points.items()}
     rows = tuple(
         GpuLane(
             gpu,
             tuple(
                 FigureDot(
-                    round(100 * figure / limit, 2),
+                    x,
+                    y,
                     point.contract["precision"] == "bf16",
                     models.index(point.family.name) + 1 if point.family.name in models else _COLOURED + 1,
                     f"{title_of(point)}: {figures_text(point)}",
                 )
-                for figure, point in points[gpu]
+                for (_, point), (x, y) in zip(points[gpu], places[gpu], strict=True)
             ),
             _figure("tflops_per_gpu", most[gpu]),
         )
         for gpu in sorted(points, key=lambda gpu: -most[gpu])
     )
     return GpuLanes(rows, limit, models)
+
+
+_LEVELS = (15, 22, 8)
+_LEAST_APART = 0.9
+"""Percent of the axis between figures at one height."""
+
+
+def _apart(places: Sequence[float]) -> list[tuple[float, int]]:
+    """Return ascending places with heights, so that close figures do not cover each other."""
+    last = dict.fromkeys(_LEVELS, -math.inf)
+    result = []
+    for x in places:
+        free = (y for y in _LEVELS if x - last[y] >= _LEAST_APART)
+        y = next(free, min(_LEVELS, key=lambda level: last[level]))
+        last[y] = x
+        result.append((x, y))
+    return result
 
 
 def title_of(point: ReferencePoint) -> str:
