@@ -252,14 +252,14 @@ class ProfilePage:
                     facts.get("straggler_frac"),
                     None,
                 ),
-                Number("hidden communication", facts.get("comm_hidden_frac"), None),
-                Number("expert dispatcher", facts.get("dispatcher_share"), None),
+                Number("of communication is hidden", facts.get("comm_hidden_frac"), None),
+                Number("of the step: expert dispatch", facts.get("dispatcher_share"), None),
             ),
             "compute": (
                 Number("idle", facts.get("gpu_idle_frac"), idle),
                 Number("launch-starved", facts.get("launch_starved_frac"), idle),
                 Number("host synchronization", facts.get("host_sync_frac"), idle),
-                Number("expert GEMM", facts.get("expert_gemm_share"), None),
+                Number("of the step: expert GEMM", facts.get("expert_gemm_share"), None),
             ),
         }
         return tuple(Wall(name, label, numbers[name], self._suggestions(walls)) for name, label, walls in _WALLS)

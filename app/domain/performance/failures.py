@@ -91,8 +91,12 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
         yield from _sizes(text)
     ranks = sorted({event.rank for event in events if event.rank is not None})
     if len(ranks) > 1:
-        listed = ", ".join(str(rank) for rank in ranks[:8])
-        yield f"{len(ranks)} ranks report it: {listed}{' and more' if len(ranks) > 8 else ''}."
+        first, last = ranks[0], ranks[-1]
+        if len(ranks) > 2 and len(ranks) == last - first + 1:
+            yield f"Ranks {first} to {last} report it."
+        else:
+            listed = ", ".join(str(rank) for rank in ranks[:8])
+            yield f"{len(ranks)} ranks report it: {listed}{' and more' if len(ranks) > 8 else ''}."
     if kind == "import_error" and (module := _MODULE.search(text)):
         yield f"Missing: {module[1] or f'{module[2]} of {module[3]}'}."
     if kind == "nccl_timeout" and (operation := _OPERATION.search(text)):
