@@ -104,10 +104,11 @@ _STRIP_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunStrip:
-    """The picture above the list. `limit_pct`: the change at its upper edge."""
+    """The picture above the list. `limit_pct`: the change at its upper edge. `left_out`: runs that are not compared."""
 
     dots: tuple[Dot, ...]
     limit_pct: float
+    left_out: int
 
     @property
     def ticks(self) -> tuple[tuple[int, str], ...]:
@@ -127,15 +128,14 @@ _MARKS = {
     "improvement": "faster",
     "no-change": "no change",
     "inconclusive": "inconclusive",
-    "no-baseline": "not compared",
     "failed": "failed",
 }
 
 
 def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
-    """Return the runs from the oldest on by their change against the baseline, slower above; None for too few.
+    """Return the compared runs from the oldest on by their change, slower above; None for too few.
 
-    Runs without a change are in a lane below.
+    Failed runs are in a lane below.
     """
     changes = {run.id: _change(run) for run in runs}
     judged = [change for change in changes.values() if change is not None]
@@ -143,16 +143,16 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
         return None
     limit = min(MOST_SHOWN_PCT, max(2.0, ceil(max(map(abs, judged)))))
     dots = []
-    for place, run in enumerate(sorted(runs, key=lambda run: (run.created_at, run.id))):
+    drawn = [run for run in runs if changes[run.id] is not None or "failed" in (run.status, run.verdict)]
+    for place, run in enumerate(sorted(drawn, key=lambda run: (run.created_at, run.id))):
         change = changes[run.id]
-        has_failed = "failed" in (run.status, run.verdict)
-        decision = "failed" if has_failed else _decision(run).replace("_", "-") if change is not None else "no-baseline"
-        words = change_text(change).text if change is not None else "failed" if has_failed else "no change measured"
+        decision = "failed" if change is None else _decision(run).replace("_", "-")
+        words = "failed" if change is None else change_text(change).text
         height = _LANE if change is None else _MIDDLE - _HALF * max(-1.0, min(1.0, change / limit))
         is_off = change is not None and abs(change) > limit
         dots.append(
             Dot(
-                run.id, round(1 + 98 * (place + 0.5) / len(runs), 2), round(height, 1), decision,
+                run.id, round(1 + 98 * (place + 0.5) / len(drawn), 2), round(height, 1), decision,
                 f"#{run.id} {run.name}: {words}", change_text(change).delta if change is not None and is_off else "",
             )
         )  # fmt: skip
@@ -162,9 +162,8 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
         {run: row for edge in edges for run, row in text_rows(edge, widths, named).items()}
         for widths, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
     )
-    return RunStrip(
-        tuple(replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots), limit
-    )
+    placed = (replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots)
+    return RunStrip(tuple(placed), limit, len(runs) - len(drawn))
 
 
 def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collection[int]) -> dict[int, int]:
@@ -311,6 +310,7 @@ def _render(
 ) -> HTMLResponse:
     query = RunQuery.from_params(request.query_params).model_copy(update={"page_size": _PAGE_SIZE})
     page, options = find_runs(session, query), filter_options(session)
+    is_empty = not page.total and len(query.active) > 1
     return render(
         request,
         "runs/list.html",
@@ -321,6 +321,7 @@ def _render(
         page=page,
         answer=list_answer(page.items),
         strip=run_strip(page.items),
+        left_by={name: find_runs(session, query.dropping(name)).total for name in query.active} if is_empty else {},
         filters=query,
         columns=query.shown_columns,
         all_columns=LIST_COLUMNS,

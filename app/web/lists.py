@@ -108,9 +108,13 @@ class FilterQuery(BaseModel):
         last = {name: pairs.pop(name) for name in self.not_narrowing if name in pairs}
         return urlencode({**pairs, **last} | ({"page": str(page)} if page > 1 else {}))
 
+    def dropping(self, name: str) -> Self:
+        """Return the first page of the list without one filter."""
+        return self.model_copy(update={name: self._default(name), "page": 1})
+
     def without(self, name: str) -> str:
         """Return the query string without one filter."""
-        return self.model_copy(update={name: self._default(name)}).query()
+        return self.dropping(name).query()
 
     def sorted_by(self, name: str, descending_first: bool = True) -> str:
         """Return the value of `sort` after a click on the column `name`."""
