@@ -2,10 +2,11 @@
 const drawn = new Map(); // chart area -> vega view
 
 // Vega is loaded with the first chart. The content security policy forbids eval, so Vega interprets expressions.
-async function viewOf(area, options) {
+async function viewOf(area, options, height) {
   const { View, expressionInterpreter, parse } = await import(area.dataset.vega);
   const spec = withColours(JSON.parse(area.querySelector("[data-spec]").textContent), area);
   area.style.color = "";
+  if (height) spec.height = Number(height);
   for (const data of spec.data) if (data.name in spec.datasets) data.values = spec.datasets[data.name];
   return new View(parse(spec, {}, { ast: true }), { expr: expressionInterpreter, tooltip: showTooltip, ...options });
 }
@@ -23,7 +24,13 @@ function withColours(value, probe) {
   return value;
 }
 
+// The height that the stylesheet sets for a plot: "" for that of its specification, "0" while the chart is hidden.
+const plotHeight = (area) => getComputedStyle(area).getPropertyValue("--plot");
+
 async function drawChart(area) {
+  const height = plotHeight(area);
+  area.dataset.plot = height;
+  if (height === "0") { area.dataset.ready = "hidden"; return; }
   const source = area.querySelector("[data-spec]");
   // A chart takes its width from the page, so draw it in place. The old drawing stays until the new one is ready.
   const target = document.createElement("div");
@@ -32,9 +39,9 @@ async function drawChart(area) {
   const isDark = theme === "dark";
   try {
     area.append(target);
-    const view = await viewOf(area, { container: target });
+    const view = await viewOf(area, { container: target }, height);
     await view.runAsync();
-    if (!source.isConnected) { view.finalize(); target.remove(); return; } // newer data arrived meanwhile
+    if (!source.isConnected || area.dataset.plot !== height) { view.finalize(); target.remove(); return; } // newer data or another height arrived meanwhile
     drawn.get(area)?.finalize();
     hideTooltip();
     drawn.set(area, view);
@@ -296,6 +303,7 @@ function start(root) {
   for (const area of root.querySelectorAll("[data-chart]")) drawChart(area);
   const area = root.closest("[data-chart]"); // the chart, or its new data
   if (area) drawChart(area);
+  for (const other of document.querySelectorAll("[data-plot]")) if (plotHeight(other) !== other.dataset.plot) drawChart(other);
 }
 
 document.addEventListener("htmx:load", (event) => { if (event.detail.elt !== document.body) start(event.detail.elt); });

@@ -10,10 +10,9 @@ const TABS = [
 
 function openPart() {
   const id = decodeURIComponent(location.hash.slice(1));
-  const shown = document.getElementById("run-tab");
-  if (!id || !shown || document.getElementById(id)) return;
+  if (!id || document.getElementById(id)) return;
   const tab = TABS.find(([pattern]) => pattern.test(id))?.[1];
-  const link = tab && shown.querySelector(`a[data-tab="${tab}"]`);
+  const link = tab && document.querySelector(`#run-tabs a[data-tab="${tab}"]`);
   if (!link) return;
   const address = new URL(link.href);
   if (/^contract-/.test(id)) address.searchParams.set("fields", "all");

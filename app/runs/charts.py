@@ -276,7 +276,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     x = x.axis(tickMinStep=1, format=",d")
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
     if "lane" in drawn:
-        scale = alt.Scale(zero=False, nice=False, range=[charts.HEIGHT, charts.LANE])
+        scale = alt.Scale(zero=False, nice=False, range=[alt.expr("height"), charts.LANE])
     y = alt.Y("shown:Q", title=title, scale=scale)
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
@@ -329,7 +329,7 @@ def _line_label(alt: Any, data: Any, colour: str) -> Any:
 
 
 def _hatching(alt: Any) -> Any:
-    drawn = alt.Chart(alt.NamedData("hatch")).mark_rule(color=charts.WARM_UP, opacity=0.28, strokeWidth=1)
+    drawn = alt.Chart(alt.NamedData("hatch")).mark_rule(color=charts.WARM_UP, opacity=0.28, strokeWidth=1, clip=True)
     heights = {"y": alt.Y("from_y:Q", scale=None), "y2": "to_y:Q"}
     return drawn.encode(x=alt.X("from:Q"), x2="to:Q", **heights)
 
@@ -357,7 +357,7 @@ def _restarts(alt: Any) -> list[Any]:
     place = alt.X("iteration:Q")
     rule = alt.Chart(data).mark_rule(color=charts.MUTED, strokeDash=[2, 3])
     mark = alt.Chart(data).mark_point(shape="triangle-right", filled=True, size=60, opacity=1, color=charts.MUTED, dx=3)
-    return [rule.encode(x=place), mark.encode(x=place, y=alt.value(charts.HEIGHT - 5))]
+    return [rule.encode(x=place), mark.encode(x=place, y=alt.value(alt.expr("height - 5")))]
 
 
 def _line(alt: Any, x: Any, y: Any) -> Any:

@@ -140,6 +140,8 @@ class RunView:
 
 # --- Requested and active values by field: agree, differ, or not proven.
 
+_FAR = 0.2
+"""Share of the baseline by which a run of it is far off, so that its mark in the chart is explained."""
 _ORDER = {False: 0, True: 1, None: 2}
 WORDS = {False: "differs", True: "agrees", None: "not proven"}
 
@@ -857,7 +859,7 @@ class RunPage:
             notes["config"] = f"{len(self.differing_fields)} differ"
         if self.run.status != "ready":
             notes["health"] = ""
-        skipped = set() if self.verdict else {"why"}
+        skipped = set() if self.verdict or self.run.status == "ready" else {"why"}
         skipped |= set() if self.has_series else {"iterations"}
         return [(name, label, notes.get(name, "")) for name, label in TABS.items() if name not in skipped]
 
@@ -867,8 +869,7 @@ class RunPage:
         if self.view.shown == "why" and not self.view.tab and self.ended_badly and self.run.failures:
             return "log"
         names = [name for name, _, _ in self.tabs]
-        rest = "health" if self.run.status == "ready" else "log"
-        return self.view.shown if self.view.shown in names else rest
+        return self.view.shown if self.view.shown in names else "why" if "why" in names else "log"
 
     @property
     def _health_note(self) -> str:
@@ -1206,6 +1207,11 @@ class RunPage:
         notes = []
         if outside := charts.outside(self.points, self.scale):
             notes.append(off_scale_note(outside))
+        if (band := self.baseline_band) is not None:
+            far = [value for value in band.values if abs(value - band.value) > _FAR * band.value]
+            if far and len(far) < len(band.values) / 2:
+                texts = ", ".join(step_time(value * (1000 if self.points.unit == "s" else 1)) for value in far[:3])
+                notes.append(f"{len(far)} of {plural(len(band.values), 'baseline run')} far off: {texts}.")
         if not self.scale.log and self.scale.low > 0:
             notes.append("The axis does not start at zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():

@@ -240,7 +240,7 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     text = megatron_log(step_times(412.0, 120))
     cut, later = (text.index(f"iteration {n:8d}/") for n in (40, 80))
     run = upload(house, text[:cut], name="growing", complete="false")
-    page = open_page(f"/runs/{run}?tab=health")
+    page = open_page(f"/runs/{run}?tab=iterations")
     expect(page.locator(".badge", has_text="receiving")).to_be_visible()
     settled(page)
     page.evaluate("window.sameDocument = true")
@@ -249,14 +249,19 @@ def test_a_growing_log_moves_its_figures_and_nothing_else(open_page: OpenPage, h
     page.get_by_label("cluster", exact=True).fill("half typed")
     page.evaluate("window.scrollTo(0, 400)")
     append(house, run, text[cut:later], cut)
-    expect(page.locator("#run-tab")).to_contain_text("the last is 79", timeout=90_000)
-    assert '"iteration": 79' in (page.locator("#run-chart-data script").text_content() or "")
+    page.wait_for_function(
+        "text => document.querySelector('#run-chart-data script')?.textContent.includes(text)",
+        arg='"iteration": 79',
+        timeout=90_000,
+    )
     page.wait_for_function(
         "before => document.querySelector('#run-chart canvas')?.toDataURL() !== before", arg=before, timeout=90_000
     )
     expect(canvas).to_have_count(1)
     expect(page.get_by_label("cluster", exact=True)).to_have_value("half typed")
     assert page.evaluate("window.scrollY") == 400
+    page.locator("#run-tabs").get_by_role("link", name="Health").click()
+    expect(page.locator("#run-tab")).to_contain_text("the last is 79")
     append(house, run, text[later:], later, complete="true")
     expect(page.locator(".badge", has_text="receiving")).to_have_count(0, timeout=90_000)
     expect(page.locator("#run-tab")).to_contain_text("all 120", timeout=90_000)
@@ -277,7 +282,7 @@ def test_the_first_viewport_answers_and_every_part_has_an_address(open_page: Ope
     page = open_page(f"/runs/{make_slow_run(house, 'answered')}")
     drawn(page)
     expect(page.locator("#profiled .three-walls")).to_be_visible()
-    for part in ("#run-chart .chart", "#profiled", "#run-top .actions .primary", "#run-tab .tabs"):
+    for part in ("#run-chart .chart", "#profiled", "#run-top .actions .primary", "#run-tabs"):
         box = page.locator(part).bounding_box()
         assert box is not None
         assert box["y"] + box["height"] <= 900, part

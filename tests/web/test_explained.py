@@ -184,7 +184,7 @@ def test_updates_of_a_growing_run_come_part_by_part(client: TestClient, make: Ma
     current = HTMX | {"HX-Current-URL": f"http://testserver/runs/{run}?series=lm_loss"}
     news = client.get(match[1], headers=current).text
     assert re.findall(r'id="([\w-]+)"[^>]* hx-swap-oob="true"', news) == [
-        "run-top", "run-chart-data", "run-chart-note", "run-tab",
+        "run-top", "run-chart-data", "run-chart-note", "run-tabs", "run-tab",
     ]  # fmt: skip
     assert "lm loss" in news
     assert re.search(r'data-announce="[^"]+"', news)
