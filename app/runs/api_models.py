@@ -245,7 +245,10 @@ class RunOut(ApiValue):
     slices: list[Slice]
     amendments: list[Amendment]
     ordered_at: datetime = Field(description="History position: commit time, else upload time.")
-    verdict: str = Field(description="Decision of the newest verdict, empty without one; see `.../verdict`.")
+    verdict: str = Field(
+        description="Decision of the newest verdict, empty without one. A slower A/B has `regression`, too: "
+        "`raises_regression` of `.../verdict` says whether it opens a regression."
+    )
     quarantine: Quarantine | None = Field(description="Who quarantined it, and why.")
     files: list[FileOut]
 
