@@ -38,6 +38,21 @@ function uploads(form) {
   const recognised = $("[data-recognised]", form);
   const button = $("[data-send]", form);
   const fields = [...ask.querySelectorAll(".field")];
+  // A value from a file name is marked, until the user changes it.
+  const propose = (field, value, from) => {
+    const box = $("input", field);
+    $("[data-proposed]", field)?.remove();
+    if (box.dataset.proposal && box.value === box.dataset.proposal) box.value = "";
+    delete box.dataset.proposal;
+    if (!value || box.value) return;
+    box.value = box.dataset.proposal = value;
+    const hint = document.createElement("p");
+    hint.className = "hint";
+    hint.dataset.proposed = "";
+    hint.textContent = from;
+    field.append(hint);
+    box.addEventListener("input", () => hint.remove(), { once: true });
+  };
   const isFilled = (field) => Boolean($("input", field).value) || Boolean($('[aria-invalid="true"]', field));
   let asked = 0; // only the answer to the newest choice counts
 
@@ -71,26 +86,33 @@ function uploads(form) {
     ask.hidden = !fields.some(isFilled);
     button.classList.add("primary");
     recognised.textContent = files.length ? "Reading the file" : "";
+    for (const field of fields) propose(field, "");
     if (!files.length) return;
     const first = files.slice(0, MOST_PREVIEWS);
     const answers = await Promise.all(first.map((file) => preview(file, Number(form.dataset.previewBytes)).catch(() => null)));
     if (mine !== asked) return;
     const previews = answers.filter(Boolean);
     const logs = previews.filter((each) => each.is_log);
+    const proposed = Object.assign({}, ...previews.map((each) => each.proposed));
     const recognisedFields = Object.assign({}, ...logs.map((each) => each.recognised));
     const traces = previews.filter((each) => each.is_profile).length;
-    recognised.textContent = (logs[0] ?? previews.find((each) => !each.is_profile))?.sentence ?? "";
+    const refused = previews.find((each) => each.is_refused);
+    recognised.textContent = (refused ?? logs[0] ?? previews.find((each) => !each.is_profile))?.sentence ?? "";
     if (traces) recognised.textContent += ` ${traces} ${traces === 1 ? "file" : "files"} with a profile.`;
     // The service would store the files without a figure, so sending them is no longer what the page proposes.
-    const isUnread = previews.length > 0 && previews.every((each) => !each.is_log && !each.is_profile && !each.is_document);
+    const isUnread = previews.length > 0 && previews.every((each) => !each.is_refused && !each.is_log && !each.is_profile && !each.is_document);
     button.classList.toggle("primary", !isUnread);
     if (isUnread) button.textContent = "Upload without figures";
+    button.disabled = Boolean(refused);
+    if (refused) return;
     for (const field of fields) {
       const name = $("input", field).name;
+      propose(field, name in recognisedFields ? "" : proposed[name], "From the file name");
       field.hidden = logs.length > 0 && name in recognisedFields && !isFilled(field);
     }
     ask.hidden = fields.every((field) => field.hidden);
-    if (!ask.hidden && logs.length) recognised.textContent += " Not in the log:";
+    ask.open = !isUnread || fields.some(isFilled);
+    $("summary", ask).textContent = logs.length ? "Not in the log" : "Model, GPU, container";
   };
 
   const show = () => {
@@ -102,7 +124,10 @@ function uploads(form) {
   };
 
   const project = form.elements.project;
-  project.value ||= remembered();
+  if (!project.value && remembered()) {
+    project.value = remembered();
+    if (project.value) $("#d-project").prepend("Your last project. ");
+  }
   form.addEventListener("dropfiles", (event) => {
     event.preventDefault();
     choose([...input.files, ...event.detail]);

@@ -15,9 +15,10 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, find_events
+from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, count_events, find_events
 from app.storage.database import read_session
 from app.storage.projects import list_projects, slugs_by_id
+from app.storage.runs import counted
 from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
@@ -108,6 +109,9 @@ _VERBS = {
     "left": "removed a stack from", "moved": "moved the first run of", "password set": "set the password of",
 }  # fmt: skip
 """What an action did to its subject; all other actions are such words already."""
+_LABELS = {"runs_each": "runs per side"}
+_OF_RUNS = ("pinned", "proposed")
+"""Changes that list runs."""
 _LONGEST = 120
 _KEY_DIGITS = 64
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
@@ -152,9 +156,14 @@ def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str
     both = {**event.before, **event.after}
     label = subject_name(event, slugs, names) or event.subject_id[:12]
     changes = tuple(
-        AuditedChange(key, _shown(event.before.get(key), names), _shown(event.after.get(key), names))
+        AuditedChange(
+            _LABELS.get(key, key.replace("_", " ")),
+            _shown(key, event.before.get(key), names),
+            _shown(key, event.after.get(key), names),
+        )
         for key in both
-        if event.before.get(key) != event.after.get(key) and key != "name"
+        # The action itself says `rejected`.
+        if event.before.get(key) != event.after.get(key) and key != "name" and event.after.get(key) != event.action
     )
     return EventView(event, project, label, address, changes)
 
@@ -195,7 +204,7 @@ def _json(values: Mapping[str, Any]) -> str | None:
     return json.dumps(values, ensure_ascii=False, sort_keys=True) if values else None
 
 
-def _shown(value: Any, names: Mapping[str, str]) -> str:
+def _shown(key: str, value: Any, names: Mapping[str, str]) -> str:
     """Return a value as text: a stack by its name, cut if it is long, `nothing` for none."""
     if isinstance(value, str) and len(value) == _KEY_DIGITS and value in names:
         return names[value]
@@ -205,6 +214,8 @@ def _shown(value: Any, names: Mapping[str, str]) -> str:
         return "yes" if value else "no"
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
+    if key in _OF_RUNS:
+        value = ", ".join(f"#{run}" for run in value)
     if isinstance(value, str) and _TIME.fullmatch(value):
         value = f"{value[:10]} {value[11:16]} UTC"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -225,6 +236,7 @@ def show_audit(
 ) -> HTMLResponse:
     query = AuditQuery.from_params(request.query_params)
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)
+    number, authors = count_events(session, query.read())
     slugs, names = slugs_by_id(session), _names(session, page.events)
     access = access_of(request)
     return render(
@@ -232,6 +244,8 @@ def show_audit(
         "access/audit.html",
         events=[view_of(event, slugs, names) for event in page.events],
         next_before=page.next_before,
+        number=counted(number),
+        authors=authors,
         before=before,
         query=query,
         subjects=SUBJECTS,

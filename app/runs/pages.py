@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request
 from sqlalchemy import Engine
-from sqlmodel import Session
+from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
@@ -27,6 +27,8 @@ from app.runs.run_page import RunPage, RunView, SeenState, announcement, render_
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
+from app.storage.runs import latest_runs
+from app.storage.tables import RunRow
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
 from app.web.forms import answer_form, sent_form, status_of
@@ -263,13 +265,17 @@ def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str
 def _render_upload(
     request: Request, engine: Engine, settings: Settings, form: UploadForm, status: int = 200
 ) -> HTMLResponse:
-    """Render the upload form.
+    """Render the upload form with the newest judged run as an example.
 
     With log-ins it offers the existing projects, so that a mistyped name does not create one.
     """
     access = access_of(request)
     with read_session(engine) as session:
         slugs = slugs_by_id(session)
+        readable = [number for number in slugs if access.may(Action.READ, number)]
+        newest = latest_runs(
+            session, 1, col(RunRow.project_id).in_(readable), col(RunRow.verdict).in_(("no_change", "regression"))
+        )
     return render(
         request,
         "runs/upload.html",
@@ -278,6 +284,7 @@ def _render_upload(
         purposes=PURPOSES,
         max_bytes=settings.max_upload_bytes,
         preview_bytes=PREVIEW_BYTES,
+        newest=next(iter(newest), None),
         projects=sorted(slug for number, slug in slugs.items() if access.may(Action.UPLOAD, number)),
     )
 

@@ -8,6 +8,7 @@ from io import BytesIO
 from anyio import CapacityLimiter, to_thread
 from fastapi import Request
 
+from app.domain.contract.values import values_in_name
 from app.domain.documents.read import recognise
 from app.domain.logs import parse_text
 from app.domain.logs.merge import job_facts, merge_logs, span_of_whole_job
@@ -32,12 +33,12 @@ ASKED = ("model", "gpu", "gpus", "cluster", "container")
 @dataclass(frozen=True, slots=True)
 class Preview:
     """`sentence`: the recognised format and facts. `recognised`: the values of ASKED that the file shows; `missing`:
-    the others.
+    the others. `proposed`: those of `missing` that the file name shows, for the user to confirm.
 
-    `is_log`: False for a document that goes with a log, and for a file that no reader supports. `is_profile`: it goes
-    with the log as a profile. `job`: what all logs of one job agree on, as far as the file shows it. `whole_job`: the
-    seconds since 1970 of the beginning and end of a log with all iterations of its job; those of one job overlap.
-    Empty for any other.
+    `is_refused`: an upload of this file would be refused. `is_log`: False for a document that goes with a log, and for
+    a file that no reader supports. `is_profile`: it goes with the log as a profile. `job`: what all logs of one job
+    agree on, as far as the file shows it. `whole_job`: the seconds since 1970 of the beginning and end of a log with
+    all iterations of its job; those of one job overlap. Empty for any other.
     """
 
     sentence: str
@@ -48,9 +49,11 @@ class Preview:
     is_document: bool = False
     job: Mapping[str, Value] = field(default_factory=dict)
     whole_job: tuple[float, ...] = ()
+    proposed: Mapping[str, str] = field(default_factory=dict)
+    is_refused: bool = False
 
 
-_UNREAD = "No known trainer's step lines found. You can upload it and then describe a line with a step time."
+_UNREAD = "No step times found. Choose another file, or upload this one and mark a line with a step time."
 
 
 def preview(file_name: str, data: bytes) -> Preview:
@@ -63,14 +66,15 @@ def preview(file_name: str, data: bytes) -> Preview:
         )
         text = b"".join(_beginning(chunks))
     except InvalidUpload as error:
-        return Preview(error.detail, False, {}, ())
+        return Preview(error.detail, False, {}, (), is_refused=True)
     kind = recognise(file_name, text)
     if kind is not None:
         return Preview(f"{kind.capitalize()}.", False, {}, (), is_document=True)
     log = parse_text(text)
     summary = summarise(merge_logs([LogPart(file_name, log)]), Metadata())
+    in_name = values_in_name(file_name)
     if summary.status == "unread":
-        return Preview(_UNREAD, False, {}, ())
+        return Preview(_UNREAD, False, {}, (), proposed=in_name)
     values = {
         name: entry.value
         for name, entry in summary.contract.items()
@@ -91,7 +95,10 @@ def preview(file_name: str, data: bytes) -> Preview:
     job = {fact: value for fact, value in job_facts(log).items() if value is not None}
     few = "" if cut or iterations >= MIN_VALUES else f" A step time needs at least {MIN_VALUES} iterations."
     sentence = f"{', '.join(part for part in parts if part)}.{few}"
-    return Preview(sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log) or ())
+    return Preview(
+        sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log) or (),
+        proposed={name: value for name, value in in_name.items() if name in missing},
+    )  # fmt: skip
 
 
 async def preview_body(request: Request, name: str) -> Preview:

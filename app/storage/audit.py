@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, Select, func, select
 from sqlmodel import Session, col
 
 from app.errors import FieldError
 from app.storage.database import read_session
-from app.storage.runs import aware
+from app.storage.runs import MOST_COUNTED, aware
 from app.storage.tables import AuditEventRow, ProjectRow, select_any
 
 Subject = Literal[
@@ -28,6 +28,8 @@ Subject = Literal[
     "share link",
     "invitation",
 ]
+
+S = TypeVar("S", bound=Select[Any])
 
 MAX_AUTHOR = 100
 MAX_NOTE = 1000
@@ -160,7 +162,25 @@ class AuditPage:
 
 def find_events(session: Session, wanted: AuditFilter, *, before: int | None = None, limit: int = 50) -> AuditPage:
     """Return a page of entries, newest first. `before`: only entries with a lower number."""
-    chosen = select(AuditEventRow).order_by(col(AuditEventRow.id).desc()).limit(limit + 1)
+    chosen = _matching(select(AuditEventRow), wanted).order_by(col(AuditEventRow.id).desc()).limit(limit + 1)
+    if before is not None:
+        chosen = chosen.where(col(AuditEventRow.id) < before)
+    rows = session.execute(chosen).scalars().all()
+    events = tuple(to_event(row) for row in rows[:limit])
+    return AuditPage(events, events[-1].id if len(rows) > limit else None)
+
+
+def count_events(session: Session, wanted: AuditFilter) -> tuple[int, int]:
+    """Return the number of matching entries, at most `MOST_COUNTED` + 1, and of those who made them."""
+    newest = _matching(select_any(AuditEventRow.who), wanted).order_by(col(AuditEventRow.id).desc())
+    counted = newest.limit(MOST_COUNTED + 1).subquery()
+    entries, authors = session.execute(
+        select_any(func.count(), func.count(func.distinct(counted.c.who))).select_from(counted)
+    ).one()
+    return int(entries), int(authors)
+
+
+def _matching(chosen: S, wanted: AuditFilter) -> S:
     if wanted.project:
         own = select_any(ProjectRow.id).where(col(ProjectRow.slug) == wanted.project)
         chosen = chosen.where(col(AuditEventRow.project_id).in_(own))
@@ -174,11 +194,7 @@ def find_events(session: Session, wanted: AuditFilter, *, before: int | None = N
         chosen = chosen.where(col(AuditEventRow.at) >= wanted.since)
     if wanted.until:
         chosen = chosen.where(col(AuditEventRow.at) < wanted.until)
-    if before is not None:
-        chosen = chosen.where(col(AuditEventRow.id) < before)
-    rows = session.execute(chosen).scalars().all()
-    events = tuple(to_event(row) for row in rows[:limit])
-    return AuditPage(events, events[-1].id if len(rows) > limit else None)
+    return chosen
 
 
 def all_events(engine: Engine, wanted: AuditFilter) -> Iterator[tuple[AuditEvent, ...]]:

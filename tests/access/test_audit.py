@@ -118,6 +118,7 @@ def test_the_page_says_who_did_what_and_leads_there(teams: Teams) -> None:
     assert "<script>x" not in page
     assert 'href="/runs/59"' in page
     assert 'rel="next"' in page
+    assert "60 changes by" in client.get(f"{PAGE}?who=%3Cscript%3E").text
     assert "viewer" in client.get(f"{PAGE}?subject=member").text
     unmatched = client.get(f"{PAGE}?who=nobody").text
     assert "No matching entries" in unmatched

@@ -128,11 +128,31 @@ def test_a_dropped_log_becomes_a_run_page_in_two_clicks_and_one_drag(open_page: 
 def test_a_file_that_is_not_a_log_is_not_proposed_for_upload(open_page: OpenPage) -> None:
     page = open_page("/upload")
     page.locator("h1").evaluate(DROP, [["list.txt", "milk\neggs\n" * 9]])
-    expect(page.locator("[data-recognised]")).to_contain_text("No known trainer's step lines found.")
+    expect(page.locator("[data-recognised]")).to_contain_text("No step times found.")
     send = page.get_by_role("button", name="Upload without figures")
     expect(send).not_to_have_class(re.compile("primary"))
     page.locator("h1").evaluate(DROP, [["dropped.log", megatron_log(step_times(412.0, 60))]])
     expect(page.get_by_role("button", name="Upload 2 files")).to_have_class(re.compile("primary"))
+
+
+def test_the_file_name_proposes_what_the_log_does_not_show(open_page: OpenPage) -> None:
+    page = open_page("/upload")
+    times = "".join(f" iteration {at}/50 | elapsed time per iteration (ms): 400.0 |\n" for at in range(1, 40))
+    files = page.get_by_label("Drop files here")
+    files.set_input_files({"name": "dsv3-gb200x64.log", "mimeType": "text/plain", "buffer": times.encode()})
+    model = page.get_by_label("Model", exact=True)
+    expect(model).to_have_value("DeepSeek-V3")
+    expect(page.get_by_label("GPUs", exact=True)).to_have_value("64")
+    marks = page.get_by_text("From the file name")
+    expect(marks).to_have_count(3)
+    model.fill("My model")
+    expect(marks).to_have_count(2)
+    files.set_input_files({"name": "plain.log", "mimeType": "text/plain", "buffer": times.encode()})
+    expect(page.get_by_label("GPUs", exact=True)).to_have_value("")
+    expect(model).to_have_value("My model")
+    files.set_input_files({"name": "broken.log.gz", "mimeType": "text/plain", "buffer": bytes(range(256)) * 9})
+    expect(page.locator("[data-recognised]")).to_contain_text("is binary data")
+    expect(page.get_by_role("button", name="Upload 1 file")).to_be_disabled()
 
 
 def test_the_run_page_goes_live_from_received_to_ready(open_page: OpenPage, house: House) -> None:
@@ -161,6 +181,7 @@ def test_an_error_is_shown_at_its_field_and_the_file_stays_chosen(open_page: Ope
     page.get_by_label("Drop files here").set_input_files(
         {"name": "kept.log", "mimeType": "text/plain", "buffer": b"a line\n"}
     )
+    page.get_by_text("Model, GPU, container").click()  # folded, because nothing was read
     page.get_by_label("GPUs", exact=True).fill("-8")
     page.get_by_role("button", name="Upload without figures").click()
     expect(page.get_by_label("GPUs", exact=True)).to_have_attribute("aria-invalid", "true")

@@ -450,10 +450,15 @@ def test_a_preview_names_what_the_log_shows_and_what_it_does_not(client: TestCli
         assert (shown["is_log"], "60 iterations" in shown["sentence"]) == (True, True)
         assert {"cluster", "container"} <= set(shown["missing"])
         assert not set(shown["missing"]) & set(shown["recognised"])
+        assert shown["proposed"] == {}
+    in_name = preview(client, log, "gb200x64.log")
+    assert in_name["proposed"].keys() == {"gpu", "gpus"} & set(in_name["missing"])
     assert client.get("/api/v1/runs").json()["items"] == []
 
 
 def test_a_preview_of_anything_else_says_so(client: TestClient) -> None:
+    assert preview(client, b"\x00\x01\x02" * 500)["is_refused"]
+    assert not preview(client, b"a line\n")["is_refused"]
     for data in (b"", b"\x00\x01\x02" * 500, b"a line\n", gzip.compress(b"x")[:12], b"\x1f\x8b" + b"a" * 300):
         assert (preview(client, data)["is_log"], preview(client, data)["recognised"]) == (False, {})
 

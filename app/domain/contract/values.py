@@ -217,6 +217,33 @@ def differences(model: KnownModel, values: Mapping[str, Value]) -> tuple[str, ..
     )
 
 
+_LAYERS = re.compile(r"\d{1,3}l")
+_COUNT = r"(\d{1,6})"
+
+
+def values_in_name(file_name: str) -> dict[str, str]:
+    """Return the model, GPU and number of GPUs that a file name shows, by contract field: `qwen3-30b-16xh100.log`.
+
+    They are proposals for a user to confirm. A cut model (`dsv3-16l`) gets a name of its own: `DeepSeek-V3-16L`.
+    """
+    words = [word for word in re.split(r"[^a-z0-9]+", file_name.lower()) if word]
+    text = "-".join(words)
+    values = {}
+    spans = [(at, end) for at in range(len(words)) for end in range(len(words), at, -1)]
+    model = next((span for span in spans if "".join(words[slice(*span)]) in _SPELLINGS), None)
+    if model and "proxy" not in words:
+        after = words[model[1]] if model[1] < len(words) else ""
+        cut = f"-{after.upper()}" if _LAYERS.fullmatch(after) else ""
+        values["model"] = _SPELLINGS["".join(words[slice(*model)])] + cut
+    sku = next((sku for sku in _SKUS if re.search(rf"(?:^|-|\dx?){sku.lower()}(?![0-9])", text)), None)
+    if sku:
+        values["gpu"] = sku
+    gpu = sku.lower() if sku else "gpus?"
+    if count := re.search(rf"(?:^|-){_COUNT}x-?{gpu}|{gpu}-?x-?{_COUNT}(?!\d)|(?:^|-){_COUNT}gpus?(?:-|$)", text):
+        values["gpus"] = next(group for group in count.groups() if group)
+    return values
+
+
 def outline_name(values: Mapping[str, Value]) -> str | None:
     """Return a name made from the shape of an unknown model: `24L-h1024-8e-top2`. None when too little is known."""
     layers, hidden = values.get("num_layers"), values.get("hidden_size")

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.contract.values import canonical_model, differences, known_model, outline_name, recognise
+from app.domain.contract.values import (
+    canonical_model,
+    differences,
+    known_model,
+    outline_name,
+    recognise,
+    values_in_name,
+)
 from app.domain.logs import parse_log, parse_text
 from app.domain.logs.merge import merge_logs
 from app.domain.performance.failures import KINDS
@@ -534,6 +541,23 @@ def test_vocabulary_padding(entries: int, divisible_by: int, tp: int, padded: in
 )
 def test_known_models_have_one_spelling(spelling: str, name: str) -> None:
     assert canonical_model(spelling) == name
+
+
+@pytest.mark.parametrize(
+    ("file_name", "values"),
+    [
+        ("bridge-dsv3-16l-gb200x64-mnnvl2.log", ("DeepSeek-V3-16L", "GB200", "64")),
+        ("qwen3-235b-a22b_128xH100_bf16.log.gz", ("Qwen3-235B-A22B", "H100", "128")),
+        ("megatron-mixtral8x7b-16xh100.log", ("Mixtral-8x7B", "H100", "16")),
+        ("primus-64gpu-cur-avg.log", (None, None, "64")),
+        ("qwen3-30b-2x8xh100.log", ("Qwen3-30B-A3B", "H100", None)),  # of nodes, or of GPUs
+        ("deepseek_v3_proxy--dgx_h100--2026-05-30.log", (None, "H100", None)),
+        ("train-200.log", (None, None, None)),
+    ],
+)
+def test_a_file_name_proposes_model_and_gpus(file_name: str, values: tuple[str | None, ...]) -> None:
+    shown = values_in_name(file_name)
+    assert tuple(shown.get(name) for name in ("model", "gpu", "gpus")) == values
 
 
 def test_a_model_is_recognised_by_its_shape_only_when_all_of_it_fits() -> None:
