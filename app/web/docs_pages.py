@@ -304,8 +304,10 @@ def show_glossary(request: Request, q: str = Query("", max_length=_LONGEST_QUERY
     groups: dict[str, list[ContractField]] = {}
     for field in FIELDS.values():
         groups.setdefault(field.group, []).append(field)
-    metrics = METRICS.values()
-    return render(request, "web/glossary.html", terms=terms(), metrics=metrics, groups=groups, roles=ROLES, query=q)
+    return render(
+        request, "web/glossary.html", terms=terms(), metrics=METRICS.values(), groups=groups, fields=len(FIELDS),
+        roles=ROLES, query=q,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ _TITLES = {
     422: "Invalid request",
 }
 _DETAILS = {
-    404: "No page at this URL. It may be misspelled, or the run was deleted.",
+    404: "No page has this address.",
     500: "The service's log has the details under the id {request_id}. No acknowledged upload is lost.",
 }
 _PLACES = {
@@ -162,7 +162,7 @@ def answer(
 
 
 def _suggested_pages(path: str) -> tuple[tuple[str, str], ...]:
-    """Return addresses and labels of pages to suggest for an unknown path."""
+    """Return addresses and labels of pages to suggest for an unknown path, the likeliest first."""
     first, *rest = path.strip("/").split("/")
     close = get_close_matches(first[:_LONGEST_SEARCH].lower(), _PLACES, n=1)
     places = [(f"/{name}", _PLACES[name]) for name in dict.fromkeys([*close, "runs", "regressions"])]
@@ -172,7 +172,8 @@ def _suggested_pages(path: str) -> tuple[tuple[str, str], ...]:
     text = ([first, *rest][-1])[:_LONGEST_SEARCH]
     if text.isdigit() or text in _PLACES:
         return tuple(places)
-    return (*places, (f"/search?{urlencode({'q': text})}", f"Search for “{text}”"))
+    search = (f"/search?{urlencode({'q': text})}", f"Search for “{text}”")
+    return (*places[: len(close)], search, *places[len(close) :])
 
 
 def is_machine(request: Request) -> bool:

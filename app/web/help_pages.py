@@ -30,21 +30,23 @@ _OF_TITLE = 3
 
 @dataclass(frozen=True, slots=True)
 class HelpSection:
-    """A heading of a document with the text below it, for search."""
+    """A heading of a document with the text below it, for the search. `level`: 1 for the title of the document."""
 
     anchor: str
     title: str
     text: str
+    level: int
 
 
 @dataclass(frozen=True, slots=True)
 class HelpDocument:
-    """A document. `html`: without the title. `anchor`: that of the title."""
+    """A document. `html`: without its title, whose anchor is `anchor`. `contents`: its line in the index."""
 
     name: str
     title: str
     anchor: str
     html: Markup
+    contents: Markup
     sections: tuple[HelpSection, ...]
 
 
@@ -145,11 +147,12 @@ def _document(path: Path) -> HelpDocument:
     tokens = parser.parse(path.read_text(encoding="utf-8"))
     sections: list[HelpSection] = []
     anchors: set[str] = set()
-    title, anchor, texts, heading = path.stem, "", list[str](), None
+    title, anchor, texts, heading, level = path.stem, "", list[str](), None, 1
     for token, following in zip(tokens, [*tokens[1:], None], strict=True):
         if token.type == "heading_open" and following is not None:
             if anchor:
-                sections.append(HelpSection(anchor, title, " ".join(texts)))
+                sections.append(HelpSection(anchor, title, " ".join(texts), level))
+            level = int(token.tag[1:])
             heading, title, texts = following, _plain(following), []
             anchor = _unique(_anchor(following.content), anchors)
             token.attrSet("id", anchor)
@@ -164,11 +167,18 @@ def _document(path: Path) -> HelpDocument:
     parser.add_render_rule("table_open", _table_open)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     parser.add_render_rule("fence", _fence)
-    sections.append(HelpSection(anchor, title, " ".join(texts)))
+    sections.append(HelpSection(anchor, title, " ".join(texts), level))
     html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
     html = html.replace("<th></th>", "<td></td>")  # an empty corner cell is not a heading
     shown = Markup(html)  # noqa: S704  our own documents, without HTML
-    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, shown, tuple(sections))
+    line = re.search(rf"^\| \[{path.name}\]\({path.name}\) \| (.+) \|$", _index(), re.MULTILINE)
+    contents = Markup(parser.renderInline(line[1][:1].upper() + line[1][1:] if line else ""))  # noqa: S704  our own
+    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, shown, contents, tuple(sections))
+
+
+@lru_cache
+def _index() -> str:
+    return (_DOCS / "README.md").read_text(encoding="utf-8")
 
 
 def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
@@ -232,16 +242,29 @@ def _point_inside(token: Token) -> None:
     token.children = [part for child in children for part in _linked(child)]
 
 
-PAGES = frozenset(
-    (
-        *("/availability", "/check", "/compare", "/experiments", "/glossary", "/history", "/leaderboards", "/plan"),
-        *("/playbook", "/references", "/regressions", "/runs", "/scaling", "/settings/projects", "/upgrade", "/upload"),
-    )
-)
-"""Pattern of page addresses that documents write as code. They become links here, and are readable elsewhere."""
+PAGES = {
+    "/availability": "Availability",
+    "/check": "Launch check",
+    "/compare": "Compare",
+    "/experiments": "Experiments",
+    "/glossary": "Glossary",
+    "/history": "Trends",
+    "/leaderboards": "Leaderboards",
+    "/plan": "Planner",
+    "/playbook": "Playbook",
+    "/references": "Published figures",
+    "/regressions": "Regressions",
+    "/runs": "Runs",
+    "/scaling": "Scaling",
+    "/settings/projects": "Projects",
+    "/upgrade": "Upgrade",
+    "/upload": "Upload",
+}
+"""Pages that documents name by their address, as code: here a link with the name of the page."""
 
 
 def _linked(token: Token) -> list[Token]:
     if token.type != "code_inline" or token.content not in PAGES:
         return [token]
-    return [Token("link_open", "a", 1, attrs={"href": token.content}), token, Token("link_close", "a", -1)]
+    name = Token("text", "", 0, content=PAGES[token.content])
+    return [Token("link_open", "a", 1, attrs={"href": token.content}), name, Token("link_close", "a", -1)]
