@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Query, Request
@@ -81,6 +82,10 @@ class ReferencePart:
     name: str
     operations: tuple[Operation, ...]
     schemas: tuple[Schema, ...]
+
+    @property
+    def number(self) -> int:
+        return len(self.operations)
 
 
 @router.get("/docs")
@@ -211,21 +216,30 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
     return " ".join((*parts, shlex.quote(f"BASE{address}")))
 
 
-_DEPTH = 2
-"""Maximum levels of objects and lists in an example of a response. Deeper levels are shown as `...`."""
+_DEPTH = 3
+"""Levels of objects and lists in an example of a response that no stored answer shows; deeper ones are empty."""
+
+
+@lru_cache
+def answers() -> Mapping[str, Any]:
+    """Return answers of the demo by the name of their schema, taken by `docs/take_answers.py`."""
+    stored: Mapping[str, Any] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
+    return stored
 
 
 def _response(call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return an example of the successful answer with a value for each field; empty if the answer is not JSON."""
+    """Return a successful answer, of the demo if one is stored, else made from the schema; empty if it is not JSON."""
     for status, answer in sorted(call["responses"].items()):
         schema = answer.get("content", {}).get("application/json", {}).get("schema")
-        if status.startswith("2") and schema and (value := _sample_answer(schema, named, _DEPTH)) not in ({}, "..."):
-            return json.dumps(value, indent=2)
+        if status.startswith("2") and schema and (value := _sample_answer(schema, named, _DEPTH)):
+            return json.dumps(value, indent=2, ensure_ascii=False)
     return ""
 
 
 def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int, word: str = "...") -> Any:
-    """Return a value of the schema with all properties, down to `depth` levels."""
+    """Return the stored answer of the schema, else a value with all properties, down to `depth` levels."""
+    if (stored := answers().get(schema.get("$ref", "").removeprefix(_REF))) is not None:
+        return stored
     schema = _resolved(schema, named)
     match schema:
         case {"anyOf": [first, *_]}:
@@ -235,7 +249,7 @@ def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: i
         case {"items": inner} if depth:
             return [_sample_answer(inner, named, depth, word)]
         case {"properties": _} | {"items": _}:
-            return "..."
+            return {} if "properties" in schema else []
     return _sample(schema, named, word)
 
 

@@ -461,7 +461,7 @@ def test_names_in_backticks_are_code_and_escaped(client: TestClient, make: Make)
     assert "<code>&lt;b&gt;</code>" in client.get(f"/runs/{run}?tab=health").text
     reference = client.get("/docs/runs").text
     assert "<code>status</code> says whether" in reference
-    assert "`" not in reference
+    assert "`" not in re.sub("<pre.*?</pre>", "", reference, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize(

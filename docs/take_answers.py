@@ -1,0 +1,131 @@
+"""Store answers of the demo as the examples of the API reference: `python docs/take_answers.py URL` of a complete demo.
+
+It uploads one run to a project of its own. Lists are cut to one item and long texts to one line.
+"""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+TARGET = Path(__file__).parents[1] / "app" / "web" / "answers.json"
+REF = "#/components/schemas/"
+LONGEST = 100
+
+
+BOUNDARY, BYTES = "boundary", "application/octet-stream"
+
+
+def call(address: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+    """Return the body of the answer; empty if the service refused the call."""
+    request = urllib.request.Request(address, body, {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return bytes(answer.read())
+    except urllib.error.HTTPError:
+        return b""
+
+
+def form(**parts: bytes) -> bytes:
+    """Return a multipart form with a log and other fields."""
+    head = "--{boundary}\r\nContent-Disposition: form-data; name={name}{file}\r\n\r\n"
+    fields = [
+        head.format(boundary=BOUNDARY, name=name, file="; filename=train.log" if name == "log" else "").encode() + part
+        for name, part in parts.items()
+    ]
+    return b"\r\n".join([*fields, f"--{BOUNDARY}--\r\n".encode()])
+
+
+def take(base: str) -> dict[str, Any]:
+    """Return an answer by the name of its schema, for each call that reads, and for uploads."""
+    document = json.loads(call(f"{base}/openapi.json"))
+    names = {schema_of(item) for calls in document["paths"].values() for item in calls.values()} - {""}
+    multipart = f"multipart/form-data; boundary={BOUNDARY}"
+    log = call(f"{base}/api/v1/runs/{first(base, 'runs?project=demo&verdict=no_change')['id']}/files/0")
+    new = form(log=log, meta=b'{"project": "moe", "gpu": "H100"}')
+    sent = [("get", path, call(base + address)) for path, address in addresses(base, document).items()]
+    sent += [
+        ("post", "/api/v1/uploads/preview", call(f"{base}/api/v1/uploads/preview?name=train.log", log, BYTES)),
+        ("post", "/api/v1/uploads/check", call(f"{base}/api/v1/uploads/check", new, multipart)),
+        ("post", "/api/v1/runs", call(f"{base}/api/v1/runs?wait=30", new, multipart)),
+    ]
+    answers: dict[str, Any] = {}
+    for method, path, body in sent:
+        answer = json.loads(body or '{"items": []}')
+        if answer.get("items", True):
+            name = schema_of(document["paths"][path][method])
+            answers[name] = keep(answers, names, document, {"$ref": REF + name}, answer)
+        else:
+            print(f"no answer: {method} {path}")
+    return {name: json.loads(json.dumps(value).replace(base, "BASE")) for name, value in sorted(answers.items())}
+
+
+def schema_of(operation: Mapping[str, Any]) -> str:
+    for status, answer in sorted(operation["responses"].items()):
+        schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+        if status.startswith("2") and "$ref" in schema:
+            return str(schema["$ref"]).removeprefix(REF)
+    return ""
+
+
+def first(base: str, query: str) -> dict[str, Any]:
+    item: dict[str, Any] = json.loads(call(f"{base}/api/v1/{query}"))["items"][0]
+    return item
+
+
+def addresses(base: str, document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the address by path, for each call that reads and answers with a schema."""
+    run = json.loads(call(f"{base}/api/v1/runs/{first(base, 'runs?project=demo&verdict=regression')['id']}"))
+    earlier = first(base, "runs?project=demo&verdict=no_change")["id"]
+    values = {
+        "run_id": run["id"], "slug": "demo", "stack": run["stack_key"], "commit": run["commit"], "experiment_id": 4,
+        "regression_id": first(base, "regressions?project=demo")["id"], "rule": "val-regression-cause", "profile_id": 1,
+        "reference_id": first(base, "references")["id"],
+    }  # fmt: skip
+    queries = {
+        "/api/v1/compare": f"?a={earlier}&b={run['id']}",
+        "/api/v1/compare/profiles": "?a=1&b=2",
+        "/api/v1/leaderboards/matrix": "?hardware=h100&family=qwen3-30b-a3b",
+        "/api/v1/commits/{commit}/report": "?project=demo",
+        "/api/v1/plan": "?model=Qwen3-30B-A3B&gpu=H100&gpus=16&seq_len=4096&gbs=512",
+        "/api/v1/references/nearest": f"?run={run['id']}",
+    }
+    return {
+        path: path.format(**values) + queries.get(path, "")
+        for path, calls in document["paths"].items()
+        if schema_of(calls.get("get", {"responses": {}})) and "{receiver_id}" not in path
+    }
+
+
+def keep(
+    answers: dict[str, Any], names: set[str], document: Mapping[str, Any], schema: Mapping[str, Any], value: Any
+) -> Any:
+    """Return the value with its lists cut. Store it, and each part of it that another call answers with."""
+    name = str(schema.get("$ref", "")).removeprefix(REF)
+    if name:
+        schema = document["components"]["schemas"][name]
+    options = [option for option in schema.get("anyOf", ()) if option.get("type") != "null"]
+    if value is not None and len(options) == 1:
+        return keep(answers, names, document, options[0], value)
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        rest = schema.get("additionalProperties")
+        other = rest if isinstance(rest, dict) else {}
+        pairs = [*value.items()] if fields else [*value.items()][:2]
+        value = {key: keep(answers, names, document, fields.get(key, other), part) for key, part in pairs}
+    elif isinstance(value, list):
+        items = schema.get("items", {})
+        most = 2 if value and isinstance(value[0], int | float) else 1
+        value = [keep(answers, names, document, items, item) for item in value[:most]]
+    elif isinstance(value, str) and len(value) > LONGEST:
+        value = f"{value[:LONGEST].splitlines()[0]} ..."
+    if name in names and value is not None:
+        answers.setdefault(name, value)
+    return value
+
+
+if __name__ == "__main__":
+    TARGET.write_text(json.dumps(take(sys.argv[1]), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
