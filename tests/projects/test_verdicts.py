@@ -172,7 +172,7 @@ def test_the_page_shows_what_reruns_buy_and_saves_the_form(
     run = bring(engine, settings, steady(1000, 12))[-1]
     key = client.get(f"/api/v1/runs/{run}").json()["stack_key"][:12]
     page = client.get("/settings/projects/moe-lab").text
-    assert "With the requested reruns" in page
+    assert "With reruns" in page
     form = {
         "relevance_pct": "2", "reruns_a_day": "6", "reference_job": "sentinel", "author": "Ada",
         "upgrades": "nemo:next; eos-2", "limits": f"mfu_pct at least 30; {key} memory_pct 4",
