@@ -36,7 +36,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
     "/experiments/new": ("/experiments/new",),
     "/experiments/{experiment_id}": ("/experiments/2",),
     "/playbook": ("/playbook",),
-    "/playbook/{rule}": ("/playbook/disp-alltoall-first",),
+    "/playbook/{rule}": ("/playbook/disp-alltoall-first", "/playbook/eo-delay-wgrad", "/playbook/vlm-simple-first"),
     "/plan": ("/plan",),
     "/history": ("/history",),
     "/history/{stack}": ("/history/{stack}",),
