@@ -38,6 +38,7 @@ from app.pipeline.work import delivery_queue
 from app.storage.json_text import frozen
 from app.storage.runs import WITH_RESULT, aware, stored_contract
 from app.storage.standings import LeaderChange, leader_changes, named_changes
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,
@@ -150,7 +151,8 @@ class Notifier:
             slow = col(RegressionMemberRow.regression_id) == row.id, col(RegressionMemberRow.proposal) != "fixed"
             changes = self._session.execute(select_any(RegressionMemberRow.delta_pct).where(*slow)).scalars()
             notification = regression_notification(
-                event, project=self._slug(), number=row.id or 0, metric=row.metric, cause=row.cause,
+                event, project=self._slug(), number=row.id or 0, metric=row.metric,
+                cause=cause_of(self._session, row),
                 delta_pct=row.worst_delta_pct, is_up_to=is_up_to(row.worst_delta_pct, changes),
                 hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()), note=note, at=utc_now(),
             )  # fmt: skip

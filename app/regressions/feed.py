@@ -9,7 +9,7 @@ from sqlmodel import Session
 from starlette.responses import Response
 
 from app.domain.badges import badge_key, opens
-from app.domain.text import one_line
+from app.domain.text import one_line, short_cause
 from app.errors import NotFound
 from app.regressions import words
 from app.regressions.queries import RegressionQuery, find_regressions
@@ -75,5 +75,5 @@ def _entry(regression: Regression) -> FeedEntry:
         title=f"#{regression.id} {words.what(regression)} ({regression.shown_state})",
         published=regression.opened_at,
         updated=regression.changed_at,
-        summary=f"{words.answer(regression)} {regression.cause}",
+        summary=f"{words.answer(regression)} {short_cause(regression.cause)}",
     )

@@ -1,7 +1,7 @@
 """What pages and the API read about regressions: filters in, selects, read models out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from app.storage import audit
 from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
+from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
 from app.web.lists import CellKind, ListQuery, OneOf
@@ -278,8 +279,11 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         named = {name: getattr(row, name) for name in _NAMING[:4]} | {name: of_member[name] for name in _NAMING[4:]}
         contract = {name: Stated(value, "metadata") for name, value in named.items() if value is not None}
         members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
-    return tuple(
+    regressions = (
         _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], further, back) for row in rows
+    )
+    return tuple(
+        replace(item, cause=shown_cause(session, item, [job.first.run_id for job in item.jobs])) for item in regressions
     )
 
 

@@ -38,7 +38,7 @@ from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.profiles import explained_change
 from app.storage.runs import get_run, run_warnings
-from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -215,7 +215,7 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
             id=regression.id,
             address=f"{address}/regressions/{regression.id}",
             state=regression.state,
-            cause=regression.cause.rstrip("."),
+            cause=cause_of(session, regression).rstrip("."),
             stacks=members,
             assignee=regression.assignee,
             external_url=regression.external_url,

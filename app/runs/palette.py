@@ -7,6 +7,7 @@ from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
+from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import RedirectResponse, Response
 
@@ -15,12 +16,14 @@ from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural, short_commit, step_time
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.rules.rule import Rule
+from app.domain.text import short_cause
 from app.runs.queries import RunQuery, find_runs
 from app.storage.references import references
 from app.storage.runs import RunListItem, latest_runs
 from app.storage.search import FEWEST_LETTERS
 from app.storage.stacks import names_of_stacks
 from app.storage.standings import HardwareFamily, StandingsFilters, class_summaries, hardware_and_families
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -136,12 +139,14 @@ def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
         return ()
     number = int(match[1])
     run = session.execute(select_any(RunRow.name).where(col(RunRow.id) == number)).scalar()
-    regression = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == number)).scalar()
+    regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == number)).scalar()
     hits = []
     if run is not None:
         hits.append(PaletteHit(f"Run #{number}", f"/runs/{number}", run))
     if regression is not None:
-        hits.append(PaletteHit(f"Regression #{number}", f"/regressions/{number}", regression))
+        hits.append(
+            PaletteHit(f"Regression #{number}", f"/regressions/{number}", short_cause(cause_of(session, regression)))
+        )
     return tuple(hits)
 
 

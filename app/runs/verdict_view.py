@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -30,8 +30,8 @@ from app.domain.verdict.words import (
 )
 from app.runs.nodes import suspect_nodes
 from app.storage.runs import RunDetail
-from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow, select_any
+from app.storage.suspect_evidence import cause_of, suspects_with_evidence
+from app.storage.tables import RegressionRow, RunRow, select_any
 from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, rerun_request, verdicts_of
 
 _BASELINES: Mapping[str, str] = {
@@ -224,7 +224,10 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),
-        regressions=regressions_of(session, run.id),
+        regressions=tuple(
+            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id)))
+            for item in regressions_of(session, run.id)
+        ),
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
     )

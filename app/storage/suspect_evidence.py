@@ -13,7 +13,6 @@ from sqlmodel import Session, col
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob
 from app.domain.run import LogEvidence
-from app.domain.text import short_cause
 from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import (
@@ -32,7 +31,9 @@ from app.domain.verdict.evidence import (
     value_text,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
+from app.domain.verdict.triage import members_by_job
 from app.domain.verdict.words import side_text
+from app.storage.audit import continuations
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, entries_of
 from app.storage.tables import (
@@ -40,6 +41,8 @@ from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
     RunLabelRow,
     RunRow,
     VerdictRow,
@@ -104,11 +107,13 @@ _causes = Remembered[str](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
-    """Return the cause that lists and pages state. `run_ids`: the first slow run of each job.
+    """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each job.
 
     This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
     The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
     """
+    if regression.metric != "step_time_ms":  # its suspects have no evidence
+        return regression.cause
     runs = tuple(run_ids[:_MOST_JOBS])
     question = (str(session.get_bind().engine.url), visible_projects(), regression.id, regression.cause, runs)
     period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # they expire at different times
@@ -119,6 +124,21 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
     return cause
 
 
+def cause_of(session: Session, regression: RegressionRow) -> str:
+    """Return the shown cause of a regression whose jobs are not known yet."""
+    number = regression.id or 0
+    members = session.execute(
+        select_any(RegressionMemberRow.run_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level)
+        .where(col(RegressionMemberRow.regression_id) == number)
+        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
+    ).all()
+    moved = continuations(session, [number])
+    jobs = members_by_job(
+        members, lambda row: (row.stack_key, moved.get((number, row.run_id), ""), row.usual_level or 0.0)
+    )
+    return shown_cause(session, regression, [job[0].run_id for job in jobs])
+
+
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
     ranked = _ranked_suspects(session, regression.kind, regression.metric, run_ids)
     name, _, rest = regression.cause_key.partition(":")
@@ -127,13 +147,13 @@ def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
     best = ranked[0] if ranked else None
     difference = best.suspect.difference if best else None
     if best is None or difference is None or best in own:
-        return short_cause(regression.cause)
+        return regression.cause
     if best.support != "supported" and not (own and own[0].support == "unlikely"):
-        return short_cause(regression.cause)
+        return regression.cause
     before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
     unlikely = f" ({own[0].suspect.field} unlikely)" if own and own[0].support == "unlikely" else ""
     what = "" if difference.field in (COMMIT, "container") else f"{difference.field} "
-    return short_cause(f"{difference.axis.capitalize()}: {what}{before} -> {after}{unlikely}.")
+    return f"{difference.axis.capitalize()}: {what}{before} -> {after}{unlikely}."
 
 
 def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> list[RankedSuspect]:

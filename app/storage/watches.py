@@ -10,10 +10,12 @@ from sqlmodel import Session, col
 
 from app.domain.access.secrets import digest
 from app.domain.naming import stack_title
+from app.domain.text import short_cause
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
 from app.storage.runs import ENDED_BADLY, aware, newest_contract
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     AuditEventRow,
     ProjectRow,
@@ -106,8 +108,8 @@ def list_watches(session: Session, user_id: int) -> list[Watch]:
 
 def _title(session: Session, row: WatchRow) -> str:
     if row.kind == "regression":
-        cause = session.execute(select_any(RegressionRow.cause).where(col(RegressionRow.id) == int(row.target)))
-        return f"#{row.target} {cause.scalar_one_or_none() or ''}".strip()
+        regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == int(row.target))).scalar()
+        return f"#{row.target} {short_cause(cause_of(session, regression)) if regression else ''}".strip()
     contract = newest_contract(session, row.target)
     return stack_title(contract) if contract else row.target[:12]
 

@@ -10,8 +10,9 @@ from sqlmodel import Session
 
 from app.domain.verdict.evidence import RankedSuspect
 from app.overview.queries import needs_attention
+from app.regressions.queries import get_regression
 from app.regressions.suspects import NamedSuspect, suspect_cards
-from app.storage.suspect_evidence import shown_cause, suspects_with_evidence
+from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack
@@ -167,7 +168,7 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
 
 @pytest.mark.parametrize(
     ("other_ms", "support", "text"),
-    [(400.0, "unlikely", "0 of 1 other stack moved as well"), (404.0, "open", "1 other stack undecided")],
+    [(400.0, "unlikely", "0 of 1 other stack moved as well"), (404.0, "open", "1 other stack inconclusive")],
 )
 def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_does_not(
     session: Session, other_ms: float, support: str, text: str
@@ -231,7 +232,7 @@ def test_undecided_stacks_are_not_counted_as_stacks_that_did_not_move(session: S
     for length in (4096, 8192):
         one_more(session, 404.0, seq_len=length)
     commit = suspects(session, slow)["commit"]
-    assert commit.evidence[-1] == "2 other stacks went through the same change: all are undecided."
+    assert commit.evidence[-1] == "2 other stacks went through the same change: all are inconclusive."
 
 
 def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_code_differs_too(
@@ -244,14 +245,27 @@ def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_
     )
 
 
-def test_an_unlikely_cause_is_not_stated(session: Session) -> None:
+def test_an_unlikely_cause_is_not_stated_by_the_api_or_any_page(session: Session) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length, permute_fusion=True)
     slow = one_more(session, 440.0, seq_len=2048, permute_fusion=False)
     one_more(session, 400.0, seq_len=4096, permute_fusion=True)
     named = {name: item.support for name, item in suspects(session, slow).items()}
     assert named == {"permute_fusion": "open", "commit": "unlikely"}
+    run = session.get_one(RunRow, slow)
     code = RegressionRow(
-        id=900, project_id=1, kind="run", metric="step_time_ms", cause="Code: a -> b.", cause_key="code:f"
+        project_id=run.project_id, kind="run", metric="step_time_ms", cause="Code: a -> b.", cause_key="code:f",
+        opened_at=LATER, changed_at=LATER,
+    )  # fmt: skip
+    session.add(code)
+    session.flush()
+    session.add(
+        RegressionMemberRow(
+            regression_id=code.id, run_id=slow, stack_key=run.stack_key, config_key=run.config_key, joined_at=LATER
+        )
     )
-    assert shown_cause(session, code, [slow]) == "Recipe: permute_fusion on → off (commit unlikely)."
+    session.flush()
+    expected = "Recipe: permute_fusion on -> off (commit unlikely)."
+    assert get_regression(session, code.id or 0).cause == expected
+    assert cause_of(session, code) == expected
+    assert [item.cause for item in needs_attention(session, "").items if item.id == code.id] == [expected]

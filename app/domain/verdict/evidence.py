@@ -208,9 +208,9 @@ def _past_sentence(past: PastResults) -> str:
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
     moved = len(elsewhere.moved)
     if elsewhere.n == 1:
-        what = "moved as well" if moved else "did not move" if elsewhere.still else "is undecided"
+        what = "moved as well" if moved else "did not move" if elsewhere.still else "is inconclusive"
         return f"1 other stack went through the same change: it {what}."
     if elsewhere.undecided == elsewhere.n:
-        return f"{elsewhere.n} other stacks went through the same change: all are undecided."
-    tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
+        return f"{elsewhere.n} other stacks went through the same change: all are inconclusive."
+    tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
     return f"{moved} of {elsewhere.n} other stacks with the same change moved as well{tail}."
