@@ -82,6 +82,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         answer=answer(summary, filters, who.empty),
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
+        slower=trend.slower_configurations(session, summary.trend),
         trend_height=trend.HEIGHT + trend.AXIS,
         few_runs=FEW_RUNS,
         silent_since=silent_since(session, settings),

@@ -49,9 +49,9 @@ _UNFINISHED = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's stack; `stacks`: number of stacks affected.
+    """`since_run`: its first slow run, with that run's stack; `jobs`: number of jobs affected.
 
-    `spark`: the newest step times of the first stack. `is_back`: they recovered. `is_once`: a single run was slow.
+    `spark`: the newest step times of the first stack. `is_once`: a single run was slow.
     `is_up_to`: its jobs changed by different amounts.
     """
 
@@ -66,7 +66,7 @@ class OverviewRegression:
     cause: str
     assignee: str
     opened_at: datetime
-    stacks: int
+    jobs: int
     since_run: int | None = None
     model: str | None = None
     gpu: str | None = None
@@ -74,9 +74,14 @@ class OverviewRegression:
     dispatcher: str | None = None
     branch: str = ""
     spark: Sparkline | None = None
-    is_back: bool = False
+    proposal: str = ""
     is_once: bool = False
     is_up_to: bool = False
+
+    @property
+    def is_back(self) -> bool:
+        """Return whether its runs recovered."""
+        return self.proposal == "fixed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +228,9 @@ def _item(
         cause="",
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
-        stacks=len({job[0].stack_key for job in jobs}),
+        jobs=len(jobs),
         spark=spark,
-        is_back=row.proposal == "fixed",
+        proposal=row.proposal,
         **since,
     )
 

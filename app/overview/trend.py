@@ -410,6 +410,33 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
     return sorted(flags.values(), key=lambda flag: flag[0])
 
 
+@dataclass(frozen=True, slots=True)
+class SlowerConfiguration:
+    """A job that is slower since its configuration changed, which opens no regression. `run_id`: its first run."""
+
+    line: str
+    knob: str
+    before: int
+    run_id: int
+    delta_pct: float
+
+
+def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfiguration, ...]:
+    """Return the lines whose current configuration was found slower than the one before."""
+    changed = {line.reconfigured[1].id: (line, line.reconfigured[0]) for line in trend.lines if line.reconfigured}
+    judged = select_any(RunRow.id, RunRow.verdict_delta_pct).where(
+        col(RunRow.id).in_(changed), col(RunRow.verdict) == "regression", col(RunRow.verdict_delta_pct).is_not(None)
+    )
+    slower = session.execute(judged).all() if changed else []
+    knobs = changed_knobs(session, trend) if slower else {}
+    return tuple(
+        SlowerConfiguration(
+            changed[row.id][0].name, knobs[row.id], changed[row.id][1].id, row.id, row.verdict_delta_pct
+        )
+        for row in slower
+    )
+
+
 # --- The chart. Each line has its own hue, which its label and the key share.
 
 

@@ -336,6 +336,17 @@ def test_the_trend_marks_where_the_current_configuration_began(client: TestClien
     assert [row["href"] for row in trend_data(client)["changes"]] == [f"/compare?a={before}&b={after}"]
 
 
+@pytest.mark.parametrize(("verdict", "is_listed"), [("regression", True), ("no_change", False)])
+def test_a_slower_configuration_is_listed_although_it_opens_no_regression(
+    client: TestClient, make: Make, verdict: str, is_listed: bool
+) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
+    judged = {"verdict": verdict, "verdict_delta_pct": 5.0}
+    after, _ = nightly(make, "hub.example/train:1", 4, [21_000] * 2, config_key="b" * 64, **judged)
+    page = client.get("/", headers={"Accept": "text/html"}).text
+    assert re.findall(r'data-slower="(\d+)"', page) == ([str(after)] if is_listed else [])
+
+
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:
     for line in (12, 88):
         missing = f"DeepEP is not installed (line {line}): The container has no DeepEP package."
