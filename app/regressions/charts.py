@@ -25,8 +25,8 @@ from app.storage.tables import RunRow, not_indexed, select_any
 from app.storage.verdicts import current_verdict
 from app.web import charts
 
-MOST_JOBS = 12
-"""Number of drawn jobs; the table below lists all."""
+FIRST_JOBS, MOST_JOBS = 4, 12
+"""Number of jobs that are drawn at first, and at most; the table below lists all."""
 MOST_BEFORE, MOST_AFTER = 30, 170
 """Number of drawn runs of a job before its change, and from it on; the history page shows the rest."""
 FEWEST_BEFORE = 3
@@ -221,7 +221,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
 
         lane = at(high) + _LANE / 2
         second_line = at(high) + _LANE + _LINE / 2
-        data["names"].append(_name(row.job, name, second_line, metric))
+        data["names"].append(_name(row, name, second_line, metric))
         for value in _grid(low, high):
             label = f"{value:+g} %".replace("-", "−") if value else "0"
             data["grid"].append({"shown": at(value)})
@@ -329,12 +329,18 @@ def _ticks(rows: Sequence[DrawnJob], places: dict[Moment, int]) -> list[dict[str
     ]
 
 
-def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
+def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]:
     """Return name and change of a row; the cost only while there is one."""
     parts: list[str] = []
+    job = row.job
+    newest = next((point.delta_pct for point in reversed(row.points) if point.role in AFTER), None)
+    has_moved_back = job.has_moved_back(newest)
     if (delta := job.worst.delta_pct) is not None:
         change = change_text(delta, metric=metric).figure
-        parts.append(f"{'was ' if job.is_back else ''}{change}{' in one run' if job.is_once else ''}")
+        was = "was " if job.is_back or has_moved_back else ""
+        parts.append(f"{was}{change}{' in one run' if job.is_once else ''}")
+        if has_moved_back and newest is not None:
+            parts.append(f"newest {change_text(newest, metric=metric).delta}")
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
@@ -342,7 +348,7 @@ def _name(job: SlowJob, name: str, shown: float, metric: str) -> dict[str, Any]:
         "short": shortened(name, _LETTERS),
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
-        "is_quiet": job.is_back or job.is_once,
+        "is_quiet": job.is_back or job.is_once or has_moved_back,
         "is_moved": bool(job.moves),
     }
     return {"shown": shown, **texts, "href": f"/history/{job.last.stack_key}"}

@@ -14,9 +14,10 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
-from app.domain.naming import common_parts, without_common
+from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import THIN, change_text, grouped, metric_text, plural, short_commit, step_time
 from app.domain.performance.cost import Cost
+from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -25,9 +26,19 @@ from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
-from app.pipeline.regressions import SILENT_DAYS, costs_of
+from app.pipeline.regressions import costs_of
 from app.regressions import words
-from app.regressions.charts import AFTER, BEFORE, MOST_JOBS, DrawnJob, chart_height, history_chart, job_rows, zoomed
+from app.regressions.charts import (
+    AFTER,
+    BEFORE,
+    FIRST_JOBS,
+    MOST_JOBS,
+    DrawnJob,
+    chart_height,
+    history_chart,
+    job_rows,
+    zoomed,
+)
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
 from app.regressions.forms import TriageForm, UndoForm
@@ -45,11 +56,11 @@ from app.regressions.queries import (
     options_of,
     regression_rows,
 )
-from app.regressions.regression import Regression, SlowJob, stacks_of
+from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.suspect_evidence import document_of_member, shown_cause, suspects_with_evidence
+from app.storage.suspect_evidence import document_of_member, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
@@ -64,6 +75,9 @@ from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_spa
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
+
+_MOST_IN_TITLE = 3
+"""Parts of the name of a stack in a title: model, GPUs, dispatcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +112,9 @@ class JobView:
     @property
     def newest_change(self) -> float | None:
         """Return the change of the newest run in percent, if less than half of that of the job is left."""
-        usual, delta = self.job.worst.usual, self.job.worst.delta_pct
-        if self.newest is None or not usual or delta is None or self.job.is_back:
-            return None
-        newest = 100 * (self.newest / usual - 1)
-        return newest if newest < delta / 2 else None
+        usual = self.job.worst.usual
+        newest = 100 * (self.newest / usual - 1) if self.newest is not None and usual else None
+        return newest if self.job.has_moved_back(newest) else None
 
     @property
     def against(self) -> str:
@@ -119,10 +131,6 @@ class JobView:
     def newest_before(self) -> tuple[int, str] | None:
         """Return number and commit of the newest baseline run."""
         return (self.baseline[-1].id, self.baseline[-1].commit) if self.baseline else None
-
-
-def cause_of(session: Session, regression: Regression) -> str:
-    return shown_cause(session, regression, [job.first.run_id for job in regression.jobs])
 
 
 class RegressionView:
@@ -147,15 +155,21 @@ class RegressionView:
 
     @property
     def title(self) -> str:
-        return words.what(self.regression)
+        """Return what became slower, and where: `Step time of Qwen3-30B-A3B · 16 × H100 · hybridep`."""
+        jobs, where = self.listed_jobs, SEPARATOR.join(self.common[:_MOST_IN_TITLE])
+        if not jobs:
+            return self.metric_label
+        if where and all(job.title.startswith(self.common[0]) for job in jobs):
+            return f"{self.metric_label} of {where}"
+        return f"{self.metric_label} of {plural(len(jobs), 'job')}" + (f" on {where}" if where else "")
 
     @property
     def answer(self) -> str:
         return words.answer(self.regression)
 
-    @cached_property
+    @property
     def cause(self) -> str:
-        return cause_of(self._session, self.regression)
+        return short_cause(self.regression.cause)
 
     @property
     def metric_label(self) -> str:
@@ -173,8 +187,9 @@ class RegressionView:
 
     @cached_property
     def listed_jobs(self) -> tuple[SlowJob, ...]:
-        """Return its jobs, those that recovered last."""
-        return tuple(sorted(self.regression.jobs, key=lambda job: job.is_back))
+        """Return its jobs: those that are still slow first, and those seen in one run after the others."""
+        jobs = self.regression.jobs
+        return tuple(sorted(jobs, key=lambda job: (job.is_back, job.is_once, -(job.worst.delta_pct or 0))))
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
@@ -188,7 +203,7 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its basis: `The last 4 runs are within 0.1 % of the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
-            return f"No run of its stacks in {SILENT_DAYS} days, so no run shows whether it is over."
+            return "No run shows whether it is over."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
@@ -418,10 +433,11 @@ def show_chart(
     regression_id: RegressionId,
     *,
     run: int | None = None,
+    every: bool = False,
     first: int = 0,
     last: int = 0,
 ) -> HTMLResponse:
-    """Render the chart of all members, or of that of one run: the block alone for htmx, else the page.
+    """Render the chart of its first jobs, of `every` job, or of that of one run: the block for htmx, else the page.
 
     `first` and `last`: the runs at the ends of the zoom.
     """
@@ -429,12 +445,15 @@ def show_chart(
     jobs = [job for job in view.listed_jobs if run is None or run in [member.run_id for member in job.stacks]]
     if run is not None and not jobs:
         raise NotFound(f"Run {run} is not a member of regression {regression_id}.")
-    rows, ends = zoomed(view.rows(jobs), first, last)
+    drawn = jobs if every else jobs[:FIRST_JOBS]
+    rows, ends = zoomed(view.rows(drawn), first, last)
     spec = history_chart(rows, view.regression.metric, ends) if rows else None
-    address = f"{request.url.path}?run={run}" if run is not None else request.url.path
+    chosen = {"run": run} if run is not None else {"every": "true"} if every else {}
+    address = f"{request.url.path}?{urlencode(chosen)}" if chosen else request.url.path
     return _render_regression(
-        request, view, block="member_chart", rows=rows, spec=spec, address_of_chart=address, is_zoomed=bool(ends)
-    )
+        request, view, block="member_chart", rows=rows, spec=spec, address_of_chart=address, is_zoomed=bool(ends),
+        folded=min(len(jobs), MOST_JOBS) - len(drawn), chart_height=chart_height(len(rows)),
+    )  # fmt: skip
 
 
 @router.get("/regressions/{regression_id}/picture.{kind}")
@@ -456,7 +475,7 @@ def draw_regression(
         for row in view.rows(view.listed_jobs)
     ]
     picture = Picture(
-        f"{view.title}: {', '.join(view.common) or view.regression.project}", f"{view.answer} {view.cause}",
+        view.title, f"{view.answer} {view.cause}",
         f"/regressions/{regression_id}", view.regression.generated, strips_body(strips),
     )  # fmt: skip
     return picture_response(request, picture, kind, theme)
@@ -504,9 +523,7 @@ def _render_list(
         feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=words.what,
-        stacks_of=stacks_of,
         sparks=_sparklines(session, page.items),
-        causes={item.id: cause_of(session, item) for item in page.items},
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
@@ -519,6 +536,8 @@ def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Spar
     for item in items:
         jobs = [job for job in item.jobs if not job.is_back] or item.jobs
         jobs = [job for job in jobs if not job.is_once] or jobs
+        if item.is_back:  # the runs that show it may be in a later stack, which is not drawn
+            jobs = [job for job in jobs if not job.moves]
         if item.metric in DRAWN_METRICS and jobs:
             worst = max(jobs, key=lambda job: job.worst.delta_pct or -math.inf).first
             slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual, item.metric)
@@ -543,11 +562,13 @@ def _render_regression(
         toast=toast,
         view=view,
         regression=view.regression,
-        stacks=stacks_of(view.regression.jobs),
-        chart_height=chart_height(min(len(view.regression.jobs), MOST_JOBS)),
         suspects_of=lambda: view.suspects(access_of(request)),
         most_suspects=MOST_SHOWN,
         most_profiled=_MOST_PROFILED,
         watched=view.is_watched(access_of(request).watcher),
-        **({"rows": None, "spec": None} | drawn),
+        **(
+            {"rows": None, "spec": None, "folded": 0}
+            | {"chart_height": chart_height(min(len(view.regression.jobs), FIRST_JOBS))}
+            | drawn
+        ),
     )

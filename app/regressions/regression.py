@@ -78,6 +78,11 @@ class SlowJob:
         """Return whether a single run was slow, which may have had a slow node."""
         return all(member.is_once for member in self.stacks)
 
+    def has_moved_back(self, newest_pct: float | None) -> bool:
+        """Return whether its newest run, which changed by this much, has less than half of its change."""
+        delta = self.worst.delta_pct
+        return not self.is_back and newest_pct is not None and delta is not None and newest_pct < delta / 2
+
     @property
     def title(self) -> str:
         """Return what the titles of its stacks share."""

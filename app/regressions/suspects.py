@@ -8,11 +8,14 @@ from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
+from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.evidence import RankedSuspect, Support
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
 """Cards in sight; the others are folded."""
+_MANY_COMMITS = 3
+"""From this number on, the commits before a change are counted instead of named."""
 _LEVELS: dict[Support, tuple[int, str]] = {
     "supported": (3, "likely"),
     "open": (2, "possible"),
@@ -33,7 +36,7 @@ class NamedSuspect:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCard:
-    """`level`: 3 for likely to 1 for unlikely. `stacks`: how many name it. `action`: label and address, or None."""
+    """`level`: 3 for likely to 1 for unlikely. `jobs`: how many name it. `action`: label and address, or None."""
 
     field: str
     axis: str
@@ -43,7 +46,7 @@ class SuspectCard:
     level: int
     label: str
     evidence: tuple[str, ...]
-    stacks: int
+    jobs: int
     action: tuple[str, str] | None
 
 
@@ -60,7 +63,9 @@ def _change(ranked: RankedSuspect) -> tuple[str, str, str]:
     difference = ranked.suspect.difference
     if difference is None:
         return ranked.suspect.field, "", ""
-    return difference.field, _side(difference.field, difference.a), _side(difference.field, difference.b)
+    # Jobs that ran different commits before may share the slow one.
+    before = "" if difference.field == COMMIT else _side(difference.field, difference.a)
+    return difference.field, before, _side(difference.field, difference.b)
 
 
 def _side(field: str, stated: Stated | None) -> str:
@@ -74,9 +79,13 @@ def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url
     level, label = _LEVELS[best.ranked.support]
     suspect = best.ranked.suspect
     evidence = tuple(_evidence(best.ranked))
-    stacks = len({named.stack_key for named in own})
     action = _action(best, compare_url, may_plan)
-    return SuspectCard(change[0], suspect.axis, *change[1:], suspect.reason, level, label, evidence, stacks, action)
+    field, before, after = change
+    if field == COMMIT:
+        differences = (named.ranked.suspect.difference for named in (best, *own))
+        commits = list(dict.fromkeys(_side(field, difference.a) for difference in differences if difference))
+        before = ", ".join(commits) if len(commits) < _MANY_COMMITS else f"{len(commits)} commits"
+    return SuspectCard(field, suspect.axis, before, after, suspect.reason, level, label, evidence, len(own), action)
 
 
 def _evidence(ranked: RankedSuspect) -> Iterator[str]:
@@ -85,9 +94,9 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
         yield f"{plural(past.n, 'A/B')} here: {change.figure}" + (f" ({change.interval})" if past.n > 1 else "")
     if (elsewhere := ranked.elsewhere) and elsewhere.n:
         if elsewhere.undecided == elsewhere.n:
-            yield f"{plural(elsewhere.n, 'other stack')} undecided"
+            yield f"{plural(elsewhere.n, 'other stack')} inconclusive"
         else:
-            tail = f", {elsewhere.undecided} undecided" if elsewhere.undecided else ""
+            tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
             yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
     if not ranked.past and not ranked.elsewhere:
         yield "no evidence yet"

@@ -10,8 +10,10 @@ from sqlalchemy import Select
 from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
+from app.domain.verdict.upgrade import cause_key
+from app.storage.audit import continuations
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, UpgradeChangeRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
 
 MOST = 10
 _MOST_READ = 500
@@ -19,10 +21,7 @@ _MOST_READ = 500
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOfStack:
-    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields.
-
-    `now_pct`: the change according to the regression that it opened, which includes later runs; else `delta_pct`.
-    """
+    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields."""
 
     stack_key: str
     job: str
@@ -34,12 +33,15 @@ class UpgradeOfStack:
     ci_high_pct: float
     runs: int
     from_runs: int
-    now_pct: float
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeChange:
-    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run."""
+    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run.
+
+    `slower`: the change of each job (stack key and name) in percent according to the regression that it opened, which
+    includes later runs.
+    """
 
     project: str
     field: str
@@ -47,6 +49,7 @@ class UpgradeChange:
     to_value: str
     at: datetime
     stacks: tuple[UpgradeOfStack, ...]
+    slower: Mapping[tuple[str, str], float]
 
     @property
     def query(self) -> str:
@@ -61,7 +64,7 @@ class UpgradeChange:
 
     @property
     def sentence(self) -> str:
-        """Return `3 jobs slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 undecided`."""
+        """Return `3 jobs slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 inconclusive`."""
         return ", ".join(self._parts())
 
     def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
@@ -70,13 +73,15 @@ class UpgradeChange:
     def _parts(self) -> Iterator[str]:
         words = {"regression": "slower", "improvement": "faster", "no_change": "as fast as before"}
         noun = "job"
-        for decision, word in (*words.items(), ("inconclusive", "undecided")):
-            stacks = self.of(decision)
-            if not stacks:
+        for decision, word in (*words.items(), ("inconclusive", "inconclusive")):
+            others = (stack for stack in self.of(decision) if (stack.stack_key, stack.job) not in self.slower)
+            changes = [stack.delta_pct for stack in others]
+            if decision == "regression":
+                changes += self.slower.values()
+            if not changes:
                 continue
-            sizes = sorted(abs(stack.now_pct) for stack in stacks)
-            by = f" by {_sizes(sizes)}" if decision in ("regression", "improvement") else ""
-            yield f"{plural(len(stacks), noun) if noun else len(stacks)} {word}{by}"
+            by = f" by {_sizes(sorted(map(abs, changes)))}" if decision in ("regression", "improvement") else ""
+            yield f"{plural(len(changes), noun) if noun else len(changes)} {word}{by}"
             noun = ""
 
 
@@ -101,38 +106,55 @@ def upgrade_changes(
     if since is not None:
         chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    rows = session.execute(chosen).all()
-    sizes = _sizes_now(session, [row.run_id for row, _ in rows])
-    for row, slug in rows:
+    for row, slug in session.execute(chosen):
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
+    shown = dict(list(groups.items())[:most])
+    slower = _slower(session, shown)
     return tuple(
         UpgradeChange(
             *key,
             aware(changes[0].at),
-            tuple(sorted((_stack(row, sizes) for row in changes), key=lambda stack: -stack.now_pct)),
+            tuple(sorted(map(_stack, changes), key=lambda stack: -stack.delta_pct)),
+            slower.get((changes[0].project_id, cause_key(*key[1:])), {}),
         )
-        for key, changes in list(groups.items())[:most]
+        for key, changes in shown.items()
     )
 
 
-def _sizes_now(session: Session, run_ids: Sequence[int]) -> dict[int, float]:
-    """Return the change in percent by run, for runs that opened a regression of an upgrade."""
+_Group = tuple[str, str, str, str]
+"""Project, field, and its value before and after an upgrade."""
+
+
+def _slower(
+    session: Session, groups: Mapping[_Group, Sequence[UpgradeChangeRow]]
+) -> dict[tuple[int, str], dict[tuple[str, str], float]]:
+    """Return, by project and cause of a regression, the change in percent of each of its jobs where it began."""
     members = (
-        select_any(RegressionMemberRow.run_id, RegressionMemberRow.delta_pct)
-        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        select_any(
+            RegressionRow.id, RegressionRow.project_id, RegressionRow.cause_key, RegressionMemberRow.run_id,
+            RegressionMemberRow.stack_key, RegressionMemberRow.delta_pct, RunRow.job,
+        )
+        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
-            col(RegressionMemberRow.run_id).in_(run_ids),
-            col(RegressionMemberRow.delta_pct).is_not(None),
+            col(RegressionRow.cause_key).in_([cause_key(*group[1:]) for group in groups]),
             col(RegressionRow.kind) == "upgrade",
             col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state) != "invalid",
+            col(RegressionMemberRow.delta_pct).is_not(None),
         )
-    )
-    return {row.run_id: row.delta_pct for row in session.execute(members)}
+    )  # fmt: skip
+    rows = session.execute(members).all()
+    moved = continuations(session, {row.id for row in rows})
+    slower: dict[tuple[int, str], dict[tuple[str, str], float]] = {}
+    for row in rows:
+        if (row.id, row.run_id) not in moved:
+            slower.setdefault((row.project_id, row.cause_key), {})[row.stack_key, row.job] = row.delta_pct
+    return slower
 
 
-def _stack(row: UpgradeChangeRow, sizes: Mapping[int, float]) -> UpgradeOfStack:
-    now_pct = sizes.get(row.run_id, row.delta_pct) if row.decision == "regression" else row.delta_pct
+def _stack(row: UpgradeChangeRow) -> UpgradeOfStack:
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
-        row.runs, row.from_runs, now_pct,
+        row.runs, row.from_runs,
     )  # fmt: skip
