@@ -52,7 +52,7 @@ UNKNOWN = "unknown"
 
 MOST_STACKS = 500
 """Newest stacks that the list groups by workload; filters reach the older ones."""
-MOST_EARLIER = 2
+MOST_EARLIER = 1
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
 LEAST_RANGE = 0.12
 """Range that the trend of every row has at least, as a share of the step time, so that rows compare."""
@@ -93,8 +93,8 @@ class StackItem:
     """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
-    `verdict`: that of the last judged run. `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in
-    a list after those in the container before. `job`: its name where the stack has several.
+    `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in a list after those in the container
+    before. `job`: its name where the stack has several. `verdict`: that of its last judged run.
     `earlier`: key and container of the same work in other containers, newest first, at most MOST_EARLIER;
     `more_earlier`: number of the others.
     """
@@ -347,9 +347,9 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
     for stack in stacks:
         if rows := recent[stack.stack_key]:
             contract = contracts[rows[0].id]
-            judged = _last_judged(session, stack, rows) if stack.verdict else None
-            values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
             leading = leading_runs(rows)
+            judged = _last_judged(session, stack, rows, leading[-1].job if leading else None) if stack.verdict else None
+            values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
             item = _item(rows, stack, contract, judged, leading[-1].step_time_ms if leading else None)
             job, jobs = leading[-1].job if leading else "", tuple(sorted({row.job for row in rows}))
             if leading and len(jobs) > 1:
@@ -418,10 +418,11 @@ def _key(stack: StackRow) -> dict[str, Any]:
     return {"project_id": stack.project_id, "stack_key": stack.stack_key}
 
 
-def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]]) -> Row[Any] | None:
-    """Return the last judged run, which is usually among the newest ones."""
-    judged = next((row for row in rows if row.verdict and row.purpose != "experiment"), None)
-    return judged or session.execute(_JUDGED, _key(stack)).first()
+def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]], job: str | None) -> Row[Any] | None:
+    """Return the last judged run: of `job`, whose step time the row has, else of the stack."""
+    own = (row for row in rows if row.verdict and row.purpose != "experiment" and job in (None, row.job))
+    judged = next(own, None)
+    return judged if judged or job is not None else session.execute(_JUDGED, _key(stack)).first()
 
 
 def _item(

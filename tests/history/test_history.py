@@ -517,7 +517,7 @@ def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, quer
     make(series((2, 300.0)), fields={"dispatcher": "hybridep"}, started=FIRST_PLACE + timedelta(hours=1))
     make([900.0], fields={"model": "DeepSeek-V3", "gpu": "GB200"}, project="other")
     page = client.get(f"/history?{query}").text
-    assert set(re.findall(r'<th scope="rowgroup" class="card" colspan="5">\s*([^ ]+)', page)) == expected
+    assert set(re.findall(r"<span>(\S+) · ", page)) == expected
     assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(expected)
 
 
@@ -533,8 +533,7 @@ def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> 
     make(series((4, 400.0)))
     page = client.get("/history").text
     row = text_of(page[page.index("<tbody>") : page.index("</tbody>")])
-    assert "Qwen3-30B-A3B · 16 × H100 · forced balance moe-lab nemo:26.06" in row
-    assert re.search(r"nemo:26.06 (39|40)\d\.\d ms", row)
+    assert re.search(r"Qwen3-30B-A3B · 16 × H100 · forced balance\s*nemo:26.06 moe-lab (39|40)\d\.\d ms", row), row
     assert re.search(r'aria-label="[^"]*\b4 runs\b', page)
 
 
@@ -630,11 +629,11 @@ def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: Test
     assert re.search(rf"20\.10 s 5\.0 % slower #{number} newest \+0\.5", row), row
 
 
-def test_a_workload_links_to_two_earlier_containers(client: TestClient, make: Make) -> None:
+def test_a_workload_links_to_the_container_before(client: TestClient, make: Make) -> None:
     for number in range(6):
         make([400.0], fields={"container": f"nemo:26.0{number}"}, started=FIRST_PLACE + timedelta(days=number))
     row = text_of(client.get("/history").text)
-    assert re.search(r"nemo:26.05 before nemo:26.04\s*, nemo:26.03 \+3", row), row
+    assert re.search(r"nemo:26.05 moe-lab before nemo:26.04\s+\+4", row), row
 
 
 @pytest.mark.parametrize("query", ["verdict=good", "page=0", "q=%00", "model=" + "m" * 301])
