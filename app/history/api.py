@@ -29,7 +29,7 @@ _RUN_COLUMNS: Mapping[str, CellKind] = {
     "config_key": "text", "letter": "text", "dispatcher": "text", "outcome": "text", "counts": "flag",
     "not_counted_because": "text", "verdict": "text", "verdict_delta_pct": "float",
 }  # fmt: skip
-"""Columns of a run in a table, as `_flat` returns them. Those of its figures follow."""
+"""Columns of a run in a table, as `_flat` returns them. The columns of its figures follow."""
 
 
 def history_values(page: HistoryPage) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def _metric(metric: Metric | None) -> dict[str, Any] | None:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return one cell for each value: `step_time_ms`, `step_time_ms_ci_low`, ..."""
+    """Return the run with one key per value: `step_time_ms`, `step_time_ms_ci_low`, ..."""
     flat = {name: value for name, value in row.items() if name != "metrics"}
     for name, metric in row["metrics"].items():
         for part in ("value", "ci_low", "ci_high", "n"):

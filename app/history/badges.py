@@ -30,14 +30,14 @@ from app.web.identity import author
 from app.web.pictures import Theme, picture_svg
 from app.web.templating import public_address
 
-# --- The content of a stack's badges: its newest verdict, and the newest step time that counts.
+# --- The content of a stack's badges: its newest verdict, and the newest step time of an eligible run.
 
 ANY_BRANCH = "*"
 _MOVED = ("regression", "improvement")
 
 
 def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
-    """Return the project whose badges of this stack the key opens. Called before the caller is known."""
+    """Return the project whose badge key this is; None if it is wrong. Called before the caller is identified."""
     secrets = (
         select_any(ProjectRow.id, ProjectRow.badge_secret)
         .join(RunRow, col(RunRow.project_id) == ProjectRow.id)
@@ -48,7 +48,7 @@ def project_of_key(session: Session, stack_key: str, key: str) -> int | None:
 
 
 def verdict_badge(session: Session, stack_key: str) -> Badge | None:
-    """Return the badge; None when the caller can see no such stack."""
+    """Return the badge; None if the caller can see no such stack."""
     row = _newest(session, stack_key, col(RunRow.verdict) != "")
     if row is None:
         return Badge("threewalls", "not judged") if is_stack(session, stack_key) else None
@@ -151,7 +151,7 @@ def _show(
 
 
 def _answer(request: Request, engine: Engine, stack: str, key: str, draw: Callable[[Session], str | None]) -> Response:
-    """Return the drawing as the caller, or the key, may see it; None: no such stack."""
+    """Return the drawing if the caller or the key may see it. `draw` returns None for an unknown stack."""
     opened = _opened(engine, stack, key) if key else None
     if opened is not None:
         with seeing(frozenset({opened})), read_session(engine) as session:
@@ -159,7 +159,7 @@ def _answer(request: Request, engine: Engine, stack: str, key: str, draw: Callab
     else:
         with read_session(engine) as session:
             drawn = draw(session)
-    # The same answer for a missing and an invisible badge.
+    # Missing and invisible badges get the same answer.
     picture = drawn or svg(Badge("threewalls", "no such badge"))
     headers = {
         "Cache-Control": f"{'public' if opened is not None else 'private'}, max-age={MAX_AGE_SECONDS}",

@@ -1,7 +1,7 @@
 """A history as a Vega-Lite specification: points by configuration, segments, change points, verdicts, events.
 
-As with the chart of a run, Altair is imported on first use and its specifications are cached: they differ in titles and
-in which layers have data. The data are separate, under `datasets`.
+As with the chart of a run, Altair is imported on first use and its specifications are cached. They differ only in their
+titles and in the layers that have data. The data are separate, under `datasets`.
 """
 
 import json
@@ -30,20 +30,20 @@ from app.web.sparklines import RECENT, leading_runs
 # --- Data of the chart: rows of values for points, segments and marks.
 
 MOST_INTERVALS = 250
-"""With more runs their interval bars would overlap; tooltips show the intervals."""
+"""Maximum runs with interval bars, because more bars would overlap. Tooltips always show the intervals."""
 NOT_OF_STEP_TIME = "peak_memory_gib"
-"""The only headline figure that is not a constant divided by step time, so segments of step time do not apply to it."""
+"""The only headline figure that step time does not determine, so segments of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 1.0
-"""The axis extends by this multiple of the range of the middle 90 %; values farther off go into the lane."""
+"""The axis extends by this multiple of the range of the middle 90 %. Values beyond it go into the lane."""
 _ALWAYS_SHOWN = 20
-"""The newest runs that count are on the axis, however far off."""
+"""Number of newest counted runs that are always on the axis."""
 _LANE = 34
-"""Height in pixels of the lane above the axis, for runs off the scale (with their value) or without a figure."""
+"""Height (px) of the lane above the axis, for runs without a figure, and off-scale runs with their value."""
 _LABELS, _LABEL = 76, 15
-"""Width in pixels of the lane right of the runs, for the labels of segments, and the height of a label."""
+"""Width (px) of the lane right of the runs for labels of segments, and height of a label."""
 _CONTAINERS = 20
-"""Height in pixels above all else, for the names of containers."""
+"""Height (px) at the top for the names of containers."""
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
@@ -51,23 +51,23 @@ _IN_ONE_ROW, _LABEL_ROW = 5, 15
 """Maximum number of change labels in one row, and the offset of the second row in pixels."""
 _NARROW = 560
 _LATE = 0.88
-"""Share of the width beyond which a label would leave the chart."""
+"""Share of the width beyond which a label would not fit into the chart."""
 _CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
-"""Verdicts with a special mark; a run without a change is a plain point."""
+"""Verdicts with a special mark. A run without a change is a plain point."""
 _ARROWS = ("regression", "improvement")
 _QUIET = ("inconclusive", "no_baseline")
 MOST_QUIET_MARKS = 150
-"""With more runs, rings of verdicts without a change would hide the marks of those with one."""
+"""Maximum runs for rings around verdicts without a change, which would otherwise hide other marks."""
 
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """`positions`: indices of the drawn runs, in order, at least one; `shown`: their configurations.
+    """The data of a drawing. `positions`: indices of the drawn runs in order (at least one). `shown`: configurations.
 
-    `figures`: the metric of each of these runs, by number. `versions`: version changes among them; `steps`: where each
-    container begins, if there are several.
+    `figures`: the metric by run number. `versions`: version changes among these runs. `steps`: where each container
+    begins, if there are several.
     """
 
     history: HistoryOfStack
@@ -81,7 +81,7 @@ class Drawing:
 
     @cached_property
     def containers(self) -> list[Row]:
-        """Return one row for each drawn container: from where to where it is the newest one, and its change."""
+        """Return one row per drawn container: the range in which it is the newest container, and its change."""
         begins = [step for step in self.steps if step.position <= self.positions[-1]]
         earlier = [step for step in begins if step.position <= self.positions[0]][:-1]
         drawn = begins[len(earlier) :]
@@ -107,7 +107,7 @@ class Drawing:
 
     @cached_property
     def scale(self) -> float:
-        """Return the factor for values: step times are drawn in seconds from 10 s on."""
+        """Return the factor for values: step times from 10 s on are drawn in seconds."""
         values = [metric.value for position in self.positions if (metric := self.metric_at(position))]
         slow = self.metric == "step_time_ms" and values and float(np.median(values)) >= _SECONDS_FROM_MS
         return 1e-3 if slow else 1.0
@@ -120,7 +120,7 @@ class Drawing:
 
     @cached_property
     def range(self) -> tuple[float, float]:
-        """Return the value axis: around the levels, the middle of the values and the newest runs, not from zero."""
+        """Return the ends of the value axis, which fits the levels, most values and the newest runs."""
         values = [self.scale * metric.value for position in self._deciding if (metric := self.metric_at(position))]
         if not values:
             return 0.0, 1.0
@@ -137,11 +137,11 @@ class Drawing:
 
     @property
     def _deciding(self) -> Sequence[int]:
-        """Return the positions of the runs that the value axis fits: those that count, or all if none does."""
+        """Return the positions of the runs that the value axis must fit: the counted runs, else all."""
         return [position for position in self.positions if self.counts(position)] or self.positions
 
     def at(self, position: float) -> float:
-        """Return the position of a run on the axis: its number from 1, or milliseconds since 1970."""
+        """Return the position of a run on the axis: its 1-based index, or milliseconds since 1970."""
         if self.axis != DATE:
             return position + 1
         return self.history.runs[math.ceil(position)].ordered_at.timestamp() * 1000
@@ -166,7 +166,7 @@ class Drawing:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
     def _per_step(self, configuration: ConfigurationHistory) -> Any:
-        """Return the conversion from step time to the metric; None when step time alone does not determine it."""
+        """Return the conversion from step time to the metric; None if step time alone does not determine it."""
         if self.metric == "step_time_ms":
             return float
         runs = [
@@ -184,9 +184,9 @@ def drawn_positions(
 ) -> Sequence[int]:
     """Return about `most` of the positions, or all if there are fewer.
 
-    They are the ends, every run with a mark of its own (a call, a failure, an outlier, a golden run, a release, new
-    versions, the ends of a segment), and of every part of each configuration its fastest, its slowest and its last
-    run. Marks of the others would be drawn over.
+    These are the ends, all runs with a special mark (verdict with a change, failure, outlier, golden run, release, new
+    versions, ends of a segment), and from each part of each configuration the fastest, the slowest and the last run.
+    Others would be hidden anyway.
     """
     if len(positions) <= most:
         return positions
@@ -204,7 +204,7 @@ def drawn_positions(
             chosen |= {level.first, level.last}
     parts = max(1, (most - len(chosen)) // 3)
     size = -(-len(positions) // parts)
-    letters = history.letters  # one for the same settings in several containers
+    letters = history.letters  # equal settings in several containers share a letter
     extremes: dict[tuple[int, str, bool], list[int]] = {}
     for number, position in enumerate(positions):
         key = (number // size, letters[position], history.eligibilities[position] == "counts")
@@ -221,7 +221,7 @@ def drawn_positions(
 
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
-    """Return the rows of each layer, by name."""
+    """Return the rows of each layer by its name."""
     letters = drawing.history.letters
     rows = [_point(drawing, position, letters[position]) for position in drawing.positions]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
@@ -245,7 +245,7 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
 
 
 def _frame(drawing: Drawing) -> list[Row]:
-    """Return two corners half a run outside the outermost runs, so that no mark lies on the edge."""
+    """Return two corners half a run beyond the first and last run, so that no mark touches the edge."""
     first, last = drawing.at(drawing.positions[0]), drawing.at(drawing.positions[-1])
     beside = max((last - first) * 0.02, _DAY_MS / 2) if drawing.axis == DATE else 0.5 + (last - first) * 0.01
     low, high = drawing.range
@@ -254,13 +254,13 @@ def _frame(drawing: Drawing) -> list[Row]:
 
 _ON_AXIS = ("counts", "aside")
 _SLOTS = (-5, -16, 15)
-"""Pixels from the middle of the lane to the texts of its rows."""
+"""Offsets (px) of text rows from the middle of the lane."""
 _TEXT_SHARE, _NARROW_TEXT_SHARE = 0.04, 0.18
-"""Width of a text in the lane as a share of a wide and of a narrow axis."""
+"""Width of a text in the lane, as a share of a wide and a narrow axis."""
 
 
 def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
-    """Return the rows of the lane, each with the offset of its text: neighbouring texts do not overlap."""
+    """Return the rows of the lane, with text offsets so that neighbouring texts do not overlap."""
     span = frame[-1]["at"] - frame[0]["at"]
     offsets = []
     for share in (_TEXT_SHARE, _NARROW_TEXT_SHARE):
@@ -311,7 +311,7 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
 
 
 def _called(drawing: Drawing, run: StackRun) -> str:
-    """Return the verdict that the mark of a run shows. Experiments have none: they raise no regression."""
+    """Return the verdict that the mark of a run shows; empty for experiments, which cannot open a regression."""
     quiet = run.verdict in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
     return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
 
@@ -322,16 +322,16 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
         if metric and drawing.counts(position) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
             dispatcher = drawing.history.runs[position].dispatcher
             low, high = drawing.range
-            # Cut to the axis: a longer bar would stretch it, and no mark would stay at its value.
+            # Clipped to the axis, because a longer bar would stretch it.
             ends = {"low": max(metric.ci_low * drawing.scale, low), "high": min(metric.ci_high * drawing.scale, high)}
             if ends["low"] < ends["high"]:
                 yield {"at": drawing.at(position), "colour": dispatcher or "unknown", **ends}
 
 
 def _levels(drawing: Drawing) -> list[Row]:
-    """Return one line per segment; the last of each configuration is labelled with its figure, and letter if needed.
+    """Return one line per segment. The last line of a configuration has a label: the figure, with a letter if needed.
 
-    `label_at`: height of the label, apart from the others.
+    `label_at`: height of the label, at which it does not overlap others.
     """
     newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
     several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
@@ -358,7 +358,7 @@ def _levels(drawing: Drawing) -> list[Row]:
 
 
 def _changes(drawing: Drawing, top: int) -> list[Row]:
-    """Return change labels `top` pixels down, in two rows when there are many, so that neighbours do not overlap."""
+    """Return change labels at `top` pixels, in two rows if there are many, so that neighbours do not overlap."""
     if drawing.metric == NOT_OF_STEP_TIME:
         return []
     first, last = drawing.positions[0], drawing.positions[-1]
@@ -390,7 +390,7 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
 
 
 def _events(drawing: Drawing) -> list[Row]:
-    """Return events other than speed changes; several at one run are stacked."""
+    """Return events other than speed changes. Several events of one run are stacked."""
     shown, heights = set(drawing.positions), Counter[int]()
     rows = []
     for position, kind, text in sorted(_all_events(drawing)):
@@ -431,7 +431,7 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
 
 
 def _ticks(drawing: Drawing) -> list[Row]:
-    """Return days below the run positions, so that the order can be read as time."""
+    """Return dates below the run positions, so that users can read the order as time."""
     n = len(drawing.positions)
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
     times = [(drawing.positions[k], drawing.history.runs[drawing.positions[k]].ordered_at) for k in chosen]
@@ -443,7 +443,7 @@ def _ticks(drawing: Drawing) -> list[Row]:
 
 
 _DENSE = 400
-"""With more runs their marks are smaller."""
+"""Maximum runs for marks of full size."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": charts.ACCENT}
 VERDICT_MARKS = {
@@ -453,7 +453,7 @@ VERDICT_MARKS = {
     "no_baseline": ("--no-change", "circle"),
     "failed": ("--failed", "M-1,-1L1,1M1,-1L-1,1"),
 }
-"""Colour and shape on an axis where worse is up: step time and memory."""
+"""Colour and shape on an axis on which up is worse (step time and memory)."""
 _BETTER_IS_UP = {"regression": "triangle-down", "improvement": "triangle-up"}
 EVENT_MARKS = {
     "golden": "M0,-1L0.29,-0.4L0.95,-0.31L0.48,0.15L0.59,0.81L0,0.5L-0.59,0.81L-0.48,0.15L-0.95,-0.31L-0.29,-0.4Z",
@@ -474,7 +474,7 @@ def history_chart(drawing: Drawing, rows: dict[str, list[Row]]) -> dict[str, Any
     worse_is_up = drawing.metric in ("step_time_ms", NOT_OF_STEP_TIME)
     dense = len(drawing.positions) > _DENSE
     spec = dict(_specification(drawing.title, drawing.axis, dense, drawn, worse_is_up, top=drawing.top))
-    # A layer without data would have no extent, which Vega warns of.
+    # Only layers with data, because Vega warns of a layer without extent.
     spec["datasets"] = {name: of_name for name, of_name in rows.items() if of_name}
     spec["description"] = (
         f"{drawing.title} of {plural(len(drawing.positions), 'run')}. The table below has the same values."
@@ -512,7 +512,7 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
             alt.Axis(labelOverlap=True, labelSeparation=12, labelExpr=charts.TIME_LABEL),
         )
         return alt.X(f"{field}:T", title="commit date (UTC)", scale=scale, axis=days)
-    # The labels are days, drawn as a layer, because readers do not know positions by number.
+    # A separate layer draws dates as labels, because positions mean nothing to users.
     hidden = alt.Axis(labels=False, titlePadding=26)
     scale = alt.Scale(zero=False, nice=False, range=[0, alt.expr(f"width - {_LABELS}")])
     return alt.X(f"{field}:Q", title="runs in commit order", scale=scale, axis=hidden)
@@ -521,7 +521,7 @@ def _x(alt: Any, axis: str, field: str = "at") -> Any:
 def _parts(
     alt: Any, axis: str, y: Any, title: str, *, dense: bool, worse_is_up: bool, top: int
 ) -> list[tuple[str, list[Any]]]:
-    """Return the layers from back to front, each with its dataset. Marks that react to the pointer are on top."""
+    """Return the layers from back to front, each with its dataset. Marks that react to the pointer come last."""
     x = _x(alt, axis)
     return [
         ("containers", _charts_containers(alt, axis)),
@@ -551,10 +551,10 @@ def _charts_intervals(alt: Any, x: Any) -> Any:
 
 
 def _charts_containers(alt: Any, axis: str) -> list[Any]:
-    """Draw containers as bands with their names; a name that has no room ends in an ellipsis."""
+    """Draw containers as bands with names. A name without enough room is truncated."""
     data = alt.Chart(alt.NamedData("containers"))
     tip = [alt.Tooltip("container:N", title="container"), alt.Tooltip("change:N", title="step time")]
-    # The name of the last one may reach into the lane of the labels, which are lower.
+    # The last name may extend into the lane of the labels, which are lower.
     room = "max(1, (datum.is_last ? width : scale('x', datum.until)) - scale('x', datum.at) - 8)"
     at, until = _x(alt, axis), alt.X2("until")
     shade = alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0))
@@ -574,7 +574,7 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
     rule = alt.Chart(data).mark_rule(strokeDash=[4, 3])
     # Near the right edge, a label is left of its line.
     side = {"align": alt.expr("datum.late ? 'right' : 'left'"), "dx": alt.expr("datum.late ? -5 : 5")}
-    # In a narrow chart short labels in two rows, so that neighbours do not overlap.
+    # A narrow chart has short labels in two rows, so that neighbours do not overlap.
     lower = alt.expr(f"width < {_NARROW} ? {_LABEL_ROW} * datum.row : 0")
     label = alt.Chart(data).mark_text(baseline="top", fontWeight=600, dy=lower, **side)
     text = alt.value(alt.expr(f"width < {_NARROW} ? datum.short : datum.label"))
@@ -586,13 +586,13 @@ def _charts_changes(alt: Any, x: Any) -> list[Any]:
 
 
 def _charts_levels(alt: Any, axis: str) -> Any:
-    """Draw segments over the points in the text colour; in their own colour dense runs would hide them."""
+    """Draw segments over the points in the text colour, because dense runs would hide any other colour."""
     rule = alt.Chart(alt.NamedData("levels")).mark_rule(strokeWidth=1.5, clip=True, color=charts.TEXT)
     return rule.encode(_x(alt, axis, "from"), alt.X2("to"), alt.Y("value:Q"))
 
 
 def _level_labels(alt: Any) -> Any:
-    """Draw labels right of the runs, where they cover none."""
+    """Draw labels right of the runs, where they cover no run."""
     label = alt.Chart(alt.NamedData("levels")).mark_text(align="left", fontWeight=600, color=charts.TEXT)
     at = alt.value(alt.expr(f"width - {_LABELS} + 6"))
     return label.encode(x=at, y=alt.Y("label_at:Q"), text="label:N")
@@ -622,7 +622,7 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
 
 
 def _charts_edge(alt: Any, height: int) -> list[Any]:
-    """Divide the lane from the axis, and label what the lane contains."""
+    """Draw a line between lane and axis, and label the contents of the lane."""
     data = alt.Chart(alt.NamedData("edge"))
     text = data.mark_text(align="left", baseline="middle", fontSize=10, color=charts.MUTED)
     return [
@@ -634,7 +634,7 @@ def _charts_edge(alt: Any, height: int) -> list[Any]:
 
 
 def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:
-    """Draw runs that the axis cannot show in a lane above it: off the scale with their value, or without a figure."""
+    """Draw a lane above the axis for runs without a figure, and for off-scale runs with their value."""
     data = alt.Chart(alt.NamedData("lane"))
     shapes = alt.Scale(domain=["above", "below", "none"], range=["circle", "circle", "M-1,-1L1,1M1,-1L-1,1"])
     mark = data.mark_point(strokeWidth=1.5, opacity=1, size=30, cursor="pointer")
@@ -654,7 +654,7 @@ def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:
 
 
 def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0, worse_is_up: bool = True) -> Any:
-    """Draw rings around the point and arrows above it, so that the point keeps the colour of its dispatcher."""
+    """Draw rings around points and arrows above them, so that points keep the colour of their dispatcher."""
     marks = {name: shape for name, (_, shape) in VERDICT_MARKS.items()} | ({} if worse_is_up else _BETTER_IS_UP)
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(marks), range=list(marks.values()))
@@ -686,16 +686,16 @@ def _charts_events(alt: Any, x: Any) -> Any:
 
 
 def _tip(title: str) -> str:
-    """Return the expression for the row of the nearest run.
+    """Return the tooltip expression for the nearest run.
 
-    Tooltip fields of such marks are read one level too high.
+    An expression is needed because Vega-Lite reads tooltip fields of such marks one level too high.
     """
     row = "(datum.datum || datum)"
     parts = (f"{json.dumps(label or title)}: {row}.{name}" for name, label in _TIP.items())
     return "{" + ", ".join(parts) + "}"
 
 
-# --- Below the chart: a key of the drawn marks, and notes on what is not visible.
+# --- Below the chart: a key of the drawn marks, and notes about what is not drawn.
 
 _EVENTS = {
     "golden": "golden run",
@@ -709,7 +709,7 @@ _BUILT_IN = {"diamond": "M0,-1L1,0L0,1L-1,0Z", "square": "M-0.8,-0.8h1.6v1.6h-1.
 
 @dataclass(frozen=True, slots=True)
 class ChartKey:
-    """`dispatchers`: if there are several; `events`: kind, label and the path of its mark."""
+    """The key of a chart. `dispatchers`: if there are several. `events`: kind, label and path of the mark."""
 
     dispatchers: tuple[str, ...]
     verdicts: tuple[str, ...]
@@ -753,7 +753,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
     return notes
 
 
-# --- The history as a picture: on the overview of a project, and with a key in pages of other sites.
+# --- The history as a picture, for the overview of a project and, with a key, for other sites.
 
 _PICTURE_COLOURS: dict[str, Colour] = {"regression": "worse", "improvement": "better"}
 

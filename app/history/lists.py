@@ -44,10 +44,10 @@ from app.web.sparklines import (
     sparkline,
 )
 
-# --- Filters of the list of stacks. The query string is its whole state, so it is validated as input.
+# --- Filters of the list of stacks. The query string is the whole state of the page, so it is validated as input.
 
 UNKNOWN = "unknown"
-"""Value of the model, gpu and dispatcher filters for unknown."""
+"""Value of the filters `model`, `gpu` and `dispatcher` for unknown."""
 
 
 MOST_STACKS = 500
@@ -55,12 +55,12 @@ MOST_STACKS = 500
 MOST_EARLIER = 1
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
 LEAST_RANGE = 0.12
-"""Range that the trend of every row has at least, as a share of the step time, so that rows compare."""
+"""Minimum range of the trend in a row as a share of the step time, so that rows are comparable."""
 _AT_ONCE = 500
 
 
 class StackQuery(ListQuery):
-    """Filters of the list of stacks. `q`: words that must all occur; `verdict`: that of the last judged run."""
+    """Filters of the list of stacks. `q`: words that must all occur. `verdict`: of the last judged run."""
 
     page_size: int = 25
     q: str = ""
@@ -80,7 +80,7 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 
 @dataclass(frozen=True, slots=True)
 class StackRegression:
-    """The newest active regression of step time of a stack, with the first slow run of the job that changed most."""
+    """The newest active step-time regression of a stack, with the first slow run of the job that changed most."""
 
     number: int
     delta_pct: float | None
@@ -90,7 +90,7 @@ class StackRegression:
 
 @dataclass(frozen=True, slots=True)
 class StackItem:
-    """One row of the list. `model` etc. None: unknown. `also`: further distinguishing fields.
+    """One row of the list. `model` and similar fields are None if unknown. `also`: other distinguishing fields.
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in a list after those in the container
@@ -124,7 +124,7 @@ class StackItem:
 
     @property
     def newest_pct(self) -> float | None:
-        """Return the change of the newest run of the slow job, if less than half of that of the regression is left."""
+        """Return the change of the slow job's newest run if it is less than half of the regression's; else None."""
         regression, usual = self.regression, self.regression.slow.usual if self.regression else None
         if regression is None or not usual or regression.delta_pct is None or self.step_time_ms is None:
             return None
@@ -133,13 +133,13 @@ class StackItem:
 
     @property
     def fields_text(self) -> str:
-        """Return the distinguishing fields and the key, for a tooltip."""
+        """Return the distinguishing fields and the stack key, for a tooltip."""
         return ", ".join([*(f"{name} {contract_value(value)}" for name, value in self.also), self.stack_key[:8]])
 
 
 @dataclass(frozen=True, slots=True)
 class StackOptions:
-    """Choices of the select boxes."""
+    """The choices of the select boxes."""
 
     projects: tuple[str, ...]
     models: tuple[str, ...]
@@ -149,9 +149,9 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class StackPage(ListPage[StackItem]):
-    """`slow`: how many of all matching workloads have an active regression of step time.
+    """One page of workloads. `slow`: number of matching workloads with an active step-time regression.
 
-    `is_cut`: it groups only the MOST_STACKS newest of the matching stacks.
+    `is_cut`: whether only the MOST_STACKS newest matching stacks are grouped.
     """
 
     slow: int = field(default=0, kw_only=True)
@@ -159,7 +159,7 @@ class StackPage(ListPage[StackItem]):
 
 
 def find_stacks(session: Session, query: StackQuery) -> StackPage:
-    """Return the newest stack of each matching workload: first those with comparable runs, last those with one run.
+    """Return the newest stack of each matching workload, those with comparable runs first.
 
     A page past the end is empty, with the true total.
     """
@@ -177,7 +177,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     compared = {row.stack_key for row in rows if row.verdict not in ("", "no_baseline")}
     groups = _by_workload(session, rows)
     regressed = _regressed(session, [newest for newest, *_ in groups])
-    # Those with a trend have runs that were compared with each other.
+    # A trend means that runs were compared with each other.
     groups.sort(
         key=lambda keys: (
             keys[0] not in regressed and compared.isdisjoint(keys),
@@ -213,16 +213,16 @@ def stack_options(session: Session) -> StackOptions:
 
 
 def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
-    """Return the stacks of these keys, those with the newest runs first."""
+    """Return the stacks with these keys, newest runs first."""
     chosen = select(StackRow).where(col(StackRow.stack_key).in_(keys)).order_by(col(StackRow.last_at).desc())
     return tuple(_items(session, session.execute(chosen).scalars().all()))
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadStack:
-    """A stack's row without name and project, and the parts of its name.
+    """The row of a stack without name and project, and the parts of its name.
 
-    `job`, `dispatcher`, `step_times`: of its leading runs. `jobs`: of its newest runs.
+    `job`, `dispatcher` and `step_times`: of its leading runs. `jobs`: of its newest runs.
     """
 
     item: StackItem
@@ -236,7 +236,7 @@ class _ReadStack:
 
 _read_stacks = Remembered[_ReadStack](4000)
 _sparkline = lru_cache(4000)(sparkline)
-"""Drawing takes longer than everything else of a row that did not change."""
+"""Sparklines, kept because drawing takes longer than the rest of an unchanged row."""
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
@@ -249,7 +249,7 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
             slug = projects[stack.project_id].slug
             named = TitledStack(stack.stack_key, row.container or "unknown container", slug, row.values)
             titled.setdefault((slug, row.item.group), []).append(named)
-    # Stacks of a group are listed together, at the position of the newest.
+    # The stacks of a group are listed together, at the position of the newest stack.
     names = {key: name for group in titled.values() for key, name in stack_names(group).items()}
     by_key = {stack.stack_key: stack for stack in stacks}
     return [
@@ -271,7 +271,7 @@ def _read_stacks_of(session: Session, keys: Sequence[str]) -> dict[str, _ReadSta
 
 
 def _read_all(session: Session, stacks: Sequence[StackRow]) -> dict[str, _ReadStack]:
-    """Return what was read of these stacks, by key. Reads only stacks whose runs changed since the last call."""
+    """Return the stacks by key. It reads only stacks whose runs have changed since the last call."""
     database = str(session.get_bind().engine.url)
     read: dict[str, _ReadStack] = {}
     for stack in stacks:
@@ -285,7 +285,7 @@ def _read_all(session: Session, stacks: Sequence[StackRow]) -> dict[str, _ReadSt
 
 
 def _trend(read: Mapping[str, _ReadStack], key: str, earlier: Sequence[str]) -> Sparkline | None:
-    """Return the step times of a workload: of its newest container, after those of the same job in the one before."""
+    """Return the sparkline of a workload: its job in the previous container, then in the newest one."""
     own = read.get(key)
     if own is None:
         return None
@@ -302,7 +302,7 @@ def _of_regression(
     read: _ReadStack | None,
     drawn: Mapping[SlowRun, Sparkline | None],
 ) -> StackItem:
-    """Return the row with the step times of the slow job."""
+    """Return the row with the step time and sparkline of the slow job."""
     spark, jobs = drawn[regression.slow], read.jobs if read else ()
     return replace(
         item, regression=regression, spark=spark, step_time_ms=spark.last if spark else item.step_time_ms,
@@ -311,7 +311,7 @@ def _of_regression(
 
 
 def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegression]:
-    """Return the newest active regression of step time of each stack that is still slow."""
+    """Return the newest active step-time regression of each stack that is still slow."""
     chosen = (
         select_any(RegressionMemberRow, RegressionRow.project_id, RunRow.job)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -362,8 +362,8 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
 
 
 def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
-    """Return the keys of each workload's stacks. The rows are sorted, so its newest stack is the first."""
-    # Most stacks share their hardware with others; contracts of those that do not are not read.
+    """Return the stack keys of each workload, in the order of `rows`, so that the newest stack is first."""
+    # Stacks without others on the same hardware need no contract.
     hardware = Counter(row[1:5] for row in rows)
     works = _works(session, [row.stack_key for row in rows if hardware[row[1:5]] > 1])
     together: dict[object, list[str]] = {}
@@ -373,7 +373,7 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
         own = row.project_id, work
         before = containers.setdefault(own, set())
         if container in before:
-            together[row.project_id, row.stack_key] = [row.stack_key]  # such stacks differ in more than their fields
+            together[row.project_id, row.stack_key] = [row.stack_key]  # such stacks differ in more than these fields
         else:
             before.add(container)
             together.setdefault(own, []).append(row.stack_key)
@@ -381,7 +381,7 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
 
 
 _remembered_works = Remembered[tuple[str, str]](10_000)
-"""Workload and container of stacks. The key of a stack consists of the same fields, so they stay valid."""
+"""Workload and container by stack key. The key determines both, so the values stay valid."""
 
 
 def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -404,7 +404,7 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
         )
         for stack_key, stored in contracts:
             contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
-            # As one text, whose hash Python keeps.
+            # One text, because Python caches its hash.
             works[stack_key] = "\0".join(workload(contract)), container_tag(contract)
             _remembered_works.keep((stack_key,), None, works[stack_key])
     return works
@@ -428,7 +428,7 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]], jo
 def _item(
     rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any, step_time_ms: float | None
 ) -> StackItem:
-    """Return the row of a stack, still without name and project. `rows`: its newest runs, newest first."""
+    """Return the row of a stack without name and project. `rows`: its newest runs, newest first."""
     newest = rows[0]
     return StackItem(
         stack_key=newest.stack_key,
@@ -470,6 +470,6 @@ def _conditions(session: Session, query: StackQuery) -> list[ColumnElement[bool]
 
 
 def _mentions(session: Session, word: str) -> ColumnElement[bool]:
-    """Return the condition for stacks with a run that a word names."""
+    """Return the condition that a run of the stack matches a word of the search."""
     runs = select_any(RunRow.stack_key).where(READ, *search_conditions(session, word).conditions)
     return col(StackRow.stack_key).in_(runs)

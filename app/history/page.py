@@ -1,4 +1,4 @@
-"""The page of one stack. Parts are computed when a template needs them, so that a block costs only itself."""
+"""The page of one stack. Each part is computed when a template needs it, so that a block costs only its own parts."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class PinForm(Form):
 
 
 def pin_by_form(engine: Engine, stack_key: str, form: PinForm) -> None:
-    """Pin the run that the form names, which must be of the stack. Raises InvalidChange, NotFound."""
+    """Pin the run that the form names; it must belong to the stack. Raises InvalidChange, NotFound."""
     number = _number(form.value("run").removeprefix("#"), "run")
     with transaction(engine, durable=True) as session:
         run = session.get(RunRow, number)
@@ -113,15 +113,15 @@ def _number(text: str, name: str) -> int:
 
 TABLE_ROWS = 25
 MOST_DRAWN = 500
-"""Approximate number of runs that a chart draws. If there are more, it draws those that show its shape."""
+"""Approximate maximum of runs in a chart. Of more runs, it draws those that show the shape of the history."""
 _FEWEST_PROBES = 12
-"""Runs of each of several containers at which versions are read."""
+"""Maximum runs per container at which versions are read, if there are several containers."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryTableRow:
-    """One run in the table. `metric` None: it has no such figure. `ab`: its verdict compares configurations."""
+    """One run in the table. `metric`: None without this figure. `ab`: its verdict compares configurations."""
 
     position: int
     run: StackRun
@@ -136,17 +136,17 @@ class HistoryTableRow:
 
 @dataclass(frozen=True, slots=True)
 class ProposalRow:
-    """A proposed golden run, with its drift since the golden run in force."""
+    """A proposed golden run, with its drift from the current golden run."""
 
     proposal: GoldenProposal
     drift: Drift | None
 
 
 class HistoryPage:
-    """The data of the page, each part read on first use and cached for the request. Raises InvalidQuery.
+    """The data of the page. Each part is read on first use and cached for the request. Raises InvalidQuery.
 
-    `own`: the history of the stack. `history`: as shown; the page includes other containers; `steps`:
-    where each of them begins.
+    `own`: the history of the stack. `history`: the shown history, which includes other containers. `steps`: where each
+    container begins.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class HistoryPage:
         self.positions = self._zoomed()
 
     @property
-    def spoken_of(self) -> ConfigurationHistory:
+    def answered_configuration(self) -> ConfigurationHistory:
         """Return the configuration that the answer refers to."""
         letters = {configuration.letter for configuration in self.shown} if self.view.config else set()
         return next((own for own in self.own.configurations if own.letter in letters), self.own.last_used)
@@ -180,12 +180,13 @@ class HistoryPage:
     @property
     def answer(self) -> str:
         own = self.own
-        return answer(own.runs, own.eligibilities, self.spoken_of, own.configurations, own.pins)
+        return answer(own.runs, own.eligibilities, self.answered_configuration, own.configurations, own.pins)
 
     @property
     def lead(self) -> str:
-        """Return the current level with its open regression; else against the container before, or its last change."""
-        step, own, history = self.newest, self.spoken_of, self.own
+        """Return the current level and its open regression, else the change since the previous container, else the last
+        change."""
+        step, own, history = self.newest, self.answered_configuration, self.own
         if step is not None and step.stack_key != self.stack.stack_key:
             own, history = self._last_of(step), self.history
         now = own.now
@@ -204,7 +205,7 @@ class HistoryPage:
         return upgraded or level_text(history.runs, history.eligibilities, own)
 
     def _alarm_of(self, letter: str) -> HistoryAlarm | None:
-        """Return the newest open regression of step time of a configuration."""
+        """Return the newest open step-time regression of a configuration."""
         runs = {
             self.history.runs[position].id
             for configuration in self.history.configurations
@@ -224,17 +225,17 @@ class HistoryPage:
 
     @property
     def size(self) -> str:
-        """Return the size of the work, which distinguishes stacks of one title: `seq 4096 · GBS 1024`."""
+        """Return the size of the workload, which distinguishes stacks with the same title: `seq 4096 · GBS 1024`."""
         return SEPARATOR.join(field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs"))
 
     @property
     def newest(self) -> ContainerStep | None:
-        """Return where the newest drawn container begins; None if only that of the stack is drawn."""
+        """Return where the newest drawn container begins; None if the page shows only the stack's own container."""
         last = self.positions[-1] if self.positions else -1
         return next((step for step in reversed(self.steps) if step.position <= last), None)
 
     def _last_of(self, step: ContainerStep) -> ConfigurationHistory:
-        """Return the configuration of a container that ran last."""
+        """Return the configuration that ran last in a container."""
         runs = self.history.runs
         of_container = [
             configuration
@@ -245,13 +246,13 @@ class HistoryPage:
 
     @property
     def step(self) -> ContainerStep | None:
-        """Return where the container of this page begins, if its change of the step time is known."""
+        """Return where the stack's own container begins, if its change of step time is known."""
         own = self.stack.stack_key
         return next((step for step in self.steps if step.stack_key == own and step.delta_pct is not None), None)
 
     @property
     def api_query(self) -> str:
-        """Return the query string of the same history at the API, which has the runs of one stack only."""
+        """Return the query string for the same history in the API, which has the runs of one stack only."""
         return self.view.query(metric="step_time_ms", axis="order", containers=ALL, first=0, last=0, page=1)
 
     @property
@@ -259,7 +260,7 @@ class HistoryPage:
         return self.own.runs[-1].id
 
     def upgrade_address(self, step: ContainerStep) -> str:
-        """Return the report of the change to the container of a step."""
+        """Return the address of the upgrade report for a change of container."""
         before = next((other for other in self.steps if other.container == step.before), step)
         sides = {"from": before.full_name, "to": step.full_name}
         return f"/upgrade?{urlencode({'project': self.stack.project, 'field': 'container', **sides})}"
@@ -273,7 +274,7 @@ class HistoryPage:
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
-        """Return what the runs of the stack have in common beyond its title."""
+        """Return the fields that the runs of the stack share, without those in its title."""
         return [(name, self.stack.contract[name].value) for name in _FACTS if name in self.stack.contract]
 
     def badges(self, base_url: str) -> BadgeOffer:
@@ -310,7 +311,7 @@ class HistoryPage:
 
     @property
     def chosen(self) -> str:
-        """Return the selected configuration, as one of the choices names it."""
+        """Return the value of the selected choice of configuration."""
         letters = {configuration.letter for configuration in self.shown}
         by_letter = {configuration.letter: configuration.address for configuration in self.history.configurations}
         return next((by_letter[name] for name in letters), "") if self.view.config else ""
@@ -321,7 +322,7 @@ class HistoryPage:
 
     @staticmethod
     def p_text(p_value: float) -> str:
-        """Format a p-value; below one millionth its digits carry no information."""
+        """Format a p-value; digits below one millionth are meaningless."""
         return "below 0.000001" if p_value < 1e-6 else f"= {p_value:.1g}" if p_value < 1e-3 else f"= {p_value:.2f}"
 
     @cached_property
@@ -367,7 +368,7 @@ class HistoryPage:
 
     @property
     def version_lines(self) -> list[tuple[int, datetime, str]]:
-        """Return version changes, newest first: the first run, its history position, what changed."""
+        """Return version changes, newest first: first run, its history position, description."""
         runs = self.history.runs
         return [
             (runs[version.run].id, runs[version.run].ordered_at, version_text(version, runs))
@@ -396,7 +397,7 @@ class HistoryPage:
 
     @property
     def events(self) -> list[tuple[StackRun, ContainerStep | ChangeRow]]:
-        """Return the changes of container and the change points with their first runs, newest first."""
+        """Return changes of container and change points, each with its first run, newest first."""
         events: list[tuple[StackRun, ContainerStep | ChangeRow]] = [(row.run, row) for row in self.changes]
         if len(self.steps) > 1:
             events += [(self.history.runs[step.position], step) for step in self.steps]
@@ -428,13 +429,13 @@ class HistoryPage:
 
     @property
     def proposed_pin(self) -> str:
-        """Return the run that the form proposes: the typed one, else the newest run that counts."""
+        """Return the run number in the form: the sent number, else that of the newest counted run."""
         counted = self.own.last_used.counted
         return self.form.value("run") or (str(self.own.runs[counted[-1]].id) if counted else "")
 
     @cached_property
     def table(self) -> ListPage[HistoryTableRow]:
-        """Return one page of the table, newest runs first; the last one for a page past the end."""
+        """Return one page of the table, newest runs first; the last page if the number is past the end."""
         total = len(self.positions)
         pages = max(1, -(-total // TABLE_ROWS))
         start = (min(self.view.page, pages) - 1) * TABLE_ROWS
@@ -499,7 +500,7 @@ class HistoryPage:
         return tuple(configuration for configuration in self.history.configurations if configuration.letter in letters)
 
     def _zoomed(self) -> list[int]:
-        """Places of the shown configurations between the ends of the zoom; the ends may be given in either order."""
+        """Return the positions of the shown configurations' runs within the zoom. Its ends may be in either order."""
         by_id = {run.id: position for position, run in enumerate(self.history.runs)}
         for name in ("first", "last"):
             if (number := getattr(self.view, name)) and number not in by_id:

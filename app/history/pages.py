@@ -74,7 +74,7 @@ def show_runs(request: Request, session: ReadSession, stack: StackKey) -> HTMLRe
 @router.get("/history/{stack}/runs.csv")
 @requires(Action.READ)
 def export_runs(request: Request, session: ReadSession, stack: StackKey) -> Response:
-    """Return the CSV of the API under its own address, because a link cannot request a media type."""
+    """Return the same CSV as the API. It has its own address, because a link cannot request a media type."""
     page = _page(request, session, stack)
     if page is None:
         raise NotFound("No stack has this key. The list of stacks is at /history.")
@@ -112,7 +112,7 @@ def _show(request: Request, session: Session, text: str, block: str | None) -> H
 
 
 def _page(request: Request, session: Session, text: str, form: PinForm | None = None) -> HistoryPage | None:
-    """Return the page of a stack; None when the text does not identify exactly one stack."""
+    """Return the page of a stack; None unless the text identifies exactly one stack."""
     keys = matching_keys(session, text)
     stack = get_stack(session, keys[0]) if len(keys) == 1 else None
     view = HistoryView() if form else HistoryView.from_params(request.query_params)
@@ -120,7 +120,7 @@ def _page(request: Request, session: Session, text: str, form: PinForm | None = 
 
 
 def _render_candidates(request: Request, session: Session, text: str) -> HTMLResponse:
-    """Render the choice when several stack keys start with the text, or none does."""
+    """Render the page for a text with which several stack keys start, or none."""
     keys = matching_keys(session, text)
     return render(
         request,

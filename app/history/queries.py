@@ -1,4 +1,4 @@
-"""One stack's history out of the database: its runs with what counts, configurations, golden runs, regressions."""
+"""Reading one stack's history: runs with their eligibility, configurations, golden runs and regressions."""
 
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
@@ -46,7 +46,7 @@ from app.storage.tables import (
 from app.storage.verdicts import SHOWN_STATE, current_verdicts
 from app.web.lists import invalid_filter
 
-# --- What part of a history its page shows: the query string of `/history/{stack}`, checked as input.
+# --- The shown part of a history: the query string of `/history/{stack}`, validated as input.
 
 ORDER, DATE = "order", "date"
 ALL, OWN = "all", "own"
@@ -62,9 +62,9 @@ _HEX = frozenset("0123456789abcdef")
 class HistoryView:
     """The state of the page in its address.
 
-    `config`: first digits of a config key, with `:` and a job where several share it; empty for all. `first` and
-    `last`: numbers of the runs at the ends of the zoom, so that an address shows the same runs after later uploads;
-    0: not requested. `page` belongs to the table.
+    `config`: first digits of a config key, with `:` and a job if several jobs share it; empty for all. `first` and
+    `last`: numbers of the runs at the ends of the zoom, so that an address shows the same runs after later uploads; 0
+    for no zoom. `page`: of the table.
     """
 
     config: str = ""
@@ -77,7 +77,7 @@ class HistoryView:
 
     @classmethod
     def from_params(cls, params: Mapping[str, str]) -> Self:
-        """Read the query string. Raises InvalidQuery naming the first unusable field."""
+        """Read the query string. Raises InvalidQuery naming the first invalid field."""
         given = {f.name: text for f in fields(cls) if (text := params.get(f.name, "").strip())}
         values: dict[str, Any] = {}
         for name, text in given.items():
@@ -108,7 +108,7 @@ class HistoryView:
 
 
 def is_key(text: str) -> bool:
-    """Return whether these may be the first digits of a key, and enough of them."""
+    """Return whether the text can be the start of a key and is long enough."""
     return _SHORTEST_KEY <= len(text) <= 64 and set(text) <= _HEX
 
 
@@ -119,7 +119,7 @@ MOST_CANDIDATES = 20
 
 @dataclass(frozen=True, slots=True)
 class HistoryStack:
-    """A stack as stated by its newest run with figures. `contract` is that run's, `run_id` its number."""
+    """A stack, described by its newest run with figures. `contract` and `run_id` are those of that run."""
 
     stack_key: str
     project_id: int
@@ -137,7 +137,7 @@ class HistoryStack:
 
 
 def matching_keys(session: Session, text: str) -> tuple[str, ...]:
-    """Return stack keys that begin with `text`, at most MOST_CANDIDATES + 1; only the key itself if it is one."""
+    """Return up to MOST_CANDIDATES + 1 stack keys that begin with `text`; for a whole key, only that key."""
     if not is_key(text):
         return ()
     key = col(StackRow.stack_key)
@@ -148,7 +148,7 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
 
 
 def get_stack(session: Session, stack_key: str) -> HistoryStack | None:
-    """Return the stack; None when none of its runs was read."""
+    """Return the stack; None if none of its runs was read."""
     newest = (
         select_any(RunRow.id, RunResultRow.contract, ProjectRow)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
@@ -175,14 +175,14 @@ def get_stack(session: Session, stack_key: str) -> HistoryStack | None:
 
 
 MOST_PROBES = 100
-"""Contracts are large. In a longer history, versions are read at this many runs, evenly spread."""
+"""Maximum runs, evenly spread, at which versions are read, because contracts are large."""
 _AT_ONCE = 500
-"""Numbers in one query."""
+"""Maximum run numbers per query."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryOfStack:
-    """`runs` in history order, `eligibilities` of each; a position is an index into them."""
+    """A history. `runs`: in history order. `eligibilities`: one per run. A position is an index into both."""
 
     stack: HistoryStack
     runs: tuple[StackRun, ...]
@@ -197,19 +197,19 @@ class HistoryOfStack:
 
     @property
     def letters(self) -> dict[int, str]:
-        """Return the letter of each run's configuration, by place."""
+        """Return the letter of each run's configuration, by position."""
         return {position: own.letter for own in self.configurations for position in own.runs}
 
 
 OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
-"""States of a regression whose runs are still slow and that needs action."""
+"""States of a regression that needs action because its runs are still slow."""
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryAlarm:
-    """A regression that includes the stack: `run_id` is the slow run, `fixed_by` the run that ended it.
+    """A regression that includes the stack. `run_id`: the slow run. `fixed_by`: the run that ended it.
 
-    `is_back`: the runs of this stack recovered, or its job moved to another stack.
+    `is_back`: the runs of this stack have recovered, or its job moved to another stack.
     """
 
     regression_id: int
@@ -223,11 +223,10 @@ class HistoryAlarm:
 
 @dataclass(frozen=True, slots=True)
 class _Analysis:
-    """The parts of a long history that are slow to read and compute. `judged`: of each configuration the newest judged
-    run.
+    """The parts of a history that are slow to read and compute. `judged`: newest judged run of each configuration.
 
-    `eligible`: eligibilities before outliers are marked. `results`: those and configurations by the priors that they
-    were found with.
+    `eligible`: eligibilities before outliers are marked. `results`: final eligibilities and configurations, by the
+    priors with which they were computed.
     """
 
     runs: tuple[StackRun, ...]
@@ -237,19 +236,19 @@ class _Analysis:
 
 
 _MOST_REMEMBERED = 20_000
-"""Runs of all remembered histories, which take 5 kB each."""
+"""Maximum runs over all remembered histories. A run takes 5 kB."""
 _remembered: OrderedDict[tuple[object, ...], _Analysis] = OrderedDict()
 _remembering = Lock()
 
 
 def read_history(session: Session, stack: HistoryStack) -> HistoryOfStack:
-    """Read the history without figures, which take longest for a long history (`read_figures`).
+    """Read the history without figures, which take the most time to read (`read_figures`).
 
-    The runs are remembered until one of them changes, so that the chart of a page does not read them again.
+    The runs are remembered until one of them changes, so that the chart does not read again what the page has read.
     """
     analysis = _analysis(session, stack)
     verdicts = current_verdicts(session, list(analysis.judged.values()))
-    # The prior of each configuration's newest verdict, so that levels agree with verdicts.
+    # Uses the prior of each configuration's newest verdict, so that levels agree with verdicts.
     priors = {key: verdicts[run].document.verdict.prior for key, run in analysis.judged.items() if run in verdicts}
     key = tuple(sorted(priors.items(), key=lambda pair: pair[0]))
     if key not in analysis.results:
@@ -266,7 +265,7 @@ def read_history(session: Session, stack: HistoryStack) -> HistoryOfStack:
 
 
 def _analysis(session: Session, stack: HistoryStack) -> _Analysis:
-    # The revision first: a run that changes between the two reads makes the next revision.
+    # Reads the revision first, so that a run which changes between the two reads leads to a newer revision.
     revision = session.execute(
         select_any(StackRow.revision, StackRow.runs).where(
             col(StackRow.project_id) == stack.project_id, col(StackRow.stack_key) == stack.stack_key
@@ -294,7 +293,7 @@ def _analysis(session: Session, stack: HistoryStack) -> _Analysis:
 
 
 def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dict[int, Metric | None]:
-    """Return one headline figure of each of these runs, by number."""
+    """Return one headline figure of these runs, by run number."""
     figures: dict[int, Metric | None] = {}
     column = col(RunResultRow.metrics)[metric].label("stored")
     for start in range(0, len(runs), _AT_ONCE):
@@ -305,7 +304,7 @@ def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dic
 
 
 def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
-    """Return the headline figures of each of these runs, by number."""
+    """Return the headline figures of these runs, by run number."""
     figures: dict[int, Mapping[str, Metric | None]] = {}
     for start in range(0, len(run_ids), _AT_ONCE):
         wanted = col(RunResultRow.run_id).in_(run_ids[start : start + _AT_ONCE])
@@ -338,7 +337,7 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
 def read_versions(
     session: Session, runs: Sequence[StackRun], positions: Sequence[int], most: int
 ) -> tuple[VersionChange, ...]:
-    """Return version changes along the runs at `positions`, read at `most` of them, evenly spread."""
+    """Return version changes along the runs at `positions`, read at up to `most` of them, evenly spread."""
     chosen = positions
     if len(positions) > most:
         last = len(positions) - 1
@@ -355,15 +354,15 @@ def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, 
     }
 
 
-# --- Stacks that differ only in the container: where a history continues after an upgrade, and where it came from.
+# --- Stacks that differ only in the container: those before and after an upgrade.
 
 MOST_NEIGHBOURS = 40
-"""Stacks of the same model and hardware that are checked, those with the newest runs."""
+"""Maximum stacks of the same model and hardware that are checked, newest runs first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The same stack in another container. `is_later`: its first run came after the first one here."""
+    """The same stack in another container. `is_later`: its first run came after the first run here."""
 
     stack_key: str
     container: str
@@ -374,8 +373,10 @@ class Neighbour:
 
 
 def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> tuple[Neighbour, ...]:
-    """Return neighbours, oldest first. `since`: history position of the first run of `stack`."""
-    newest = [run_id for run_id in session.execute(_newest_runs_alike(stack)).scalars() if run_id is not None]
+    """Return the neighbours, oldest first. `since`: history position of the first run of `stack`."""
+    newest = [
+        run_id for run_id in session.execute(_newest_runs_of_similar_stacks(stack)).scalars() if run_id is not None
+    ]
     records = full_records(session, [stack.run_id, *newest])
     own = records.pop(str(stack.run_id))
     containers = {}
@@ -416,8 +417,8 @@ _EXTENTS: Select[Any] = select_any(
 ).where(col(StackRow.stack_key).in_(bindparam("stack_keys", expanding=True)))
 
 
-def _newest_runs_alike(stack: HistoryStack) -> Select[Any]:
-    """Select the newest run of each stack of the same project, model and hardware; None for one without."""
+def _newest_runs_of_similar_stacks(stack: HistoryStack) -> Select[Any]:
+    """Return a select of the newest run of each stack of the same project, model and hardware."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     return (
         select_any(_NEWEST_OF_STACK)
@@ -451,7 +452,7 @@ def difference_text(difference: Difference) -> str:
 
 
 def version_text(change: VersionChange, runs: Sequence[HistoryRun]) -> str:
-    """Describe what changed, and between which runs unless they are adjacent."""
+    """Return a description of a version change, with the runs between which it lies unless they are adjacent."""
     differences = "; ".join(difference_text(difference) for difference in change.differences)
     between = "" if change.run == change.before + 1 else f" (after #{runs[change.before].id})"
     return f"{differences}{between}"

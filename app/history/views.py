@@ -1,4 +1,4 @@
-"""Change points and configurations of a history as rows to read."""
+"""Change points and configurations of a history as rows of tables."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ Those with segments are listed first, newest first.
 class ChangeRow:
     """A change point.
 
-    `run`: first run of the new segment; `before`: last one of the old segment. `called_by`: the run whose verdict
-    reported it; `regression_id` and its state: the regression that it opened or ended.
+    `run`: first run of the new segment. `before`: last run of the old segment. `called_by`: the run whose verdict
+    reported it. `regression_id` and its state: of the regression that it opened or ended.
     """
 
     letter: str
@@ -42,7 +42,7 @@ class ChangeRow:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationRow:
-    """`differences`: its knobs against the configuration used last; None for that one itself."""
+    """A configuration. `differences`: knobs that differ from the configuration used last; None for that one."""
 
     configuration: ConfigurationHistory
     dispatcher: str | None
@@ -86,7 +86,7 @@ def change_rows(
 
 
 def configuration_rows(session: Session, history: HistoryOfStack) -> tuple[ConfigurationRow, ...]:
-    """Return at most MOST_CONFIGURATIONS: first those with runs that count, then those with newer runs."""
+    """Return up to MOST_CONFIGURATIONS configurations: those with counted runs first, then by newest run."""
     ordered = sorted(
         history.configurations,
         key=lambda configuration: (configuration.is_last, bool(configuration.counted), configuration.runs[-1]),
@@ -112,12 +112,12 @@ def configuration_rows(session: Session, history: HistoryOfStack) -> tuple[Confi
 # --- Badge addresses as Markdown to paste into a README.
 
 _SHORT = 16
-"""Digits of a stack's key in the link, enough to be unique."""
+"""Digits of a stack key in the link: enough to be unique."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackBadge:
-    """`path`: for this page. `markdown`: with the service's address and a link to the history."""
+    """A badge. `path`: for this page. `markdown`: with the service's address and a link to the history."""
 
     name: str
     path: str
@@ -126,7 +126,7 @@ class StackBadge:
 
 @dataclass(frozen=True, slots=True)
 class BadgeOffer:
-    """`is_public`: the project is public, so the addresses need no key."""
+    """The badges of a stack. `is_public`: the project is public, so the addresses need no key."""
 
     is_public: bool
     badges: tuple[StackBadge, ...]

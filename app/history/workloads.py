@@ -1,4 +1,4 @@
-"""A history across containers: the runs of a stack with those of the same work in other containers."""
+"""A history across containers: the runs of a stack joined with those of the same workload in other containers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,15 +15,15 @@ from app.storage.runs import stored_contract
 from app.storage.tables import RunResultRow, select_any
 
 MOST_CONTAINERS, MOST_RUNS = 8, 5_000
-"""Other containers, and their runs, that a history is joined with: those nearest in time."""
+"""Maximum other containers, and maximum runs of them, with which a history is joined: the nearest in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerStep:
-    """A change of container. `position`: the first run that counts; `before`: the previous container, empty at first.
+    """A change of container. `position`: the first counted run. `before`: the previous container; empty for the first.
 
-    `from_ms` and `to_ms`: the last segment before and the first one after, of the configuration `letter`; None when no
-    configuration ran in both.
+    `from_ms` and `to_ms`: levels of the last segment before and the first segment after, of the configuration `letter`;
+    None if no configuration ran in both.
     """
 
     stack_key: str
@@ -46,8 +46,8 @@ def across_containers(
 ) -> tuple[HistoryOfStack, tuple[ContainerStep, ...]]:
     """Return the history joined with those of its neighbours, and where each container begins.
 
-    Of a neighbour it has the configurations with runs that count. One with the settings of an earlier one has its
-    letter.
+    Only configurations of neighbours with counted runs are included. A configuration with the same settings as an
+    earlier one gets the same letter.
     """
     histories = [own, *_others(session, own, neighbours)]
     if len(histories) == 1:
@@ -92,7 +92,7 @@ def _letters(session: Session, histories: Sequence[HistoryOfStack]) -> dict[tupl
 
 
 def _knobs(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """Return the settings of runs beyond their stack."""
+    """Return the settings of runs that are not part of the stack key."""
     rows = session.execute(
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     )
@@ -141,7 +141,7 @@ def _joined(histories: Sequence[HistoryOfStack], letters: Mapping[tuple[str, str
 def _moved(
     own: ConfigurationHistory, positions: Mapping[int, int], name: str, *, is_last: bool
 ) -> ConfigurationHistory:
-    """Return the configuration with the positions of the joined history."""
+    """Return the configuration with positions in the joined history."""
 
     def segment(level: StackSegment) -> StackSegment:
         return replace(level, first=positions[level.first], last=positions[level.last])
@@ -185,7 +185,7 @@ def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Itera
 def _levels(
     before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
 ) -> tuple[str, float | None, float | None]:
-    """Return the configuration that ran in both, the one used last, with its levels on both sides."""
+    """Return the configuration that ran in both containers (the one used last), with its levels on both sides."""
     last = {configuration.letter: configuration for configuration in before}
     shared = [configuration for configuration in after if configuration.letter in last]
     if not shared:

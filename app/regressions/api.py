@@ -49,7 +49,7 @@ from app.web.identity import Author, author_field
 from app.web.lists import table_answer, table_format
 from app.web.templating import public_address
 
-# --- Types of the API's regressions; `docs/api.md` describes them. Fields may be added but not changed.
+# --- The API's types of regressions, which `docs/api.md` describes. Fields may be added but not changed.
 
 RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]

@@ -145,7 +145,7 @@ def _launches(session: Session, run: RunRow, commits: set[str]) -> list[CommitLa
 
 
 def _in_range(commit: str, commits: set[str]) -> str:
-    """Return the commit of the range that a run states, perhaps shortened; empty for another one."""
+    """Return the commit of the range that a run states, which may be shortened; empty for any other commit."""
     if commit in commits:
         return commit
     if len(commit) < 7:

@@ -1,6 +1,6 @@
 """The chart of a regression: a row per job with the runs before and after its change.
 
-Each row shows the difference from the job's usual level in percent, so that jobs of different speed compare.
+Each row shows the difference from the job's usual level in percent, so that jobs of different speed are comparable.
 """
 
 import json
@@ -28,36 +28,36 @@ from app.web import charts
 FIRST_JOBS, MOST_JOBS = 4, 12
 """Number of jobs that are drawn at first, and at most; the table below lists all."""
 MOST_BEFORE, MOST_AFTER = 30, 170
-"""Number of drawn runs of a job before its change, and from it on; the history page shows the rest."""
+"""Maximum runs of a job before its change, and from it on. The history page shows the rest."""
 FEWEST_BEFORE = 3
-"""If a job has fewer own runs before the change, its row shows the runs that it was compared with."""
+"""If a job has fewer runs of its own before the change, its row shows the runs that it was compared with."""
 ROW, GAP, AXIS = 112, 36, 42
-"""Pixels of a row, of the two lines of text above it, and of the labels below the last one."""
+"""Heights (px) of a row, of the two lines of text above it, and of the labels below the last row."""
 _LANE, _LINE = 10, 14
-"""Pixels at the top of a row for values off the scale, and of a line of text."""
+"""Heights (px) of the top of a row, for off-scale values, and of a line of text."""
 _LEAST_SPAN = 4.0
 """Minimum range of the axis in percent, so that noise does not look like a change."""
 _ALIKE = 3.0
-"""Rows share one scale while the widest range is at most this times the narrowest; else small changes look flat."""
+"""Rows share a scale if the widest range is at most this multiple of the narrowest; else small changes look flat."""
 _TICKS = 6
 _BAND_ROOM = "max(1, scale('x', datum.to) - scale('x', datum.from) - 8)"
 _LETTERS, _WIDE_LETTERS = 32, 64
-"""Letters of a name that a phone has room for, and a wide page next to the change."""
+"""Maximum letters of a name on a phone, and on a wide page next to the change."""
 _NAME_ROOM = "width < 420 ? width : width - 7 * length(datum.figures) - 12"
 _NEEDED = "(6 * length(datum.text) + 12)"
-"""Pixels of the value of a mark off the scale."""
+"""Vega expression for the width (px) of the text of an off-scale mark."""
 _ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
 _ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
 _WITH_YEAR = timedelta(days=300)
 _ROLES = ("before", "another stack", "first slow run", "after", "not counted")
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
 Moment = tuple[datetime, str | int]
-"""History position of a run, and its commit or else its number."""
+"""History position of a run, and its commit, else its number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run. `delta_pct`: difference from the usual level; `role` is one of _ROLES; `stack`: index in the job."""
+    """One run. `delta_pct`: difference from the usual level. `role`: one of _ROLES. `stack`: index in the job."""
 
     run: StackRun
     stack: int
@@ -77,22 +77,22 @@ class DrawnJob:
 
 
 _BEFORE_IT = -1
-"""In place of the index of a stack: the run is of another stack or configuration, which the change was seen against."""
+"""Replaces the index of a stack for runs of another stack or configuration that the change was compared with."""
 
 
 def job_rows(
     session: Session, project_id: int, jobs: Sequence[SlowJob], metric: str, *, is_upgrade: bool
 ) -> tuple[DrawnJob, ...]:
-    """Return the rows of the chart, without jobs that have no known level.
+    """Return the rows of the chart, without jobs whose level is unknown.
 
-    `is_upgrade`: the change came with the stack, so all of its runs are after it.
+    `is_upgrade`: the stack began with the change, so all its runs come after it.
     """
     rows = []
     for job in jobs[:MOST_JOBS]:
         if job.first.usual:
             runs = _runs(session, project_id, job, is_upgrade=is_upgrade)
             if metric == "lm_loss":
-                # Read for this metric only; the typical losses are over the iterations that all runs share.
+                # Only for this metric. Typical losses cover the iterations that all runs share.
                 facts = RunReader(session).with_losses([run.facts for run, _ in runs])
                 runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
             own = [run for run, stack in runs if stack != _BEFORE_IT]
@@ -109,7 +109,7 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
         return stack_runs(session, project_id, stack_key, *conditions, with_metrics=False, newest=newest)
 
     def of(config_key: str, job: str) -> ColumnElement[bool]:
-        # Of the same launches only: other configurations and jobs of the stack may have another speed.
+        # The same configuration and job only, because others in the stack may have another speed.
         of_config = not_indexed(col(RunRow.config_key)) == config_key
         return and_(of_config, not_indexed(col(RunRow.job)).in_((job, ""))) if job else of_config
 
@@ -132,7 +132,7 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
 
 
 def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str, str, str]]:
-    """Return stack key, config key and job of the runs that the first slow run was compared with."""
+    """Return (stack key, config key, job) of the runs that the first slow run was compared with."""
     verdict = current_verdict(session, member.run_id)
     if verdict is None:
         return []
@@ -154,7 +154,7 @@ def _points(
 
 
 def _value(run: StackRun, metric: str) -> float:
-    """Return the figure in the unit of the metric; NaN if the run does not have it."""
+    """Return the figure in the unit of the metric; NaN if the run has none."""
     if metric == "peak_memory_gib":
         return math.nan if run.peak_memory_gib is None else run.peak_memory_gib
     if metric == "lm_loss":
@@ -178,7 +178,7 @@ def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: 
 def zoomed(
     rows: Sequence[DrawnJob], first: int, last: int
 ) -> tuple[tuple[DrawnJob, ...], tuple[Moment, Moment] | None]:
-    """Return the rows between two of their runs, and the ends; all of them if one is not there."""
+    """Return the rows between runs `first` and `last`, and the ends; all rows if the chart lacks one of these runs."""
     moments = {point.run.id: _moment(point.run) for row in rows for point in row.points}
     if not {first, last} <= moments.keys():
         return tuple(rows), None
@@ -190,18 +190,18 @@ def zoomed(
     return tuple(row for row in inside if row.points), (begin, end)
 
 
-# --- The specification. Rows are stacked on one value axis, each in its own range.
+# --- The specification. Rows are stacked on one value axis, each with its own range.
 
 
 def chart_height(rows: int) -> int:
-    """Return the height of the chart with its axis."""
+    """Return the height (px) of the chart with its axis."""
     return rows * (ROW + GAP) + AXIS
 
 
 def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Moment] | None = None) -> dict[str, Any]:
-    """Return the Vega-Lite specification; a click on a point opens its run. Its value axis is in pixels.
+    """Return the Vega-Lite specification. Its value axis is in pixels, and a click on a point opens the run.
 
-    `ends`: of the zoom; `rows` have no points beyond them (`zoomed`).
+    `ends`: of the zoom. `rows` have no points beyond them (see `zoomed`).
     """
     places = _places(rows)
     begin, end = (places[ends[0]] - 0.5, places[ends[1]] + 0.5) if ends else (0.5, len(places) + 0.5)
@@ -232,7 +232,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
                 _mark(point, places[_moment(point.run)], metric)
                 | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
-        _make_room([mark for mark in data["lane"] if mark["shown"] == lane], begin, end)
+        _add_distances([mark for mark in data["lane"] if mark["shown"] == lane], begin, end)
         data["levels"] += [line | {"shown": at(line["delta"])} for line in levels[k]]
         edges = {"line": second_line, "top": lane, "bottom": at(low)}
         data["bands"] += [band | edges for band in _clipped(_bands(row, places), begin, end)]
@@ -248,17 +248,17 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
     return spec
 
 
-def _make_room(marks: Sequence[dict[str, Any]], begin: float, end: float) -> None:
-    """Add to the marks off the scale of a row how far the next one on either side is, or the end of the axis."""
+def _add_distances(marks: Sequence[dict[str, Any]], begin: float, end: float) -> None:
+    """Add to each off-scale mark of a row the positions of its neighbours, or of the ends of the axis."""
     places = [begin, *(mark["at"] for mark in marks), end]
     for mark, before, after in zip(marks, places, places[2:], strict=False):
         mark |= {"before": before, "after": after}
 
 
 def _ranges(rows: Sequence[DrawnJob], reached: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the ends of each row's axis in percent: its levels, `reached`, and the middle of its values.
+    """Return the ends of each row's axis in percent. They include its levels, `reached` and most of its values.
 
-    All rows have the same ends, unless that would flatten one of them.
+    All rows have the same ends unless one of them would look flat.
     """
     ranges = [_range(row, levels) for row, levels in zip(rows, reached, strict=True)]
     spans = [high - low for low, high in ranges]
@@ -283,7 +283,7 @@ def _clipped(lines: Iterable[dict[str, Any]], begin: float, end: float) -> list[
 
 
 def _grid(low: float, high: float) -> Iterator[float]:
-    """Yield three to five round values between the ends, zero among them."""
+    """Yield three to five round values between the ends, including zero."""
     step = next(s for e in range(-2, 9) for s in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if (high - low) / s <= 4)
     for k in range(math.ceil(low / step), math.floor(high / step) + 1):
         yield round(k * step, 9)
@@ -302,14 +302,14 @@ def _moment_of(member: RegressionMember) -> Moment:
 
 
 def _places(rows: Sequence[DrawnJob]) -> dict[Moment, int]:
-    """Return positions on the axis, from 1: jobs that ran one commit at a time share a position."""
+    """Return 1-based positions on the axis. Jobs that ran the same commit at the same time share a position."""
     moments = {_moment(point.run) for row in rows for point in row.points}
     moments |= {_moment_of(member) for row in rows for member in row.job.stacks} | {row.change for row in rows}
     return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=_order))}
 
 
 def _ticks(rows: Sequence[DrawnJob], places: dict[Moment, int]) -> list[dict[str, Any]]:
-    """Return day and commit at some positions, that of the first change among them."""
+    """Return date and commit at some positions, including that of the first change."""
     moments = list(places)
     change = moments.index(rows[0].change) if rows[0].change in places else 0
     n = len(moments)
@@ -355,12 +355,12 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
 
 
 def _starts(row: DrawnJob, places: dict[Moment, int]) -> list[int]:
-    """Return where each stack of the job begins, the first one where the job became slower."""
+    """Return the position at which each stack of the job begins; for the first stack, where it became slower."""
     return [places[row.change], *(places[_moment_of(member)] for member in row.job.stacks[1:])]
 
 
 def _bands(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
-    """Yield the stacks of a job that moved, from the first run of each to that of the next."""
+    """Yield the stacks of a job that moved: each from its first run to the first run of the next stack."""
     starts = [start - 0.5 for start in _starts(row, places)]
     for k, name in enumerate(row.job.moves):
         end = starts[k + 1] if k + 1 < len(starts) else len(places) + 0.5
@@ -384,9 +384,9 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
 
 
 def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
-    """Yield the usual level up to the change, and that of each stack up to its last run nearer to the slow one.
+    """Yield the usual level up to the change, and each stack's slow level up to its last run near that level.
 
-    The level of a later stack is that of its runs. A single slow run is a point without a level.
+    The level of a later stack comes from its runs. A single slow run is a point without a level.
     """
     change = places[row.change]
     yield {"from": min(change - 1, places[_moment(row.points[0].run)]) - 0.4, "to": change - 0.5, "delta": 0.0}
@@ -394,7 +394,7 @@ def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]
         delta = member.delta_pct or 0.0
         runs = [point for point in row.points if point.stack == index and point.role in AFTER]
         slow = [places[_moment(point.run)] for point in runs if abs(point.delta_pct - delta) < abs(point.delta_pct)]
-        # A stack without a slow run has recovered: a level there would have no run on it.
+        # A stack without a slow run has recovered, so no run would lie on such a level.
         if member.delta_pct is None or row.job.is_once or not (slow or not index):
             continue
         end = max([start, *slow])
@@ -424,7 +424,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 y2="bottom:Q",
                 opacity=alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0)),
             ),
-            # On a phone the change has this line; the table below has the names.
+            # On a phone, this line shows the change; the table below has the names.
             _text(alt, "bands", "name", align="left", dx=4, fontSize=11, limit=alt.expr(_BAND_ROOM)).encode(
                 x=alt.X("from:Q", axis=None), y=alt.Y("line:Q", axis=None), opacity=_shown(alt, "width >= 420")
             ),
@@ -435,7 +435,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _text(alt, "names", "name", **of_name).encode(
                 x=alt.value(0), y=y, text=alt.value(alt.expr("width < 420 ? datum.short : datum.name"))
             ),
-            # A phone has no room for the change next to the name, and none for the cost, which the table below has.
+            # On a phone, there is no room for the change next to the name, nor for the cost, which the table below has.
             *(
                 _text(alt, "names", field, fontWeight=600, **style).encode(
                     x=alt.value(at),
@@ -461,7 +461,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         ],
         "ticks": [
             _text(alt, "ticks", field, **style).encode(
-                # On a phone there is room for every second one.
+                # On a phone, there is room only for every second label.
                 x=x,
                 y=alt.value(height),
                 opacity=_shown(alt, "width >= 420 || datum.on_phone"),
@@ -471,7 +471,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
         "points": [_marks(alt, "points").encode(x, y).add_params(alt.selection_interval(name="zoom", encodings=["x"]))],
         "lane": [
             _marks(alt, "lane").encode(x, y),
-            # Right of the mark if there is room, else left of it; the tooltip and the table have the others.
+            # Right of the mark if there is room, else left of it, else only in the tooltip and the table.
             *(
                 _text(alt, "lane", "text", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
                 for align, dx, room in (("left", 6, _ROOM_AFTER), ("right", -6, f"!({_ROOM_AFTER}) && {_ROOM_BEFORE}"))
@@ -480,7 +480,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     }
     chart = alt.layer(*(layer for name, of_layer in layers.items() if name in drawn for layer in of_layer))
     chart = chart.properties(width="container", height=height, config=charts.CONFIG, padding={"left": 8, "right": 8})
-    # Each layer has its own colours and shapes; shared scales would mix their meanings.
+    # Separate scales, because each layer has its own colours and shapes.
     apart: Any = dict.fromkeys(("color", "shape"), "independent")
     spec: dict[str, Any] = (
         chart.resolve_scale(**apart).properties(autosize=alt.AutoSizeParams(type="fit-x", contains="padding")).to_dict()
@@ -522,6 +522,6 @@ def _marks(alt: Any, data: str) -> Any:
 
 
 def _tip() -> str:
-    """Return the expression for the row of the point: Vega-Lite's own tooltip fields quote text."""
+    """Return the tooltip expression for a point, because Vega-Lite's own tooltip fields put text in quotes."""
     fields = {"run": "run", "value": "text", "change": "change", "commit": "commit", "when": "when", "role": "role"}
     return "{" + ", ".join(f"{json.dumps(name)}: datum.{field}" for name, field in fields.items()) + "}"

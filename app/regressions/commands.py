@@ -1,7 +1,7 @@
-"""Triage regressions: state, assignee, note, link, and answers to proposals. Each change is recorded.
+"""Triage regressions: state, assignee, note, link, and answers to proposals. Each change is audited.
 
-A change states what it is based on (`changed_at`), so that concurrent changes are reported instead of overwritten.
-Several regressions are changed together or not at all.
+A change states the version that it is based on (`changed_at`), so that it cannot overwrite a concurrent change. Several
+regressions are changed together or not at all.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,10 +47,10 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class RegressionChange:
-    """The requested changes; None leaves a field unchanged.
+    """The requested changes. None leaves a field unchanged.
 
-    A note is added to the discussion; the list shows the newest one. `answer`: to the service's proposal. `quarantine`:
-    also quarantine the slow runs, only with the state `invalid`; the note is the reason.
+    `note`: is added to the discussion; the list shows the newest note. `answer`: to the service's proposal.
+    `quarantine`: also quarantine the slow runs, with the note as reason; only with the state `invalid`.
     """
 
     author: str
@@ -62,14 +62,14 @@ class RegressionChange:
     quarantine: bool = False
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return not self.note and (self.state, self.assignee, self.external_url, self.answer) == (None,) * 4
 
 
 def change_regressions(engine: Engine, seen: Sequence[Seen], change: RegressionChange) -> tuple[int, ...]:
-    """Change all of `seen` and return the number of the audit entry of each that changed.
+    """Change all regressions in `seen`. Return the ids of the audit entries, one per regression that changed.
 
-    Raises NotFound, InvalidChange naming fields, and EditConflict naming the user who changed what.
+    Raises NotFound, InvalidChange naming fields, and EditConflict naming the other user and the change.
     """
     change = _trimmed(change)
     if errors := tuple(_errors(change)):
@@ -78,11 +78,14 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: RegressionC
         error = FieldError("regressions", f"must name 1 to {MAX_AT_ONCE} regressions")
         raise InvalidChange("Nothing was changed.", (error,))
     with transaction(engine, durable=True) as session:
-        # Lock stacks and runs before regressions, like judging, to avoid deadlocks. A refusal rolls back.
+        # Locks stacks and runs before regressions, as judging does, to avoid deadlocks. An error rolls everything back.
         ids = [regression.id for regression in seen]
-        work = {*_placed_again(session, ids if change.state == "invalid" else []), *_quarantined(session, seen, change)}
+        work = {
+            *_request_judging(session, ids if change.state == "invalid" else []),
+            *_quarantined(session, seen, change),
+        }
         rows = _locked(session, seen)
-        _refuse_what_changed(session, rows, seen)
+        _check_unchanged(session, rows, seen)
         if errors := tuple(_refused_rows(rows, seen, change)):
             raise InvalidChange("Nothing was changed.", errors)
         changed = tuple(event for row in rows if (event := _apply(session, row, change)) is not None)
@@ -95,9 +98,9 @@ def change_regressions(engine: Engine, seen: Sequence[Seen], change: RegressionC
 
 
 def is_undoable(event: AuditEvent) -> bool:
-    """Return whether `undo_changes` can put back what a change replaced.
+    """Return whether `undo_changes` can restore the values that a change replaced.
 
-    A proposal that was declined, or dropped with the state, is made again from the runs and not from the audit log.
+    It cannot restore a proposal that was declined or dropped, because proposals are made from runs.
     """
     if event.action == "proposal_accepted":
         return True
@@ -105,9 +108,9 @@ def is_undoable(event: AuditEvent) -> bool:
 
 
 def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
-    """Undo the changes with these audit entries, all or none, and return how many. Notes stay.
+    """Undo the changes with these audit entries, all or none. Return their number. Notes stay.
 
-    Raises NotFound, InvalidChange naming fields, and EditConflict when a regression changed since.
+    Raises NotFound, InvalidChange naming fields, and EditConflict if a regression has changed since.
     """
     author = one_line(author)
     if errors := audit.author_errors(author):
@@ -119,7 +122,7 @@ def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
     with transaction(engine, durable=True) as session:
         undone = _undoable(session, event_ids)
         moved = {number: {event.before.get("state"), event.after.get("state")} for number, event in undone.items()}
-        work = set(_placed_again(session, [number for number, states in moved.items() if "invalid" in states]))
+        work = set(_request_judging(session, [number for number, states in moved.items() if "invalid" in states]))
         for row in _locked(session, [Seen(number) for number in undone]):
             _undo(session, row, undone[row.id or 0], author)
     log.info("regressions_undone", ids=sorted(undone))
@@ -130,7 +133,7 @@ def undo_changes(engine: Engine, event_ids: Sequence[int], author: str) -> int:
 
 
 def _undoable(session: Session, event_ids: Sequence[int]) -> dict[int, AuditEvent]:
-    """Return the changes by regression."""
+    """Return the audit entries by regression. Raises NotFound, InvalidChange."""
     events = [event for event in audit.events_by_id(session, event_ids) if event.subject == "regression"]
     if len(events) < len(set(event_ids)):
         raise NotFound("The change to undo does not exist. It may have been deleted with its regression.")
@@ -154,7 +157,7 @@ def _undo(session: Session, row: RegressionRow, event: AuditEvent, author: str) 
         before=event.after, after=event.before,
     )  # fmt: skip
     session.flush()
-    _tell(session, row, RegressionChange(author), event.after.get("state"), event.before.get("state"))
+    _notify(session, row, RegressionChange(author), event.after.get("state"), event.before.get("state"))
 
 
 def _trimmed(change: RegressionChange) -> RegressionChange:
@@ -170,9 +173,9 @@ def _trimmed(change: RegressionChange) -> RegressionChange:
 
 
 def _errors(change: RegressionChange) -> Iterator[FieldError]:
-    """Yield errors that do not depend on the regression."""
+    """Yield the errors of a change that do not depend on the regression."""
     yield from audit.author_errors(change.author)
-    if change.says_nothing:
+    if change.is_empty:
         yield FieldError("state", "must be given, or another change: an assignee, a link, a note or an answer")
     if change.state is not None and change.state not in STATES:
         yield FieldError("state", f"must be one of {', '.join(STATES)}, not {change.state[:40]!r}")
@@ -190,11 +193,11 @@ def _errors(change: RegressionChange) -> Iterator[FieldError]:
         yield FieldError("quarantine", "requires the state invalid")
     elif change.quarantine and not change.note:
         yield FieldError("note", "must explain why the runs are quarantined")
-    if change.external_url and (why := _no_link_because(change.external_url)):
+    if change.external_url and (why := _link_error(change.external_url)):
         yield FieldError("external_url", why)
 
 
-def _no_link_because(address: str) -> str:
+def _link_error(address: str) -> str:
     """Return why a URL cannot be shown as a link; empty if it can."""
     if len(address) > MAX_URL:
         return f"must have at most {MAX_URL:,} characters"
@@ -222,7 +225,7 @@ def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
     return rows
 
 
-def _refuse_what_changed(session: Session, rows: Sequence[RegressionRow], seen: Sequence[Seen]) -> None:
+def _check_unchanged(session: Session, rows: Sequence[RegressionRow], seen: Sequence[Seen]) -> None:
     expected = {regression.id: regression.changed_at for regression in seen}
     wrong = [row for row in rows if (at := expected[row.id or 0]) and at != aware(row.changed_at)]
     if wrong:
@@ -249,13 +252,13 @@ def _refused_rows(
 
 
 def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
-    """Return the name of the field as sent: alone, or in a list."""
+    """Return the path of the field as sent: for one regression, or for a list."""
     position = next(k for k, regression in enumerate(seen) if regression.id == row.id)
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 
 
 def _apply(session: Session, row: RegressionRow, change: RegressionChange) -> int | None:
-    """Write the change and its audit entry and return the number of that. Return None if nothing changes."""
+    """Store the change and its audit entry. Return the id of the entry; None if nothing changes."""
     wanted = _wanted(row, change)
     after = {name: value for name, value in wanted.items() if value != getattr(row, name)}
     if not after and not change.note:
@@ -265,9 +268,9 @@ def _apply(session: Session, row: RegressionRow, change: RegressionChange) -> in
         setattr(row, name, value)
     if change.note:
         row.note = change.note
-    # A fix that the runs showed stays confirmed; any other change of the proposal, or reopening, checks them again.
+    # A fix that runs have confirmed stays confirmed. Reopening, or another answer, requires runs to confirm it again.
     if row.state != "fixed" and ("proposal" in after or before.get("state") == "fixed"):
-        _forget_proposals(session, row)
+        _clear_proposals(session, row)
     row.changed_at = utc_now()
     event = audit.record(
         session,
@@ -281,14 +284,14 @@ def _apply(session: Session, row: RegressionRow, change: RegressionChange) -> in
         note=change.note,
     )
     session.flush()
-    _tell(session, row, change, before.get("state"), after.get("state"))
+    _notify(session, row, change, before.get("state"), after.get("state"))
     return event.id
 
 
-def _tell(
+def _notify(
     session: Session, row: RegressionRow, change: RegressionChange, before: str | None, after: str | None
 ) -> None:
-    """Create the notification that it is fixed or open again. Each time is a separate event."""
+    """Create a notification if the regression is now fixed or open again. Each time is a separate event."""
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after in ACTIVE and before not in (None, *ACTIVE)):
         reason = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
@@ -296,7 +299,7 @@ def _tell(
 
 
 def _wanted(row: RegressionRow, change: RegressionChange) -> dict[str, str]:
-    """Return the changed columns."""
+    """Return the columns to change, with their new values."""
     wanted: dict[str, str] = {}
     if change.state is not None:
         wanted["state"] = change.state
@@ -306,13 +309,13 @@ def _wanted(row: RegressionRow, change: RegressionChange) -> dict[str, str]:
         wanted["external_url"] = change.external_url
     if change.answer == "accept":
         wanted["state"] = row.proposal
-    # A closed regression needs no proposal. `proposal_run_id` stays: it identifies what was declined.
+    # A closed regression needs no proposal. `proposal_run_id` stays, because it identifies a declined proposal.
     if change.answer is not None or wanted.get("state", row.state) not in (*ACTIVE, "expected"):
         wanted["proposal"] = ""
     return wanted
 
 
-def _forget_proposals(session: Session, row: RegressionRow) -> None:
+def _clear_proposals(session: Session, row: RegressionRow) -> None:
     members = update(RegressionMemberRow).where(col(RegressionMemberRow.regression_id) == row.id)
     session.execute(members.values(proposal="").execution_options(synchronize_session=False))
 
@@ -323,8 +326,8 @@ def _action(change: RegressionChange, after: dict[str, str]) -> str:
     return "changed" if after else "noted"
 
 
-def _placed_again(session: Session, regression_ids: Sequence[int]) -> Iterator[int]:
-    """Have the runs since these regressions judged again, because invalid ones explain nothing. Return stack work."""
+def _request_judging(session: Session, regression_ids: Sequence[int]) -> Iterator[int]:
+    """Request judging of the runs since these regressions, because invalid ones explain nothing. Yield stack work."""
     if not regression_ids:
         return
     member = RegressionMemberRow
@@ -341,7 +344,7 @@ def _placed_again(session: Session, regression_ids: Sequence[int]) -> Iterator[i
 
 
 def _quarantined(session: Session, seen: Sequence[Seen], change: RegressionChange) -> Iterator[int]:
-    """Quarantine the slow runs of all stacks. Return the stack work to enqueue after the commit."""
+    """Quarantine the slow runs of all stacks. Yield the stack work to enqueue after the commit."""
     if not change.quarantine:
         return
     slow = select_any(RegressionMemberRow.run_id).distinct().order_by(col(RegressionMemberRow.run_id))

@@ -1,5 +1,4 @@
-"""The Atom feed of a project's regressions (RFC 4287). An address with a key needs no log-in, as feed readers have
-none."""
+"""The Atom feed of a project's regressions (RFC 4287). Its address has a key, because feed readers cannot log in."""
 
 from typing import Annotated
 from urllib.parse import urlencode
@@ -26,11 +25,11 @@ router = APIRouter(include_in_schema=False)
 
 _ENTRIES = 50
 _NAME = "regressions.atom"
-"""Separates the key of the feed from those of badges, which the same secret of the project signs."""
+"""Makes the feed's key differ from keys of badges, which the same secret signs."""
 
 
 def feed_url(session: Session, slug: str) -> str:
-    """Return the address of the feed; with the key for a project that is not public. Empty for an unknown project."""
+    """Return the address of the feed, with a key if the project is not public; empty for an unknown project."""
     try:
         project = find_project(session, slug)
     except NotFound:

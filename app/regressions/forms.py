@@ -12,7 +12,7 @@ from app.regressions.regression import Regression
 from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")
-"""Inputs with a prefilled value; `was_NAME` repeats it, so that only edited inputs are changes."""
+"""Inputs with a prefilled value. `was_NAME` repeats the value, so that only edited inputs are changes."""
 _MAX_COMMIT = 100
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 
@@ -25,7 +25,7 @@ class TriageForm(Form):
     several = ("seen",)
 
     def change(self) -> RegressionChange:
-        """Return the changes of the form of one regression. Unedited inputs are ignored."""
+        """Return the changes in the form of one regression, without unedited inputs."""
         answer = _ANSWERS.get(self.value("proposal"))
         if answer:
             return RegressionChange(self.value("author"), note=self.value("note"), answer=answer)
@@ -43,7 +43,7 @@ class TriageForm(Form):
         )
 
     def bulk_change(self) -> RegressionChange:
-        """Return the changes of the form below the list. Empty inputs are ignored."""
+        """Return the changes in the form below the list, without empty inputs."""
         assignee = self.value("assignee")
         return RegressionChange(
             self.value("author"),
@@ -56,7 +56,7 @@ class TriageForm(Form):
         return None if self.value(name) == self.value(f"was_{name}") else self.value(name)
 
     def over(self, regression: Regression) -> Self:
-        """Return this form updated to the current regression: edited inputs stay, others are refreshed."""
+        """Return this form with current values of the regression in all inputs that were not edited."""
         now = {name: getattr(regression, name) for name in _FILLED}
         typed = {name: value for name in _FILLED if (value := self._touched(name)) is not None}
         was = {f"was_{name}": value for name, value in now.items()}
@@ -67,7 +67,7 @@ class TriageForm(Form):
 
     @property
     def panel(self) -> str:
-        """Return the panel of the decision bar that was sent: a state, or `more`; empty for buttons without one."""
+        """Return the submitted panel of the decision bar: a state, or `more`; empty for buttons without a panel."""
         return self.value("state") or ("more" if "note" in self.values else "")
 
     def seen_rows(self) -> list[Seen]:
@@ -77,7 +77,7 @@ class TriageForm(Form):
         return [_row(text) for text in self.chosen["seen"]]
 
     def refused(self, error: ThreewallsError) -> Self:
-        """Return the form with `error` at its input, or above the form if it has none."""
+        """Return the form with `error` at the input that it concerns, or above the form."""
         errors = {wrong.field: wrong.message for wrong in reversed(error.errors)}
         placed = {name: text for name, text in errors.items() if name in self.inputs}
         elsewhere = [f"{text[:1].upper()}{text[1:]}." for name, text in errors.items() if name not in self.inputs]
@@ -86,7 +86,7 @@ class TriageForm(Form):
 
 
 class UndoForm(Form):
-    """The form of a toast. `event`: the audit entries of the changes; `page`: the regression that is shown, if one."""
+    """The form of a toast. `event`: audit entries of the changes. `page`: the shown regression; empty for the list."""
 
     inputs = ("author",)
     hidden = ("page",)

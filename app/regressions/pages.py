@@ -1,4 +1,4 @@
-"""Pages of regressions: the triage list and one regression, with their forms. They work without script."""
+"""Pages of regressions: the triage list and one regression, with their forms. They work without scripts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ class BaselineRun:
 class JobView:
     """A job that became slower.
 
-    `verdict`: the current one of the first slow run; `baseline`: oldest first; `before`: the previous commit.
+    `verdict`: current verdict of the first slow run. `baseline`: oldest first. `before`: the previous commit.
     """
 
     job: SlowJob
@@ -118,7 +118,7 @@ class JobView:
 
     @property
     def against(self) -> str:
-        """Return the number of runs compared with: `13 baseline runs`; after an upgrade these are not baselines."""
+        """Return the runs that it was compared with: `13 baseline runs`, or `13 runs before the upgrade`."""
         n = len(self.baseline)
         return f"{plural(n, 'run')} before the upgrade" if self.upgrade else plural(n, "baseline run")
 
@@ -134,7 +134,7 @@ class JobView:
 
 
 class RegressionView:
-    """Data of the page. `form`: as sent by the user."""
+    """The data of the page. `form`: as the user sent it."""
 
     def __init__(self, session: Session, regression_id: int, form: TriageForm | None = None) -> None:
         self._session = session
@@ -201,7 +201,7 @@ class RegressionView:
 
     @cached_property
     def proposal(self) -> str:
-        """Return its basis: `The last 4 runs are within 0.1 % of the usual level.`; empty without a proposal."""
+        """Return its reason: `The last 4 runs are within 0.1 % of the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
             return "No run shows whether it is over."
         if not self.regression.proposal:
@@ -221,7 +221,7 @@ class RegressionView:
 
     @property
     def upgrade(self) -> str:
-        """Return the query of the upgrade report that opened it; empty for others."""
+        """Return the query of the upgrade report that opened it; empty if none did."""
         verdict = self.jobs[0].verdict if self.regression.kind == "upgrade" and self.jobs else None
         contrast = verdict.document.upgrade if verdict else None
         if contrast is None or not contrast.comparability.stack:
@@ -234,7 +234,7 @@ class RegressionView:
 
     @property
     def common(self) -> tuple[str, ...]:
-        """Return what the titles of all jobs share; the title of a single one."""
+        """Return the parts that the titles of all jobs share; for a single job, its title."""
         titles = [job.title for job in self.listed_jobs]
         return common_parts(titles) or tuple(titles if len(titles) == 1 else ())
 
@@ -256,7 +256,7 @@ class RegressionView:
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
     def _back_since(self, run: RunRow) -> tuple[int, float | None]:
-        """Return number and highest value of the runs of the job and configuration that count, from `run` on."""
+        """Return number and highest value of the counted runs of this job and configuration from `run` on."""
         value, counts = self._counted_since(run)
         number, highest = self._session.execute(select_any(func.count(), func.max(value)).where(*counts)).one()
         return number, highest
@@ -269,7 +269,7 @@ class RegressionView:
         return newest
 
     def _counted_since(self, run: RunRow) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
-        """Return the column of the metric, and the conditions of these runs."""
+        """Return the column of the metric and the conditions of the runs of `_back_since`."""
         value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
@@ -305,7 +305,7 @@ class RegressionView:
         )
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
-        """Return the sentence of the verdict, which is about step time; empty for another metric."""
+        """Return the sentence of the verdict, which is about step time; empty for other metrics."""
         if document is None or self.regression.metric != "step_time_ms":
             return ""
         return contrast_sentence(upgrade) if upgrade else verdict_answer(document)
@@ -335,7 +335,7 @@ router = APIRouter(include_in_schema=False)
 RegressionId = Annotated[int, Path(ge=1, lt=2**31)]
 _MAX_FIELDS = MAX_AT_ONCE + 20
 _MOST_PROFILED = 3
-"""Members whose profiles the page compares."""
+"""Maximum members whose profiles the page compares."""
 
 
 @router.get("/regressions")
@@ -482,7 +482,7 @@ def draw_regression(
 
 
 def _toast(session: Session, text: str, changed: Sequence[int], target: str, *, page: str = "") -> Toast:
-    """Return the answer to a change, with Undo if all of it can be put back."""
+    """Return the message after a change, with Undo if the whole change can be undone."""
     if not changed or not all(is_undoable(event) for event in audit.events_by_id(session, changed)):
         return Toast(text)
     return Toast(text, "/regressions/undo", (*(("event", str(number)) for number in changed), ("page", page)), target)
@@ -531,7 +531,7 @@ def _render_list(
 
 
 def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Sparkline | None]:
-    """Return sparklines by regression: of the stack with the largest change, which is the size that the list states."""
+    """Return sparklines by regression: of the stack with the largest change, which the list states."""
     slow_runs = {}
     for item in items:
         jobs = [job for job in item.jobs if not job.is_back] or item.jobs

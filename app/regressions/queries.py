@@ -1,4 +1,4 @@
-"""What pages and the API read about regressions: filters in, selects, read models out."""
+"""Reading regressions for pages and the API: filters, selects and read models."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -32,7 +32,7 @@ from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, R
 from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
 from app.web.lists import CellKind, ListQuery, OneOf
 
-# --- Filters of the list of regressions. The query string is its whole state, so it is validated as input.
+# --- Filters of the list of regressions. The query string is the whole state of the page, so it is validated as input.
 
 ACTIVE_STATES, ANY_STATE = "active", "any"
 METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory", "lm_loss": "loss"}
@@ -41,7 +41,7 @@ SORTS = {"cost": "cost", "age": "age", "size": "size"}
 NOBODY = "nobody"
 """Value of the assignee filter for unassigned regressions."""
 UNKNOWN = "unknown"
-"""Value of the GPU and model filters for unknown."""
+"""Value of the filters `gpu` and `model` for unknown."""
 
 
 class RegressionQuery(ListQuery):
@@ -74,7 +74,7 @@ def find_regressions(session: Session, query: RegressionQuery) -> ListPage[Regre
     """Return the matching regressions in the requested order. A page past the end is empty, with the true total."""
     conditions = [*_conditions(query), *_in_state(query.state)]
     total = session.execute(_joined(select(func.count(col(RegressionRow.id)))).where(*conditions)).scalar_one()
-    # Numbers first: the rows of earlier pages are wide, and sorting them costs more than reading the page.
+    # Finds ids first, because sorting the wide rows of all earlier pages costs more than reading one page.
     numbers = _joined(select(col(RegressionRow.id))).where(*conditions).order_by(*_order(query.sort))
     on_page = numbers.limit(query.page_size).offset((query.page - 1) * query.page_size)
     chosen = col(RegressionRow.id).in_(session.execute(on_page).scalars().all())
@@ -92,7 +92,7 @@ _ROWS_AT_ONCE = 200
 
 
 def regression_rows(engine: Engine, query: RegressionQuery) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield all matching regressions in batches, each in its own read."""
+    """Yield all matching regressions in batches. Each batch is read in its own session."""
     page_number, is_last = 1, False
     while not is_last:
         with read_session(engine) as session:
@@ -109,7 +109,7 @@ def _cell(item: Regression, name: str) -> Any:
 
 
 def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
-    """Return the number of matches in each state, ignoring the state filter. `active` and `any` are sums."""
+    """Return the number of matches by state, ignoring the state filter. `active` and `any` are sums."""
     counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
     rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
     counts: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
@@ -118,7 +118,7 @@ def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class ToDo:
-    """Active regressions. `triage`: open, or with a proposed state; `proposed`: those of them; `in_work`: the rest."""
+    """Active regressions. `triage`: open or with a proposal. `proposed`: with a proposal. `in_work`: all others."""
 
     triage: int
     proposed: int
@@ -134,7 +134,7 @@ def count_to_do(session: Session) -> ToDo:
 
 
 def cost_of(session: Session, query: RegressionQuery) -> SumOfCosts:
-    """Return the cost of all matches."""
+    """Return the sum of the costs of all matches."""
     wanted = _joined(select(*SUMS_OF_COSTS))
     hours, costly, unknown = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
     return SumOfCosts(hours, costly or 0, unknown or 0)
@@ -151,7 +151,7 @@ def get_regression(session: Session, regression_id: int) -> Regression:
 
 
 def options_of(session: Session) -> Options:
-    """Return the values for select boxes, sorted: GPUs and models of all runs, because members are many."""
+    """Return sorted values for select boxes. GPUs and models are those of all runs, because reading members is slow."""
     of_runs = filter_values(session, "gpu", "model")
     has_any = exists(select(col(RegressionRow.id)).where(col(RegressionRow.project_id) == ProjectRow.id))
     projects = select(col(ProjectRow.slug)).where(has_any).order_by(col(ProjectRow.slug))
@@ -191,7 +191,7 @@ def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
 
 
 def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Return the condition that one of its slow runs matches."""
+    """Return the condition that one of the regression's slow runs matches."""
     return exists(
         select(col(RunRow.id))
         .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
@@ -200,7 +200,7 @@ def _some_member(condition: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def _mentions(word: str) -> ColumnElement[bool]:
-    """Return the regressions that match a word of the search box: part of a text, a number or a stack key."""
+    """Return the condition that a regression matches a word of the search: part of a text, a number or a stack key."""
     number = word.removeprefix("#")
     # Ids fit in 63 bits; a longer number is part of a text, not an id.
     is_number = number.isascii() and number.isdigit() and len(number) < 19
@@ -224,17 +224,17 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
     }
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     column = columns[name]
-    # The greatest age is the earliest time.
+    # The oldest regression has the earliest time.
     ordered = column.desc() if descending != (name == "age") else column.asc()
-    # `is null` first puts those without the figure last in both directions, on both databases.
-    # What is proposed to be closed waits for a click only.
+    # Sorting by `is null` first puts missing figures last in both directions and on both databases.
+    # Regressions with a proposal only wait for a click.
     over = [col(RegressionRow.proposal) != ""] if name == "cost" else []
     return (*over, column.is_(None), ordered, col(RegressionRow.id).desc())
 
 
 _NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
 _SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
-"""Names of members that would otherwise have the same title."""
+"""Fields that distinguish members with the same title."""
 _MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow, RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine,
@@ -245,7 +245,7 @@ _MEMBERS: Select[Any] = (
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
 _contract_values = ContractValues((*_NAMING[4:], *_SETTING_APART), most=4000)
-"""Selected values of the contract, because a list would read megabytes of JSON for its titles."""
+"""Only selected values of the contract, because otherwise a list would read megabytes of JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +259,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _OfMembers:
-    """By regression and run: the stack that the job of a member ran in before, and the members seen in one run."""
+    """Facts by regression and run: the stack in which a member's job ran before, and members with one slow run."""
 
     moved: Mapping[tuple[int, int], str]
     once: Set[tuple[int, int]]
@@ -288,7 +288,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
 
 
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:
-    """Return number and history position of these runs by number."""
+    """Return (number, history position) of these runs by number."""
     chosen = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(set(run_ids) - {None}))
     return {row.id: (row.id, aware(row.ordered_at)) for row in session.execute(chosen)}
 
@@ -306,7 +306,7 @@ def _regression(
         cause=row.cause, cause_key=row.cause_key, axis=axis_of_cause(row.cause_key) or "", metric=row.metric,
         state=row.state, assignee=row.assignee, note=row.note, external_url=row.external_url,
         opened_at=aware(row.opened_at), changed_at=aware(row.changed_at),
-        # It also identifies an earlier proposal that was declined.
+        # `proposal_run_id` can also belong to an earlier, declined proposal.
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
@@ -337,7 +337,7 @@ def _member(row: Row[Any], title: str, follows: str, *, is_once: bool) -> Regres
 
 
 def _title(member: _Member, members: Sequence[_Member]) -> str:
-    """Return the stack's name with what distinguishes it from other members of that name."""
+    """Return the stack's name, with the values that distinguish it from members with the same name."""
     alike = [other for other in members if other.title == member.title]
     if len(alike) == 1:
         return member.title

@@ -1,4 +1,4 @@
-"""A regression as pages and the API show it, with the stack and first slow run of each member."""
+"""The read model of a regression, with the stack and the first slow run of each member."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -20,8 +20,8 @@ class RegressionMember:
     """One stack that became slower, with its first slow run and its `title`.
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
-    `first_delta_pct`: change measured in the first slow run. `follows`: the stack that its job ran in before, where it
-    was slow already; empty where the job became slow. `is_once`: no other run of the stack is as slow.
+    `first_delta_pct`: change measured in the first slow run. `follows`: the stack in which its job was already slow
+    before; empty if it became slow here. `is_once`: no other run of the stack is as slow.
     """
 
     run_id: int
@@ -51,7 +51,7 @@ class RegressionMember:
 
 @dataclass(frozen=True, slots=True)
 class SlowJob:
-    """A job that became slower in the first of its stacks, and continued in the others."""
+    """A job that became slower in the first of its stacks and continued in the others."""
 
     stacks: tuple[RegressionMember, ...]
 
@@ -70,12 +70,12 @@ class SlowJob:
 
     @property
     def is_back(self) -> bool:
-        """Return whether its runs are back at the usual level."""
+        """Return whether its runs have recovered."""
         return self.last.proposal == "fixed"
 
     @property
     def is_once(self) -> bool:
-        """Return whether a single run was slow, which may have had a slow node."""
+        """Return whether a single run was slow; its node may have been slow."""
         return all(member.is_once for member in self.stacks)
 
     def has_moved_back(self, newest_pct: float | None) -> bool:
@@ -85,17 +85,17 @@ class SlowJob:
 
     @property
     def title(self) -> str:
-        """Return what the titles of its stacks share."""
+        """Return the parts that the titles of its stacks share."""
         return SEPARATOR.join(common_parts([member.title for member in self.stacks])) or self.first.title
 
     @property
     def moves(self) -> tuple[str, ...]:
-        """Return what distinguishes its stacks, such as their containers; empty for a single one."""
+        """Return the parts that distinguish its stacks, such as containers; empty for a single stack."""
         return tuple(without_common([member.title for member in self.stacks])) if len(self.stacks) > 1 else ()
 
 
 def stacks_of(jobs: Iterable[SlowJob]) -> int:
-    """Return the number of stacks that became slower; a stack to which a job moved later is not an additional one."""
+    """Return the number of stacks that became slower. A stack to which a job moved later does not count again."""
     return len({job.first.stack_key for job in jobs})
 
 
@@ -103,7 +103,7 @@ def stacks_of(jobs: Iterable[SlowJob]) -> int:
 class Regression:
     """A regression with its members, oldest first.
 
-    `back`: number and history position of the run since which all of its stacks are back at the usual level.
+    `back`: number and history position of the run since which all of its stacks have recovered.
     """
 
     id: int
@@ -130,28 +130,28 @@ class Regression:
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
-        """Return its members by job: a stack is grouped with the one that its job ran in before."""
+        """Return its members by job. A stack is grouped with the stack in which its job ran before."""
         jobs = members_by_job(self.members, lambda member: (member.stack_key, member.follows, member.usual or 0.0))
         return tuple(SlowJob(tuple(stacks)) for stacks in jobs)
 
     @property
     def is_back(self) -> bool:
-        """Return whether all of its stacks recovered, and no user says otherwise."""
+        """Return whether all of its stacks have recovered and no user has decided otherwise."""
         return self.proposal == "fixed" or self.shown_state == "fixed"
 
     @property
     def slow_jobs(self) -> Sequence[SlowJob]:
-        """Return the jobs that are still slow; all of them if none is."""
+        """Return the jobs that are still slow; all jobs if none is."""
         return [job for job in self.jobs if not job.is_back] or self.jobs
 
     @property
     def is_up_to(self) -> bool:
-        """Return whether its change is the largest of several of its slow jobs."""
+        """Return whether several jobs are slow, so that its change is the largest of them."""
         return is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in self.slow_jobs))
 
     @property
     def is_once(self) -> bool:
-        """Return whether it rests on a single run of its slow jobs."""
+        """Return whether only a single run shows it."""
         jobs = self.slow_jobs
         return len(jobs) == 1 and jobs[0].is_once
 
@@ -169,14 +169,14 @@ class Regression:
 
     @property
     def shown_state(self) -> str:
-        """Return its state; `fix claimed` while a user says fixed and some of its runs have not recovered yet."""
+        """Return its state; `fix claimed` if a user marked it fixed and not all of its runs have recovered."""
         claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
         return FIX_CLAIMED if claimed else self.state
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The values that occur, for select boxes."""
+    """The choices of the select boxes."""
 
     projects: tuple[str, ...]
     assignees: tuple[str, ...]
@@ -191,13 +191,13 @@ def figure_of(level: float | None) -> float | None:
 
 # --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
 #
-# The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the field whose value a project changed.
+# The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the upgraded field.
 
 _UPGRADE = "upgrade"
 
 
 def axis_of_cause(cause_key: str) -> Axis | None:
-    """Return the axis of a cause; None when it is unknown."""
+    """Return the axis of a cause; None if unknown."""
     name, _, rest = cause_key.partition(":")
     field = rest.partition(":")[0]
     if name == _UPGRADE and field in UPGRADES:

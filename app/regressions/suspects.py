@@ -1,4 +1,4 @@
-"""The suspects of a regression as cards: what changed, the evidence of all members, and one action each."""
+"""The suspects of a regression as cards: the change, the evidence from all members, and an action."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _LEVELS: dict[Support, tuple[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class NamedSuspect:
-    """A suspect of a member. `run_id`: its first slow run; `before`: number and commit of the run before it, if any."""
+    """A suspect of a member. `run_id`: its first slow run. `before`: number and commit of the run before, if any."""
 
     ranked: RankedSuspect
     stack_key: str
@@ -51,7 +51,7 @@ class SuspectCard:
 
 
 def suspect_cards(suspects: Iterable[NamedSuspect], compare_url: str, *, may_plan: bool) -> tuple[SuspectCard, ...]:
-    """Return one card per change, best supported first. `may_plan`: the reader may plan experiments."""
+    """Return one card per change, best supported first. `may_plan`: the user may plan experiments."""
     groups: dict[tuple[str, str, str], list[NamedSuspect]] = {}
     for named in suspects:
         groups.setdefault(_change(named.ranked), []).append(named)
@@ -70,7 +70,7 @@ def _change(ranked: RankedSuspect) -> tuple[str, str, str]:
 
 def _side(field: str, stated: Stated | None) -> str:
     text = side_text(field, stated)
-    # The registry of an image is not informative; its digest is on the pages of the runs.
+    # Without the registry, which says little, and the digest, which the pages of the runs show.
     return text.partition("@")[0].rpartition("/")[2] if field == "container" else text
 
 
@@ -103,7 +103,7 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
 
 
 def _action(named: NamedSuspect, compare_url: str, may_plan: bool) -> tuple[str, str] | None:
-    """Return the most informative step: an A/B that reverts a knob, the commits of a code change, else a comparison."""
+    """Return the most useful action: an A/B that reverts a knob, the commits of a code change, else a comparison."""
     difference = named.ranked.suspect.difference
     if difference and difference.role == "config" and difference.is_certain and not named.ranked.past and may_plan:
         query = urlencode({"field": difference.field, "value": shown(difference.a.value) if difference.a else ""})

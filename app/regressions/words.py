@@ -1,4 +1,4 @@
-"""Sentences of the regression pages: the answer, the calculation of a cost, the changes."""
+"""Sentences of the regression pages: the summary, the calculation of a cost, and changes."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ def _change(regression: Regression) -> str:
 
 
 def first_seen(metric: str, job: SlowJob) -> str:
-    """Return the change in the first slow run if it differs from that of the history (`6.1 %`); else empty."""
+    """Return the change in the first slow run (`6.1 %`) if it differs from that of the history; else empty."""
     if job.worst.delta_pct is None or job.first.first_delta_pct is None:
         return ""
     first, now = (change_text(delta, metric=metric).size for delta in (job.first.first_delta_pct, job.worst.delta_pct))
@@ -53,7 +53,7 @@ def first_seen(metric: str, job: SlowJob) -> str:
 
 
 def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
-    """Say how many regressions to triage, then what the active ones cost."""
+    """Return the number of regressions to triage and the cost of active ones as a sentence."""
     if not to_do.triage and not to_do.in_work:
         return "No active regressions."
     closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed and not to_do.in_work else ""
@@ -112,7 +112,7 @@ def _rate(runs: float) -> str:
 
 
 def decided(regression: Regression, change: RegressionChange) -> str:
-    """Return the answer to a change of one regression: `Taken by Ada.`"""
+    """Return the message after a change of one regression: `Taken by Ada.`"""
     if change.answer is not None:
         if change.answer == "decline":
             return "Proposal declined."
@@ -175,7 +175,7 @@ def history_entry(event: AuditEvent) -> Done:
 
 
 def _fields(event: AuditEvent) -> Iterator[tuple[str, str, str]]:
-    """Yield fields in display order. A proposal that was answered is not repeated."""
+    """Yield the changed fields in display order, without an answered proposal."""
     for name, label in _NAMES.items():
         is_shown_already = event.action == "opened" or (name == "proposal" and event.action.startswith("proposal_"))
         if name not in event.after or is_shown_already:
