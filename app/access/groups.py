@@ -8,7 +8,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.access.members import read_role
-from app.access.members_api import LARGEST_ID, Author, Slug, UserId
+from app.access.members_api import LARGEST_ID, Author, UserId
 from app.access.members_pages import MAX_FIELDS, MemberForm
 from app.domain.access.principal import Action, Role
 from app.errors import Conflict, InvalidChange, NotFound, ThreewallsError
@@ -17,7 +17,7 @@ from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
 from app.storage.users import MAX_GROUP_NAME, GroupRole
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form
 from app.web.identity import signed

@@ -19,7 +19,7 @@ from app.access import login
 from app.access.guards import CREDENTIALS_BYTES
 from app.access.login import with_password
 from app.access.members import read_role
-from app.access.members_api import LARGEST_ID, Author, Slug
+from app.access.members_api import LARGEST_ID, Author
 from app.access.pages import came_from, logged_in
 from app.domain.access import passwords
 from app.domain.access.principal import Action, LoggedInUser, Role
@@ -33,7 +33,7 @@ from app.storage.projects import find_project
 from app.storage.tables import MemberRow
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router, reading
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, Slug, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import access_of, signed

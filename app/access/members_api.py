@@ -19,7 +19,7 @@ from app.storage.tables import utc_now
 from app.storage.tokens import CreatedToken, tokens_by_creator
 from app.storage.users import User, list_users, roles_by_user
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_ins, signed
 
@@ -30,7 +30,6 @@ Author = Annotated[str, Field(max_length=100, description="Author of the change,
 UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the user.")]
 router = api_router("access", "/api/v1/projects")
 
-Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the token, as listed.")]
 
 

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.access import members
-from app.access.members_api import LARGEST_ID, UserId, role_of
+from app.access.members_api import TokenId, UserId, role_of
 from app.domain.access.principal import ADMINISTRATOR, Action, Role, Scope
 from app.errors import Conflict, InvalidChange, ThreewallsError
 from app.storage import projects
@@ -18,7 +18,7 @@ from app.storage.tables import utc_now
 from app.storage.tokens import tokens_by_creator
 from app.storage.users import User, list_users, roles_by_user
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.dependencies import AppEngine, ReadSession, Slug, reading
 from app.web.forms import Form, answer_form
 from app.web.identity import access_of, signed
 from app.web.templating import public_address, render
@@ -107,9 +107,6 @@ LIVES = {"30": "30 days", "90": "90 days", "365": "1 year", "730": "2 years", "n
 """Lifetimes of a token that the form offers."""
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects")
-
-Slug = Annotated[str, Path(min_length=1, max_length=100)]
-TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID)]
 
 
 @router.get("")

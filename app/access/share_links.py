@@ -12,7 +12,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.credentials import set_share
-from app.access.members_api import LARGEST_ID, Author, Slug
+from app.access.members_api import LARGEST_ID, Author
 from app.access.owners import Owners
 from app.domain.access.principal import Action
 from app.domain.access.secrets import digest
@@ -23,7 +23,7 @@ from app.storage.projects import find_project
 from app.storage.share_links import ShareLink
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, Owner, requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router, reading
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed

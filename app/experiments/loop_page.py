@@ -17,8 +17,9 @@ from app.domain.experiments.values import UNDECIDED, Side
 from app.domain.rules.change import FrameworkChange, change_of, without_context
 from app.domain.rules.engine import Suggestion
 from app.errors import NotFound, NotReady
+from app.experiments.api_models import ExperimentId
 from app.experiments.journey_page import JourneyPage
-from app.experiments.pages import ExperimentId, ExperimentPage, is_generated, side_commands
+from app.experiments.pages import ExperimentPage, is_generated, side_commands
 from app.experiments.plan_page import PlanForm, offer
 from app.experiments.queries import journey_of
 from app.experiments.waterfall import Waterfall, waterfall, waterfall_png, waterfall_svg
@@ -99,7 +100,6 @@ MOST_OPEN = 5
 """Experiments under way that the page shows in full."""
 
 router = APIRouter(include_in_schema=False)
-
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 

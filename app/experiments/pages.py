@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -18,6 +18,7 @@ from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChang
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
+from app.experiments.api_models import ExperimentId
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.plan_page import (
     DECISIONS,
@@ -51,7 +52,7 @@ from app.storage.experiments import (
 from app.storage.rules import read_run, rules_in_force
 from app.storage.tables import ExperimentRow, ProjectRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, RunId
 from app.web.forms import answer_form, status_of
 from app.web.templating import public_address, render
 
@@ -59,7 +60,6 @@ from app.web.templating import public_address, render
 
 router = APIRouter(include_in_schema=False)
 
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 _MAX_FIELDS = 20
 _RECENT = 9
 
@@ -515,9 +515,6 @@ def pair_rules(session: Session, settings: Settings, experiment: Experiment) -> 
     time = result.verdict.step_time if result.verdict else None
     pair = (int(result.baseline[-1]), int(result.candidate[-1]))
     return suggest_for_pair(session, *pair, rules_in_force(settings), None if time is None else time.delta_pct)
-
-
-ExperimentId = Annotated[int, Path(ge=1, lt=2**31)]
 
 
 @router.get("/experiments")

@@ -19,14 +19,14 @@ from app.domain.experiments.values import PlannedGain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
 from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, progress_of, propose_sweep
-from app.experiments.pages import RunId, gain_text, is_generated
+from app.experiments.pages import gain_text, is_generated
 from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm
 from app.settings import Settings
 from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
 from app.storage.experiments import Experiment, sweep_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, RunId, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form, status_of
 from app.web.identity import Author, author_field

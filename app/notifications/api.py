@@ -34,12 +34,11 @@ from app.notifications.queries import (
 )
 from app.storage.database import read_session
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.identity import Author, AuthorBody, author, author_field
 from app.web.templating import public_address
 
-Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 Number = Annotated[int, Path(ge=1, lt=2**31)]
 Kind = Literal["webhook", "slack", "teams", "email"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -12,6 +12,7 @@ from app.domain.access.principal import Action
 from app.domain.notifications.events import EVENTS, USUAL
 from app.domain.notifications.messages import ATTEMPTS
 from app.errors import InvalidChange, ThreewallsError, TooManyMessages
+from app.notifications.api import Number
 from app.notifications.commands import (
     ReceiverSpec,
     add_receiver,
@@ -27,7 +28,7 @@ from app.notifications.commands import (
 from app.notifications.queries import STATES, Receiver, State, deliveries_of, get_receiver, receivers_of
 from app.storage.projects import find_project
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession, reading
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, Slug, reading
 from app.web.forms import Form, answer_form
 from app.web.templating import public_address, render
 
@@ -60,8 +61,6 @@ def filled_receiver_form(receiver: Receiver) -> ReceiverForm:
 
 router = APIRouter(include_in_schema=False, prefix="/settings/projects/{slug}/notifications")
 
-Slug = Annotated[str, Path(min_length=1, max_length=100)]
-Number = Annotated[int, Path(ge=1, lt=2**31)]
 Done = Literal["", "saved", "paused", "resumed", "deleted", "tested", "replayed", "dismissed"]
 PAGE_SIZE = 25
 _MAX_FIELDS = 40

@@ -23,7 +23,7 @@ from app.storage.projects import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart
 from app.storage.runs import newest_contract
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -31,7 +31,6 @@ from app.web.identity import signed
 _BOARD = re.compile(r"/leaderboards/([^/]{1,100})/([^/]{1,100})")
 _LARGEST_ID = 2**63 - 1
 
-Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project.")]
 ChartId = Annotated[int, Path(ge=1, le=_LARGEST_ID, description="Id of the chart.")]
 
 

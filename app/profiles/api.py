@@ -24,7 +24,17 @@ from app.storage.database import read_session
 from app.storage.profiles import StoredProfile, profiled_runs
 from app.storage.stacks import is_stack
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
+from app.web.dependencies import (
+    LARGEST_NUMBER,
+    ApiValue,
+    AppEngine,
+    AppLogFiles,
+    AppSettings,
+    ReadSession,
+    RoomOnDisk,
+    RunId,
+    api_router,
+)
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author_field, signed, uploader
@@ -35,10 +45,8 @@ router = api_router("profiles")
 MAX_FILES = 64
 MAX_FIELDS = 2 * MAX_FILES + 8
 MOST_PROFILED = 50
-_MAX_NUMBER = 2**31 - 1
 
-RunId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="Number of the run.")]
-ProfileId = Annotated[int, Path(ge=1, le=_MAX_NUMBER, description="Number of the profile.")]
+ProfileId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Number of the profile.")]
 Status = Literal["received", "processing", "ready", "failed"]
 
 _FORM = {
@@ -181,7 +189,7 @@ def _numbers(form: FormData, name: str, count: int) -> Sequence[int | None]:
         return [None] * count
     if len(texts) != count:
         raise _refused(name, f"must state one for each of the {count} files, or none")
-    if not all(text.isascii() and text.isdigit() and int(text) <= _MAX_NUMBER for text in texts):
+    if not all(text.isascii() and text.isdigit() and int(text) <= LARGEST_NUMBER for text in texts):
         raise _refused(name, "must be a whole number from 0")
     return [int(text) for text in texts]
 
@@ -231,7 +239,7 @@ def download_trace(
     session: ReadSession,
     log_files: AppLogFiles,
     profile_id: ProfileId,
-    position: Annotated[int, Path(ge=0, le=_MAX_NUMBER, description="Place of the file, from 0.")],
+    position: Annotated[int, Path(ge=0, le=LARGEST_NUMBER, description="Place of the file, from 0.")],
 ) -> Response:
     """Return a trace as it was sent, if the service keeps traces."""
     files = get_profile(session, profile_id).stored.files
@@ -275,8 +283,8 @@ def confirm_profile(
 @requires(Action.READ)
 def compare_two_profiles(
     session: ReadSession,
-    a: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The earlier profile.")],
-    b: Annotated[int, Query(ge=1, le=_MAX_NUMBER, description="The later profile.")],
+    a: Annotated[int, Query(ge=1, le=LARGEST_NUMBER, description="The earlier profile.")],
+    b: Annotated[int, Query(ge=1, le=LARGEST_NUMBER, description="The later profile.")],
 ) -> ProfileDifferenceOut:
     """Explain the difference in step time between profiles `a` and `b`, in milliseconds that add up."""
     *_, difference = get_difference(session, a, b)

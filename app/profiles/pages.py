@@ -16,7 +16,7 @@ from app.domain.rules.engine import Evaluation
 from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
 from app.pipeline.suggest import suggest
-from app.profiles.api import MAX_FIELDS, MAX_FILES, MOST_PROFILED, sent_files
+from app.profiles.api import MAX_FIELDS, MAX_FILES, MOST_PROFILED, ProfileId, sent_files
 from app.profiles.charts import WALLS_HEIGHT, WALLS_TOP, WALLS_WIDTH, walls_png, walls_svg
 from app.profiles.queries import (
     confirm,
@@ -31,7 +31,16 @@ from app.storage.profiles import document_of, nearest_profiles, profiled_runs
 from app.storage.projects import find_project
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, Rules
+from app.web.dependencies import (
+    LARGEST_NUMBER,
+    AppEngine,
+    AppLogFiles,
+    AppSettings,
+    ReadSession,
+    RoomOnDisk,
+    Rules,
+    RunId,
+)
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import signed, uploader
 from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
@@ -39,9 +48,6 @@ from app.web.templating import render
 
 router = APIRouter(include_in_schema=False)
 
-_MAX_NUMBER = 2**31 - 1
-RunId = Annotated[int, Path(ge=1, le=_MAX_NUMBER)]
-ProfileId = Annotated[int, Path(ge=1, le=_MAX_NUMBER)]
 MULTIPART = {"multipart/form-data": {"schema": {"type": "object"}}}
 
 
@@ -210,7 +216,7 @@ async def remove_profile(request: Request, engine: AppEngine, run_id: RunId, pro
     return await answer_form(request, AuthorForm, act, max_fields=8)
 
 
-_Side = Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
+_Side = Annotated[int, Query(ge=1, le=LARGEST_NUMBER)]
 
 
 @router.get("/compare/profiles")
@@ -222,7 +228,7 @@ def show_difference(request: Request, session: ReadSession, a: _Side, b: _Side) 
 @router.get("/compare/profiled")
 @requires(Action.READ)
 def show_explanation(
-    request: Request, session: ReadSession, run: Annotated[int, Query(ge=1, le=_MAX_NUMBER)]
+    request: Request, session: ReadSession, run: Annotated[int, Query(ge=1, le=LARGEST_NUMBER)]
 ) -> HTMLResponse:
     """Explain the longer step as a part of a regression's page. Empty without two profiles."""
     nearest = nearest_profiles(session, run)

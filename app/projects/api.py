@@ -4,7 +4,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Self
 
-from fastapi import Path, Query
+from fastapi import Query
 from pydantic import BaseModel, Field
 from sqlmodel import Session
 
@@ -27,14 +27,12 @@ from app.projects.verdicts import ProjectPolicy, get_policy, rerun_value, set_po
 from app.storage.database import ListPage, read_session
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, ListOut, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.lists import only_parameters
 
 router = api_router("projects")
-
-Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 
 
 class DefaultsIn(BaseModel, extra="forbid"):

@@ -30,14 +30,13 @@ from app.storage.tables import utc_now
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, ReadSession, Slug, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, AuthorBody, access_of, author_field
 from app.web.identity import author as stated_author
 
 router = api_router("projects")
 
-Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project.")]
 RunId = Annotated[int, Path(ge=1, lt=2**63)]
 DeletionId = Annotated[int, Path(ge=1, lt=2**63)]
 Days = Annotated[int | None, Field(ge=1, le=MOST_DAYS)]

@@ -1,9 +1,8 @@
 """Pages of the data of a project: retention, deletions, archive; the confirmation of a deletion; usage."""
 
-from typing import Annotated
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -22,7 +21,7 @@ from app.storage.log_files import fullest_disk
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, Slug
 from app.web.forms import Form, answer_form, status_of
 from app.web.identity import access_of
 from app.web.templating import render
@@ -32,7 +31,6 @@ STAGE_DAYS = 30
 
 router = APIRouter(include_in_schema=False)
 
-Slug = Annotated[str, Path(min_length=1, max_length=100)]
 MAX_FIELDS = 8
 
 

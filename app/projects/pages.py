@@ -1,9 +1,9 @@
 """Pages of a project's settings and quota, and of the dispatchers that work in each container."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -30,7 +30,7 @@ from app.storage.standings import containers_of_stacks
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
 from app.web.charts import availability_summary, availability_table
-from app.web.dependencies import AppEngine, AppSettings, ReadSession
+from app.web.dependencies import AppEngine, AppSettings, ReadSession, Slug
 from app.web.forms import ANOTHER, ANOTHER_VALUE, ContractForm, ContractInput, Form, answer_form, contract_input, stated
 from app.web.lists import ListQuery
 from app.web.templating import render
@@ -42,8 +42,6 @@ _MOST_DIGITS = 20
 _INVALID = -1
 
 router = APIRouter(include_in_schema=False)
-
-Slug = Annotated[str, Path(min_length=1, max_length=100)]
 
 
 class QuotaForm(Form):

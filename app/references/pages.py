@@ -17,6 +17,7 @@ from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND
 from app.domain.run import Value
 from app.errors import EditConflict, InvalidChange, NotFound, ThreewallsError
 from app.references import views
+from app.references.api import ReferenceId
 from app.references.commands import (
     CONTRACT,
     FACTS,
@@ -229,7 +230,6 @@ ROWS = 25
 
 router = APIRouter(include_in_schema=False)
 
-ReferenceId = Annotated[str, Path(max_length=200)]
 ReferenceNumber = Annotated[int, Path(ge=1, lt=2**31)]
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
 from sqlmodel import Session, col
@@ -43,7 +43,7 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, RegressionId, RunId, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, author_field
 from app.web.lists import table_answer, table_format
@@ -51,7 +51,6 @@ from app.web.templating import public_address
 
 # --- The API's types of regressions, which `docs/api.md` describes. Fields may be added but not changed.
 
-RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 Metric = Literal["step_time_ms", "peak_memory_gib", "lm_loss"]
 
 
@@ -341,9 +340,7 @@ class VerdictOut(BaseModel):
 
 @verdict_router.get("/runs/{run_id}/verdict", responses=documented(404, 422))
 @requires(Action.READ, of="run", own=Action.UPLOAD)
-def read_verdict(
-    session: ReadSession, run_id: Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
-) -> VerdictOut:
+def read_verdict(session: ReadSession, run_id: RunId) -> VerdictOut:
     """Return the verdict of a run.
 
     `status` is `pending` until it was read and judged, and `unread` if no reader supports its log.

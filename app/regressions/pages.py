@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import ColumnElement, func, select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
@@ -66,7 +66,7 @@ from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
 from app.storage.watches import is_watched
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.dependencies import AppEngine, ReadSession, RegressionId, reading
 from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.lists import table_answer
@@ -332,7 +332,6 @@ class RegressionView:
 
 router = APIRouter(include_in_schema=False)
 
-RegressionId = Annotated[int, Path(ge=1, lt=2**31)]
 _MAX_FIELDS = MAX_AT_ONCE + 20
 _MOST_PROFILED = 3
 """Maximum members whose profiles the page compares."""

@@ -35,7 +35,6 @@ from app.pipeline.uploaded_file import Kind
 from app.runs.api_models import (
     LogLineOut,
     LogOut,
-    RunId,
     RunListOut,
     RunOut,
     SeriesOut,
@@ -53,7 +52,7 @@ from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, api_router
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, RunId, api_router
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, optional_body, require_contributor, upload_project, uploader

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
-from fastapi import Path
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
@@ -89,7 +88,6 @@ def unknown_fields(names: Sequence[str]) -> list[UnknownFieldOut]:
     return sorted(unknown, key=lambda unknown: unknown.role != "stack")
 
 
-RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the run.")]
 Finite = Annotated[float | None, AfterValidator(lambda value: value if value is None or math.isfinite(value) else None)]
 """JSON has no NaN: stored values that are not numbers become null."""
 Status = Literal["received", "processing", "ready", "failed", "unread"]

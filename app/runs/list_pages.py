@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
-from typing import Annotated, Literal
+from typing import Literal
 from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -32,7 +32,7 @@ from app.runs.queries import (
 from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
 from app.storage.runs import RunListItem
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.dependencies import AppEngine, ReadSession, RunId, reading
 from app.web.forms import Form, answer_form, status_of
 from app.web.identity import author
 from app.web.lists import table_answer
@@ -277,7 +277,7 @@ def export_runs_as_parquet(request: Request, engine: AppEngine) -> Response:
 
 @router.get("/runs/{run_id}/spark")
 @requires(Action.READ, of="run")
-def show_spark(request: Request, session: ReadSession, run_id: Annotated[int, Path(ge=1, lt=2**63)]) -> HTMLResponse:
+def show_spark(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
     """Return the step times of a run as a small picture, for the row of a list."""
     times = get_series(session, run_id, "step_time_ms").columns.get("step_time_ms")
     values = [] if times is None else [float(value) for value in times if isfinite(value)]

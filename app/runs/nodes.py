@@ -9,10 +9,9 @@ from app.domain.verdict.nodes import MOST_NODES, NodeRun, SlowNode, slow_nodes
 from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import NotFound
 from app.pipeline.rank import stored_priors
-from app.runs.api_models import RunId
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, RunId, api_router
 from app.web.errors import documented
 
 MOST_RUNS = 200

@@ -5,7 +5,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from sqlalchemy import Engine
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
@@ -30,15 +30,13 @@ from app.storage.projects import slugs_by_id
 from app.storage.runs import latest_runs
 from app.storage.tables import RunRow
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk
+from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, RunId
 from app.web.forms import answer_form, sent_form, status_of
 from app.web.identity import access_of, upload_project, uploader
 from app.web.lists import csv_download
 from app.web.templating import render, shown_params
 
 router = APIRouter(include_in_schema=False)
-
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 def get_page(request: Request, run_id: RunId, session: ReadSession, log_files: AppLogFiles) -> RunPage:

@@ -19,7 +19,7 @@ from app.storage.database import transaction
 from app.storage.projects import find_project
 from app.storage.tables import ProjectRow, SavedViewRow, utc_now
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author, author_field
 
@@ -29,7 +29,6 @@ MOST_VIEWS = 100
 """Views that one user, or a project, may save."""
 DEFAULT = "default"
 """Names the default view in addresses."""
-Slug = Annotated[str, Path(min_length=1, max_length=100)]
 Name = Annotated[str, Path(min_length=1, max_length=100)]
 
 

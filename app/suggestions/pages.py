@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from markupsafe import Markup
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
@@ -41,7 +41,7 @@ from app.suggestions.views import (
     setting_text,
 )
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession, Rules
+from app.web.dependencies import AppEngine, ReadSession, Rules, RunId
 from app.web.forms import Form, answer_form
 from app.web.templating import render
 
@@ -280,7 +280,6 @@ MAX_FIELDS = 300
 """More than the number of facts."""
 
 FactName = Annotated[str, Query(max_length=100)]
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/next")

@@ -14,13 +14,12 @@ from app.storage.database import transaction
 from app.storage.watches import Kind, list_watches, stop_watching, watch
 from app.watching.queries import changes_of, watcher_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, RegressionId, api_router
 from app.web.errors import documented
 
 router = api_router("watching", "/api/v1/watching")
 
 StackKey = Annotated[str, Path(min_length=KEY_LENGTH, max_length=KEY_LENGTH, description="The whole key of the stack.")]
-RegressionId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of the regression.")]
 
 
 class WatchOut(ApiValue):

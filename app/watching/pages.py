@@ -14,11 +14,11 @@ from app.storage.tables import utc_now
 from app.storage.users import logged_in_user
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.storage.watches import NO_USER, Kind, list_watches, set_feed_key, user_of_feed
-from app.watching.api import RegressionId, StackKey, set_watch
+from app.watching.api import StackKey, set_watch
 from app.watching.queries import WatchedChange, changes_of
 from app.web.access_rule import Open, requires
 from app.web.atom import FeedEntry, atom_response
-from app.web.dependencies import AppEngine, ReadSession, reading
+from app.web.dependencies import AppEngine, ReadSession, RegressionId, reading
 from app.web.forms import Form, answer_form
 from app.web.identity import access_of
 from app.web.templating import public_address, render

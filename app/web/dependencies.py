@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Annotated, Generic, Self, TypeVar
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Path, Request
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy import Engine
@@ -133,3 +133,11 @@ def get_read_session(
 
 ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
 """A read session that ends with the handler, before the answer is sent, so that slow clients hold no connection."""
+
+
+# --- Path parameters that the routes of several features share.
+
+LARGEST_NUMBER = 2**31 - 1
+Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
+RunId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Number of the run.")]
+RegressionId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Number of the regression.")]
