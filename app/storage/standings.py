@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
+from app.domain.naming import SEPARATOR
 from app.domain.ranking.across import BoardResults, ClassSummary, StackResult, summaries
 from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange
 from app.domain.ranking.runs import LEVELS, routing_class, slug
@@ -478,6 +479,11 @@ class LeaderChange:
     placed_at: datetime | None
     measured_until: datetime
     change: HeadChange
+
+    @property
+    def workload(self) -> str:
+        """Return model and GPUs, with which titles begin."""
+        return SEPARATOR.join(self.title.split(SEPARATOR)[:2])
 
     @property
     def happened_at(self) -> datetime:
