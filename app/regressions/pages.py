@@ -1,6 +1,7 @@
 """Pages of regressions: the triage list and one regression, with their forms. They work without scripts."""
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import select
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
@@ -78,6 +79,8 @@ from app.web.templating import Toast, render, shown_params, wants_fragment
 
 _MOST_IN_TITLE = 3
 """Parts of the name of a stack in a title: model, GPUs, dispatcher."""
+_MOST_BACK = 100
+"""Newest runs of a recovered job whose median the proposal states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +204,21 @@ class RegressionView:
 
     @cached_property
     def proposal(self) -> str:
-        """Return its reason: `The last 4 runs are within 0.1 % of the usual level.`; empty without a proposal."""
+        """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
             return "No run shows whether it is over."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
-        back, highest = self._back_since(run) if run else (0, None)
+        values = self._newest_since(run, _MOST_BACK) if run else []
         lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
         usual = lasts[0].usual if lasts else None
-        if run is None or highest is None or not usual:
+        if run is None or not values or not usual:
             return "All of its stacks are back at the usual level."
-        which = "The last run is" if back == 1 else f"The last {back} runs are"
-        above = math.ceil(1000 * (highest / usual - 1)) / 10
-        where = f"within {grouped(above, 1)}{THIN}% of" if above > 0 else "at or below"
-        return f"{which} {where} the usual level, since run #{run.id}" + (
+        which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
+        above = round(100 * (statistics.median(values) / usual - 1), 1)
+        where = f"{grouped(abs(above), 1)}{THIN}% {'above' if above > 0 else 'below'}" if above else "at"
+        return f"{which} is {where} the usual level, since run #{run.id}" + (
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
@@ -255,21 +258,8 @@ class RegressionView:
         of = self.regression
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
-    def _back_since(self, run: RunRow) -> tuple[int, float | None]:
-        """Return number and highest value of the counted runs of this job and configuration from `run` on."""
-        value, counts = self._counted_since(run)
-        number, highest = self._session.execute(select_any(func.count(), func.max(value)).where(*counts)).one()
-        return number, highest
-
-    def _newest_since(self, run: RunRow) -> float | None:
-        """Return the value of the newest of these runs; None without one."""
-        value, counts = self._counted_since(run)
-        newest_first = select_any(value).where(*counts).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        newest: float | None = self._session.execute(newest_first.limit(1)).scalar()
-        return newest
-
-    def _counted_since(self, run: RunRow) -> tuple[Any, tuple[ColumnElement[bool], ...]]:
-        """Return the column of the metric and the conditions of the runs of `_back_since`."""
+    def _newest_since(self, run: RunRow, most: int) -> Sequence[float]:
+        """Return the values of the newest `most` counted runs of this job and configuration from `run` on."""
         value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
@@ -278,7 +268,8 @@ class RegressionView:
             col(RunRow.quarantine) == "", value.is_not(None),
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
-        return value, counts
+        newest_first = select_any(value).where(*counts).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        return self._session.execute(newest_first.limit(most)).scalars().all()
 
     def _job(self, job: SlowJob, cost: Cost) -> JobView:
         metric, run_id = self.regression.metric, job.first.run_id
@@ -288,7 +279,7 @@ class RegressionView:
         if document:
             document = document_of_member(document, self.regression.kind)
         run = self._session.get(RunRow, job.last.run_id)
-        newest = self._newest_since(run) if run and metric in DRAWN_METRICS else None
+        newest = self._newest_since(run, 1) if run and metric in DRAWN_METRICS else ()
         return JobView(
             job=job,
             cost=cost,
@@ -301,7 +292,7 @@ class RegressionView:
             suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
             baseline=self._baseline(document) if document else (),
             upgrade=upgrade,
-            newest=newest,
+            newest=newest[0] if newest else None,
         )
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
