@@ -398,8 +398,8 @@ def test_a_proposal_says_how_near_the_usual_level_the_runs_are(
 ) -> None:
     number = make(proposal="fixed", proposal_run_id=stack.runs[17])
     text = client.get(f"/regressions/{number}").text.replace("\u202f", " ")
-    assert "The median of the last 4 runs is at the usual level" in text
-    for ms, where in ((20_080.0, "0.4 % above"), (19_900.0, "0.5 % below")):
+    assert "The median of the last 4 runs is 0.1 % below the usual level" in text
+    for ms, where in ((20_000.0, "at"), (20_080.0, "0.4 % above")):
         with transaction(engine) as session:
             session.execute(update(RunRow).where(RunRow.id.in_(stack.runs[17:])).values(step_time_ms=ms))
         text = client.get(f"/regressions/{number}").text.replace("\u202f", " ")
