@@ -201,8 +201,8 @@ def _decision(run: RunListItem) -> str:
     return run.verdict if run.upgrade_pct is None else "regression"
 
 
-def list_answer(runs: Sequence[RunListItem]) -> str:
-    """Return what the shown runs have in common: `3 of 40 runs shown are slower than before, 2 failed.`"""
+def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:
+    """Return what the shown runs have in common: `3 of the newest 40 runs are slower than before, 2 failed.`"""
     if runs and all(run.status in ("received", "processing") for run in runs):
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
     slower = sum(_decision(run) == "regression" and _change(run) is not None for run in runs)
@@ -211,7 +211,8 @@ def list_answer(runs: Sequence[RunListItem]) -> str:
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if slower == 1 else "are"
     end = f", {failed} failed" if failed else ""
-    return f"{slower or 'None'} of {plural(len(runs), 'run')} shown {verb} slower than before{end}."
+    which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else f"{plural(len(runs), 'run')} shown"
+    return f"{slower or 'None'} of {which} {verb} slower than before{end}."
 
 
 @router.get("/runs")
@@ -319,7 +320,7 @@ def _render(
         status=status,
         toast=toast,
         page=page,
-        answer=list_answer(page.items),
+        answer=list_answer(page.items, are_newest=query.sort == "-created" and not page.before and page.has_next),
         strip=run_strip(page.items),
         left_by={name: find_runs(session, query.dropping(name)).total for name in query.active} if is_empty else {},
         filters=query,
