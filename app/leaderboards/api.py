@@ -270,7 +270,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
 @router.get("/leaderboards/gains", response_model=GainsOut, dependencies=_FILTERS, responses=_ANSWERS)
 @requires(Action.READ)
 def list_gains(request: Request, session: ReadSession, query: Annotated[LeaderboardQuery, Query()]) -> Response:
-    """List gains over alltoall of the same stacks, as the chart draws them: by stack, in each by its order."""
+    """List gains over alltoall of the same stacks, as the chart draws them: by stack, each in its own order."""
     chosen = table_format(request, strict=True)
     page, _ = _standings_page(session, query)
     items = ordered(page.items, query.rank)

@@ -54,7 +54,7 @@ Text = Annotated[str, Query(max_length=230)]
 
 @dataclass(frozen=True, slots=True)
 class IndexFilters:
-    """Empty: any. `own`: not empty for families with own runs only."""
+    """Filters of the index; empty means any. `own`: only families with own runs."""
 
     project: Text = ""
     family: Text = ""
@@ -97,12 +97,12 @@ class LeaderboardIndex:
 
     @property
     def undecided(self) -> Cell | None:
-        """Return the tie that the fewest further runs decide; None if each takes many."""
+        """Return the tie that needs the fewest further runs; None if every tie needs many."""
         ties = [cell for cell in self._cells if cell.more_runs]
         return min(ties, key=lambda cell: cell.more_runs or 0, default=None)
 
     def columns(self, rows: Iterable[FamilyRow]) -> list[int]:
-        """Return the places in `gpus` of those with something in the rows."""
+        """Return the indices in `gpus` of the columns with a cell in any row."""
         return [place for place in range(len(self.gpus)) if any(row.cells[place] for row in rows)]
 
     @property
@@ -181,7 +181,7 @@ _ORDER: Mapping[Outcome, int] = {"won": 0, "tie": 1, "published": 2, "only": 3, 
 
 
 def _row_order(row: FamilyRow) -> int:
-    """Return the sort key of a family: winners first, families that nothing is ranked or published of last."""
+    """Return the sort key of a family: with a winner first, without a ranking or published figure last."""
     return min(_ORDER[cell.outcome] for cell in row.cells if cell)
 
 
@@ -245,7 +245,7 @@ class PublishedBar:
 
 @dataclass(frozen=True, slots=True)
 class MissingBoard:
-    """A model family on a GPU that no run was uploaded for. `common`: the facts that all bars share."""
+    """A model family on a GPU without runs. `common`: the facts that all bars share."""
 
     hardware: str
     family: str
@@ -260,7 +260,7 @@ class MissingBoard:
 
     @property
     def colours(self) -> str:
-        """Return what the colours of the bars mean; empty if all have one."""
+        """Return what the colours of the bars mean; empty if all bars have the same colour."""
         return "grey: bf16, blue: lower precision" if len({bar.is_bf16 for bar in self.bars}) > 1 else ""
 
     @property

@@ -360,7 +360,7 @@ class PublishedGain:
 
 @dataclass(frozen=True, slots=True)
 class NearestGraphRuns:
-    """The run without graphs and the run with graphs that differ least. `fields`: in what else they differ.
+    """The run without graphs and the run with graphs that differ least. `fields`: further differences.
 
     `slower_pct`: the step time with graphs against that without, None if one is unknown.
     """
@@ -601,7 +601,7 @@ def _more_gib(scope: Contender, none: Contender, peaks: Mapping[int, float]) -> 
 
 
 def _published(book: RuleBook, family: str, hardware: str) -> Iterable[PublishedGraphs]:
-    """Yield each result once, although several rules rest on it."""
+    """Yield each result once, even if several rules cite it."""
     about = derive({"model": family, "gpu": hardware})
     seen = set()
     for rule in book.rules.values():

@@ -165,7 +165,7 @@ class LeaderboardPage:
 
     @property
     def next_ranking(self) -> NextRanking | None:
-        """Return how a board without any ranking gets one; None with a ranking, on another page, too."""
+        """Return how a board without any ranking gets one; None if any page has a ranking."""
         has_ranking = self.cards or any(summary.rankings for summary in self.standings.summaries)
         return None if has_ranking and self.standings.total > 1 else next_ranking(self.standings.items)
 
@@ -393,7 +393,7 @@ Slug = Annotated[str, Path(max_length=230)]
 
 
 def redirect_names(request: Request, hardware: Slug, family: Slug) -> None:
-    """Names as they are shown, `H100/Qwen3-30B-A3B`, lead to the address with their slugs."""
+    """Redirect displayed names, `H100/Qwen3-30B-A3B`, to the address with their slugs."""
     if (slug(hardware), slug(family)) != (hardware, family):
         parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
         query = f"?{request.url.query}" if request.url.query else ""

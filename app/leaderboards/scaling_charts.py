@@ -1,4 +1,4 @@
-"""Efficiency against the smallest size: a line a series, an interval a point. Sizes double along the axis."""
+"""Efficiency against the smallest size: one line per series, one interval per point. Sizes double along the axis."""
 
 from functools import lru_cache
 from typing import Any
@@ -33,7 +33,7 @@ MARKS = {
     "triangle-left": "M15.5 7l8 4.5v-9z",
 }
 """The marks as paths around (20, 7), for text about a series."""
-_BESIDE = 0.016
+_OFFSET = 0.016
 """Offset of series along the axis as a share of it, so that their intervals do not overlap."""
 
 
@@ -55,7 +55,7 @@ def scaling_chart(section: Section, scale: tuple[float, float], first: int = 0, 
     spec = dict(_specification(section.words.axis, tuple(sizes), None if is_zoomed else scale))
     points = [
         _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
-        for view, beside in zip(shown, _beside(len(shown), sizes[-1] / sizes[0]), strict=True)
+        for view, beside in zip(shown, _offsets(len(shown), sizes[-1] / sizes[0]), strict=True)
         for row in view.points
         if row.efficiency and row.point.size in sizes
     ]
@@ -69,12 +69,12 @@ def scaling_chart(section: Section, scale: tuple[float, float], first: int = 0, 
     return spec
 
 
-def _beside(series: int, span: float) -> list[float]:
+def _offsets(series: int, span: float) -> list[float]:
     """Return a factor near 1 for the sizes of each series, so that points do not overlap.
 
     `span`: the largest size over the smallest.
     """
-    return [span ** (_BESIDE * (number - (series - 1) / 2)) for number in range(series)]
+    return [span ** (_OFFSET * (number - (series - 1) / 2)) for number in range(series)]
 
 
 def _point(view: SeriesView, row: ScalingPointRow, value: Interval, unit: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def scaling_sentence(series: ScalingSeries, name: str) -> str:
 
 
 def _when(first: ScalingPoint, last: ScalingPoint) -> str:
-    """Give the dates of the runs. Far apart, the absence of a known change does not prove that there was none."""
+    """Give the dates of the runs. If they are far apart, an unnoticed change is possible."""
     if last.days_apart < 1:
         return f"in runs of {span(min(first.first_at, last.first_at), max(first.last_at, last.last_at))}"
     return (
