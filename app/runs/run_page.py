@@ -34,13 +34,13 @@ from app.pipeline.decisions import GoldenProposal, pins, proposals
 from app.runs import charts, log_view
 from app.runs.charts import Points, series_chart
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
-from app.runs.queries import WorkingRun, get_run, get_series, working_runs
+from app.runs.queries import get_run, get_series
 from app.runs.verdict_view import VerdictView, named_runs, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_side, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
-from app.storage.setbacks import FITTED_RULE, setbacks_of
+from app.storage.setbacks import FITTED_RULE, PACKAGE_RULE, WorkingRun, setbacks_of, working_runs
 from app.storage.stacks import StackRun, stack_runs
 from app.storage.tables import PROCESSED, RunRow
 from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments, grouped_series, off_scale_note, series_label
@@ -756,10 +756,6 @@ class Remedy:
     flags: str
 
 
-_ALWAYS_THERE = "alltoall"
-"""The dispatcher that needs no package."""
-
-
 class RunPage:
     """The data of the page, each part read when first needed and kept for the request."""
 
@@ -950,14 +946,9 @@ class RunPage:
     @cached_property
     def remedy(self) -> Remedy | None:
         """Return the change that makes the failed run work, where one is certain."""
-        kinds = {failure.kind for failure in self.run.failures} if self.ended_badly else set()
-        if kinds & PACKAGE_MISSING:
-            works = next((run for run in self.working if run.in_stack and run.dispatcher), None)
-            dispatcher = works.dispatcher if works and works.dispatcher else _ALWAYS_THERE
-            title = f"Set `dispatcher` to {dispatcher}" + (f", as in run #{works.id}" if works else "")
-            return Remedy(title, flags_text({"dispatcher": dispatcher}))
-        taken = setbacks_of(self._session, self.run).taken.get(FITTED_RULE) if "out_of_memory" in kinds else None
-        return Remedy(taken.title, flags_text(taken.settings)) if taken and taken.title else None
+        taken = setbacks_of(self._session, self.run).taken if self.ended_badly else {}
+        change = taken.get(PACKAGE_RULE) or taken.get(FITTED_RULE)
+        return Remedy(change.title, flags_text(change.settings)) if change and change.title else None
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:

@@ -15,7 +15,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.flags import FLAGS
 from app.domain.numbers import contract_value, gain_change
-from app.domain.performance.failures import FROM_OUTSIDE
+from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
@@ -33,7 +33,10 @@ from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of, slow_member
 
 REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
+PACKAGE_RULE = "disp-package-missing"
 """Ids of the rules about setbacks."""
+_WITHOUT_PACKAGE = "alltoall"
+"""The dispatcher that needs no package."""
 _CLOSED = ("expected", "invalid")
 _EARLIER, _WITH_ARGUMENTS, _SHOWN = 30, 3, 6
 """Limits: earlier runs whose contracts are compared, the most similar of them whose arguments are read, and changes
@@ -71,6 +74,12 @@ def setbacks_of(
             "worked_changes": worked.changes or "no known field, argument or version",
             "worked_undo": worked.undo or "Rerun the job on other nodes: nothing known changed.",
         }
+    if run.health.get("outcome") in ENDED_BADLY and any(failure.kind in PACKAGE_MISSING for failure in run.failures):
+        works = _with_other_dispatcher(session, run)
+        dispatcher = works.dispatcher if works is not None and works.dispatcher else _WITHOUT_PACKAGE
+        as_in = "" if works is None else f", as in run #{works.id}"
+        taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=f"Set dispatcher to {dispatcher}{as_in}")
+        facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
     is_side = run.purpose == "experiment" and experiment_side(session, run.id) is not None  # its experiment decides
@@ -354,3 +363,48 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[_Change
 
 def _short(value: Any) -> str:
     return shown(value)[:60]
+
+
+# --- Runs that work where another failed.
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingRun:
+    """`in_stack`: in the stack of the failed run, so in its container."""
+
+    id: int
+    name: str
+    dispatcher: str | None
+    step_time_ms: float
+    in_stack: bool
+
+
+def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
+    """Return the newest completed runs of the project with the run's model and GPU, its own stack first."""
+    values = {name: stated.value for name, stated in run.contract.items()}
+    columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms, RunRow.stack_key)
+        .where(
+            col(RunRow.project_id) == run.project_id,
+            col(RunRow.status) == "ready",
+            col(RunRow.outcome) == "completed",
+            col(RunRow.quarantine) == "",
+            col(RunRow.step_time_ms).is_not(None),
+            *(col(column) == values[name] for name, column in columns.items() if values.get(name)),
+        )
+        .order_by((col(RunRow.stack_key) == run.stack_key).desc(), col(RunRow.id).desc())
+        .limit(most)
+    )
+    return tuple(
+        WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms, row.stack_key == run.stack_key != "")
+        for row in rows
+    )
+
+
+def _with_other_dispatcher(session: Session, run: RunDetail) -> WorkingRun | None:
+    """Return the newest run of the stack that completed with another dispatcher; None without one."""
+    requested = run.contract.get("dispatcher")
+    others = (None, "", None if requested is None else requested.value)
+    runs = working_runs(session, run, _EARLIER)
+    return next((row for row in runs if row.in_stack and row.dispatcher not in others), None)

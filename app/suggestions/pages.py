@@ -201,7 +201,10 @@ class NextPage:
 
     @property
     def warnings(self) -> list[SuggestionRow]:
-        return self._rows(self._advice.evaluation.warnings)
+        """Return the warnings; without a steady window there is no figure that those of the contract would qualify."""
+        has_figure = self.run.steady_state is not None
+        warnings = self._advice.evaluation.warnings
+        return self._rows(warning for warning in warnings if has_figure or warning.rule.phase != "contract")
 
     @property
     def pair(self) -> PairSuggestions | None:

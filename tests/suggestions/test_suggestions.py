@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine
+from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.cli import main
@@ -573,6 +574,32 @@ def test_after_a_crash_everything_that_changed_since_the_job_worked_comes_first(
     assert "use_turbo_attention" in first["why"]
     assert "output" not in first["why"]  # a path names the run
     assert "use_turbo_attention" in first["changes"]["text"]
+
+
+def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_worked_is_advised(
+    client: TestClient, engine: Engine
+) -> None:
+    failure = {"kind": "deepep_missing", "title": "t", "explanation": "e", "advice": "a", "rank": 0, "evidence": []}
+    failed: dict[str, Any] = {"outcome": "failed", "failures": [failure], "health": {"outcome": "failed"}}
+    failed["health"]["iterations"] = 0
+
+    def fail(session: Session, gpus: int) -> int:
+        return make_advised(session, fields={"dispatcher": "deepep", "gpus": gpus}, **failed)
+
+    with transaction(engine) as session:
+        for dispatcher in ("alltoall", "hybridep", "deepep"):  # the newest has what the failed run lacks
+            last = make_advised(session, fields={"dispatcher": dispatcher}, outcome="completed")
+        with_others, alone = fail(session, 16), fail(session, 32)
+    first, *rest = rows_of(client, with_others)
+    assert first["rule"] == "disp-package-missing"
+    assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "hybridep"}]
+    assert first["title"] == f"Set dispatcher to hybridep, as in run #{last - 1}"
+    assert first["title"] in client.get(f"/runs/{with_others}").text
+    assert not {"disp-alltoall-first", "fit-estimate", "scale-min-gpus"} & {row["rule"] for row in rest}
+    assert suggestions(client, with_others)["wall"]["certainty"] == "unknown"
+    first, *rest = rows_of(client, alone)
+    assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "alltoall"}]
+    assert {"fit-estimate"} <= {row["rule"] for row in rest}
 
 
 # --- Faster runs of the same work; runs that cannot be judged yet.

@@ -349,7 +349,9 @@ def _by_timers(values: Values) -> WallReading | None:
 
 
 def _by_platform(values: Values) -> WallReading | None:
-    """Return what the platform suggests, unless that was measured to be below its threshold."""
+    """Return what the platform suggests, unless that was measured to be below its threshold, or no step ran."""
+    if values.get("steps_done") == 0:
+        return None
     if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
         text = "Not profiled yet. On Hopper, expect communication to be the first bottleneck."
         return WallReading("communication", "inferred", text, ("gpu",))
@@ -361,6 +363,8 @@ def _by_platform(values: Values) -> WallReading | None:
 
 def _unknown(values: Values) -> WallReading:
     low = [(name, text) for name, text in _SMALL.items() if _number(values, name) is not None]
+    if values.get("steps_done") == 0:
+        return WallReading("none", "unknown", "No iteration ran, so nothing limits the step yet.")
     if not low:
         because = "The bottleneck is unknown: the run was not profiled, and the platform gives no prior."
         return WallReading("none", "unknown", because)
@@ -784,6 +788,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("regression_pct", _nothing(0.0)),
     ("fitted_differs", _nothing([])),
     ("worked_changes", _nothing("")),
+    ("works_with", _nothing("")),
     ("failure_text", _nothing("")),
     ("faster_pct", _nothing(0.0)),
     ("record_pct", _nothing(0.0)),
