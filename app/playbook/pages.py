@@ -384,6 +384,8 @@ OTHER_DATA_TEXT: Mapping[OtherData, str] = {
     "faster": "Comparisons with faster runs and records are not counted.",
     "profile": "Firings based on the profile of another run are not counted.",
 }
+NEEDED_DATA: Mapping[OtherData, str] = {"baseline": "baseline", "faster": "faster run", "profile": "profile"}
+"""What decides a rule besides the data of one run."""
 LEVELS = {
     "code": "enforced in code",
     "matched_ab": "matched A/B",
@@ -585,6 +587,7 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
         folder=rules.folder,
         waiting=waiting(session, rules.version),
         thresholds=thresholds(rules),
+        needed_data=NEEDED_DATA,
     )
 
 
@@ -597,4 +600,5 @@ def show_rule(request: Request, session: ReadSession, rules: Rules, rule: str, p
         p=RulePageOf(session, rules, rule, project[:300]),
         origins=ORIGINS,
         other_data_text=OTHER_DATA_TEXT,
+        needed_data=NEEDED_DATA,
     )

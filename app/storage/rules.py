@@ -23,7 +23,7 @@ from app.domain.rules.facts import FACTS, SETTINGS
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
-from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knob_of_rule
+from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knobs_of_rule
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.run import SteadyState, Value
 from app.domain.verdict.comparability import Comparability
@@ -271,7 +271,7 @@ class _Experiment:
 def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None = None) -> Mapping[str, RuleResults]:
     """Return the results of rules that were tried. `project_id` None: all projects."""
     rules = tuple(rules)
-    knobs = {rule.id: knob for rule in rules if rule.kind == "candidate" and (knob := knob_of_rule(rule)) is not None}
+    knobs = {rule.id: of_rule for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))}
     experiments = _experiments(session, project_id)
     gains = _gains(session, {rule.id: rule for rule in rules}, knobs, experiments, project_id)
     names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
@@ -289,17 +289,20 @@ def project_id_of(session: Session, slug: str) -> int | None:
 def _gains(
     session: Session,
     rules: Mapping[str, Rule],
-    knobs: Mapping[str, Knob],
+    knobs: Mapping[str, Sequence[Knob]],
     experiments: Mapping[str, Sequence[_Experiment]],
     project_id: int | None,
 ) -> dict[str, list[MeasuredGain]]:
     """Return the A/Bs of each rule: experiments of its change, and A/Bs whose run without the change fires it."""
-    fields = sorted({knob.field for knob in knobs.values()})
+    fields = sorted({knob.field for of_rule in knobs.values() for knob in of_rule})
     rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
     by_field: dict[str, list[AB]] = {}
     for row in rows:
         by_field.setdefault(row.attributed_to, []).append(row)
-    gains_by_rule = {name: gains_of(by_field.get(knob.field, ()), knob) for name, knob in knobs.items()}
+    gains_by_rule = {
+        name: [gain for knob in of_rule for gain in gains_of(by_field.get(knob.field, ()), knob)]
+        for name, of_rule in knobs.items()
+    }
     baselines = _newest_baselines(session, rows)
     fired = _firings_in(session, {*baselines.values(), *(row.run_id for row in rows)}, knobs)
     planned = [run for (_, experiment), run in baselines.items() if experiment is not None]
@@ -327,13 +330,17 @@ def _gains(
 
 
 def _may_fire(rule: Rule, context: FactContext) -> bool:
-    """Return whether a contract meets the condition, or would by a profile, for a change that an experiment tried."""
+    """Return whether a contract meets the condition, or would by a profile, for a change that an experiment tried.
+
+    That the container can run the dispatcher is not asked: the experiment has shown it.
+    """
     try:
         answer = context.ask(rule.when)
     except RuleError:
         return False
     if isinstance(answer, Unknown):
-        return all(name in FACTS and FACTS[name].section == "profile" for name in answer.missing)
+        missing = set(answer.missing) - {"installed_flex_backends"}
+        return all(name in FACTS and FACTS[name].section == "profile" for name in missing)
     return answer is True
 
 

@@ -186,6 +186,37 @@ def test_an_experiment_on_an_own_idea_counts_where_only_a_profile_is_missing(
     assert (body["fired"], body["tried"], body["paid_off"]) == (0, tried, tried)
 
 
+@pytest.mark.parametrize(
+    ("rule", "fields", "change"),
+    [
+        ("comp-fusions", {"router_fusion": True}, {"permute_fusion": (False, True)}),
+        ("disp-ab-hopper", {}, {"dispatcher": ("alltoall", "deepep")}),
+        ("disp-ab-hopper", {}, {"dispatcher": ("deepep", "hybridep")}),
+    ],
+)
+def test_an_experiment_on_any_knob_of_a_rule_counts_as_a_try(
+    client: TestClient, engine: Engine, rule: str, fields: dict[str, Any], change: dict[str, tuple[Any, Any]]
+) -> None:
+    ((name, (before, after)),) = change.items()
+    values = {"from_value": str(before).lower(), "to_value": str(after).lower()}
+    step_time = {"delta_pct": -4.0, "ci_low_pct": -5.0, "ci_high_pct": -3.0}
+    result = {"finished": True, "evidence_level": "matched_ab", "attributed_to": name, **values}
+    with transaction(engine) as session:
+        baseline = make_advised(session, fields=fields | {name: before}, ms=31_300.0)
+        candidate = make_advised(session, fields=fields | {name: after}, ms=30_000.0, purpose="experiment")
+        result |= {"candidate": [str(candidate)], "verdict": {"step_time": step_time}}
+        plan(session, baseline, "", "accepted", candidate=candidate, result=result)
+    body = client.get(f"/api/v1/rules/{rule}").json()
+    assert (body["tried"], body["paid_off"]) == (1, 1)
+    (measured,) = body["measured_here"]
+    assert measured["runs"] == [candidate]
+    listed = client.get("/playbook?only=tried").text
+    assert f"/playbook/{rule}#measured" in listed
+    if not body["fired"]:
+        assert "needs a profile" in listed[listed.index(f'href="/playbook/{rule}"') :]
+        assert "Fires in no run: it needs a profile." in client.get(f"/playbook/{rule}").text
+
+
 def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:

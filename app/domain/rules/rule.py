@@ -1,5 +1,6 @@
 """Rules: statements of the workflow with condition, change, evidence and source. All values are frozen."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
@@ -225,21 +226,29 @@ def knob_of(settings: Mapping[str, Setting], contract: Mapping[str, Stated]) -> 
     return None if name is None else Knob(name, value_text(contract.get(name)), texts[name])
 
 
-def knob_of_rule(rule: Rule) -> Knob | None:
-    """Return the knob of a rule independent of a run; None if the value depends on the run or other fields are set,
-    too.
+_YIELDED = re.compile(r'[?:]\s*\(?"([^"]+)"')
+"""The texts that a conditional expression may yield."""
 
-    An A/B on the one field would not show whether the others were changed.
+
+def knobs_of_rule(rule: Rule) -> tuple[Knob, ...]:
+    """Return the knobs of a rule independent of a run: an A/B on any of them tries the rule.
+
+    There are several if it turns on several switches, or if an expression chooses one of several texts. Without any if
+    it sets several fields together: an A/B on one of them would not show whether the others were changed.
     """
-    if any(isinstance(value, Expression) for value in rule.change.set.values()):
-        return None
-    fixed = {name: value for name, value in rule.change.set.items() if not isinstance(value, Expression)}
-    changes = _one_dispatcher(fixed, {})
+    settings = rule.change.set
+    expressions = {name: value for name, value in settings.items() if isinstance(value, Expression)}
+    if expressions:
+        name, expression = next(iter(expressions.items()))
+        texts = dict.fromkeys(_YIELDED.findall(expression.source)) if len(settings) == 1 else ()
+        return tuple(Knob(name, "", text) for text in texts)
+    changes = _one_dispatcher(
+        {name: value for name, value in settings.items() if not isinstance(value, Expression)}, {}
+    )
     turned = {name: value for name, value in changes.items() if value not in _OFF} or changes
-    if len(turned) != 1:
-        return None
-    name, value = next(iter(turned.items()))
-    return Knob(name, "", shown(read_value(name, value)))
+    if len(turned) > 1 and any(value is not True for value in turned.values()):
+        return ()
+    return tuple(Knob(name, "", shown(read_value(name, value))) for name, value in turned.items())
 
 
 def _leading(changed: set[str]) -> str | None:
