@@ -27,14 +27,13 @@ from app.domain.verdict.comparison import (
 )
 from app.domain.verdict.comparison_words import ComparisonText, comparison_text
 from app.domain.verdict.record import RunRecord, shared_losses
-from app.domain.verdict.step_time import Prior
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
-from app.storage.experiments import verdict_of_sides
+from app.storage.experiments import prior_of_sides
 from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
 from app.storage.search import search_conditions
-from app.storage.stacks import FamilyKey, FamilyPrior, facts_of
+from app.storage.stacks import facts_of
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
@@ -295,7 +294,8 @@ class ComparedSides:
         )
         self.selection = selection
         records_a, records_b = ([run.record for run in side] for side in (self.a, self.b))
-        self.sides: SideComparison = compare_sides(records_a, records_b, _prior(session, selection, self.newest_b))
+        prior = prior_of_sides(session, selection.a, selection.b, self.newest_b.id)
+        self.sides: SideComparison = compare_sides(records_a, records_b, prior)
 
     @property
     def runs(self) -> tuple[ComparedRun, ...]:
@@ -364,21 +364,3 @@ def _middle(values: list[float | None]) -> float | None:
     """Return the median; None when one of the values is unknown."""
     present = [value for value in values if value is not None]
     return statistics.median(present) if present and len(present) == len(values) else None
-
-
-def _prior(session: Session, selection: SideSelection, run: ComparedRun) -> Prior:
-    """Return the prior that decided: that of the experiment with these runs, else that of the verdict on `run`."""
-    experiment = verdict_of_sides(session, selection.a, selection.b)
-    if experiment is not None:
-        return experiment.prior
-    detail, record = run.detail, run.record
-    gpu = record.contract.get("gpu")
-    place = detail.ordered_at or detail.created_at
-    family = FamilyKey(
-        detail.project_id,
-        None if gpu is None else str(gpu.value),
-        record.semantic_class,
-        record.definition_version,
-        record.config_key,
-    )
-    return FamilyPrior(session, family, place, place).prior(place)

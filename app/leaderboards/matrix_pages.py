@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import GPU_MEMORY_GIB
-from app.domain.numbers import change_text, gain_change, plural, step_time, time_saved
+from app.domain.numbers import ChangeText, change_text, gain_change, plural, step_time, time_saved
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -40,10 +40,13 @@ from app.domain.rules.derive import derive
 from app.domain.rules.rule import PublishedResult, RuleBook
 from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
+from app.domain.verdict.comparison import compare_sides
+from app.domain.verdict.step_time import StepTimeChange
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
 from app.leaderboards.picture import EpPicture, ep_picture
 from app.leaderboards.words import board_time, board_unit, label, routing_words
+from app.storage.experiments import prior_of_sides
 from app.storage.json_text import from_json
 from app.storage.runs import activities
 from app.storage.stacks import full_records, names_of_titles
@@ -360,19 +363,25 @@ class PublishedGain:
 
 @dataclass(frozen=True, slots=True)
 class NearestGraphRuns:
-    """The run without graphs and the run with graphs that differ least. `fields`: further differences.
+    """The run without graphs and the run with graphs that differ least. `fields`: further differences, with `code`.
 
-    `slower_pct`: the step time with graphs against that without, None if one is unknown.
+    `time`: the test of the compare page, with graphs against without; None where that compares no speeds.
     """
 
     without: int
     with_graphs: int
     fields: tuple[str, ...]
-    slower_pct: float | None
+    time: StepTimeChange | None
 
     @property
-    def change(self) -> str:
-        return "" if self.slower_pct is None else change_text(self.slower_pct).figure
+    def change(self) -> ChangeText | None:
+        return self.time and change_text(self.time.delta_pct, self.time.ci_low_pct, self.time.ci_high_pct)
+
+    @property
+    def outcome(self) -> str:
+        """Return the class of the bar and the figure; empty while the pair decides nothing."""
+        decision = self.time.decision if self.time else ""
+        return decision if decision in ("improvement", "regression") else ""
 
 
 class LedgerPage:
@@ -441,7 +450,7 @@ class LedgerPage:
 
     @property
     def _near_saved(self) -> float:
-        return -(self.near.slower_pct or 0.0) if self.near else 0.0
+        return -self.near.time.delta_pct if self.near and self.near.time else 0.0
 
     @property
     def _unmeasured(self) -> str:
@@ -562,25 +571,22 @@ _MOST_WITHOUT = 3
 def _nearest_pair(session: Session, runs: Sequence[_GraphRun]) -> NearestGraphRuns | None:
     """Return the runs with and without graphs that differ in the fewest other fields; None without both."""
     without = [run.id for run in runs if run.scope == NO_GRAPHS][-_MOST_WITHOUT:]
-    others = [run.id for run in runs if run.scope != NO_GRAPHS]
-    pairs = [(a, b) for a in without for b in sorted(others, key=lambda run: abs(run - a))[:_NEIGHBOURS]]
+    graphed = [run.id for run in runs if run.scope != NO_GRAPHS]
+    pairs = [(a, b) for a in without for b in sorted(graphed, key=lambda run: abs(run - a))[:_NEIGHBOURS]]
     records = full_records(session, sorted({run for pair in pairs for run in pair}))
     near = []
     for a, b in pairs:
         if str(a) in records and str(b) in records:
             without_graphs, with_graphs = records[str(a)], records[str(b)]
             comparability = compare_contracts(without_graphs, with_graphs)
-            fields = tuple(item.field for item in (*comparability.stack, *comparability.knobs))
-            ratio = with_graphs.estimate.log_step_time - without_graphs.estimate.log_step_time
-            near.append(
-                NearestGraphRuns(
-                    a,
-                    b,
-                    tuple(name for name in fields if not name.startswith("graph_")),
-                    100 * math.expm1(ratio) if math.isfinite(ratio) else None,
-                )
-            )
-    return min(near, key=lambda pair: len(pair.fields), default=None)
+            fields = [item.field for item in (*comparability.stack, *comparability.knobs)]
+            others = [name for name in fields if not name.startswith("graph_")]
+            near.append((a, b, (*others, "code") if comparability.other_code else tuple(others)))
+    if not near:
+        return None
+    a, b, others = min(near, key=lambda pair: len(pair[2]))
+    measured = compare_sides([records[str(a)]], [records[str(b)]], prior_of_sides(session, (a,), (b,), b)).measured
+    return NearestGraphRuns(a, b, others, measured and measured.step_time)
 
 
 def _gains(stacks: Sequence[MatrixStack], peaks: Mapping[int, float]) -> Iterable[Gained]:

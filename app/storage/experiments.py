@@ -11,11 +11,12 @@ from sqlmodel import Session, col
 from app.domain.experiments.values import STATES, ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
 from app.domain.naming import SEPARATOR
 from app.domain.run import Stated
-from app.domain.verdict.step_time import Verdict
+from app.domain.verdict.step_time import Prior, Verdict
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.runs import aware, stored_contract
+from app.storage.stacks import FamilyKey, FamilyPrior
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
 
@@ -197,6 +198,17 @@ def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Col
     ).scalars()
     results = (from_json(ExperimentResult, stored or {}) for stored in rows)
     return next((result.verdict for result in results if (set(result.baseline), set(result.candidate)) == sides), None)
+
+
+def prior_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int], newest: int) -> Prior:
+    """Return the prior that decided: that of the experiment with these runs, else that of the verdict on `newest`."""
+    experiment = verdict_of_sides(session, baseline, candidate)
+    if experiment is not None:
+        return experiment.prior
+    row = session.get_one(RunRow, newest)
+    place = aware(row.ordered_at)
+    family = FamilyKey(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
+    return FamilyPrior(session, family, place, place).prior(place)
 
 
 def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:

@@ -254,17 +254,27 @@ def test_runs_without_graphs_offer_the_experiment_with_them(client: TestClient, 
     assert client.get(plan).status_code == 200
 
 
-def test_the_nearest_pair_with_and_without_graphs_says_in_what_else_it_differs(
-    client: TestClient, session: Session
+@pytest.mark.parametrize(
+    ("with_graphs", "commits", "also"),
+    [(20_000.0, {}, ["recompute_modules"]), (31_200.0, {"commit": "b2"}, ["recompute_modules", "code"])],
+)
+def test_the_nearest_pair_with_and_without_graphs_has_the_result_of_its_comparison(
+    client: TestClient, session: Session, with_graphs: float, commits: dict[str, str], also: list[str]
 ) -> None:
     none = {"graph_impl": "none", "graph_modules": None, "mbs": 2, "recompute_modules": ("mlp",)}
     without = stack(session, 31_310.0, none)
     stack(session, 29_000.0, TE | {"mbs": 1, "ep": 8})
-    near = stack(session, 29_500.0, TE | {"mbs": 2, "recompute_modules": ("moe",)})
-    text = " ".join(client.get(f"{PAGE}/graphs").text.replace("&amp;", "&").split())
-    (a, b), fields = re.findall(r"/compare\?a=(\d+)&b=(\d+)", text)[0], re.findall(r"also differ in ([\w, ]+)\.", text)
-    assert (int(a) in without, int(b) in near, fields) == (True, True, ["recompute_modules"])
-    assert re.search(r'<p class="answer"> ?Nearest pair: <a', text)
+    near = stack(session, with_graphs, TE | {"mbs": 2, "recompute_modules": ("moe",)}, **commits)
+    html = client.get(f"{PAGE}/graphs").text.replace("&amp;", "&")
+    a, b = re.findall(r"/compare\?a=(\d+)&b=(\d+)", html)[0]
+    assert (int(a) in without, int(b) in near) == (True, True)
+    text = words_of(client, f"{PAGE}/graphs")
+    compared = words_of(client, f"/compare?a={a}&b={b}")
+    (start, change) = re.findall(r"(Inconclusive: )?B is ([\d.]+ % faster(?: \([^)]+\))?)", compared)[0]
+    figure, _, interval = change.partition(" (")
+    assert f"{start}#{b} with graphs is {figure} than #{a} ({interval}." in text
+    assert re.findall(r"they also differ in ([\w, ]+?) #", text) == [", ".join(also)]
+    assert ("hollow undecided" in html) == bool(start) == (with_graphs > 31_000)
 
 
 def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client: TestClient, session: Session) -> None:
