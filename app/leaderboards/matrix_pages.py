@@ -375,7 +375,8 @@ class NearestGraphRuns:
 
     @property
     def change(self) -> ChangeText | None:
-        return self.time and change_text(self.time.delta_pct, self.time.ci_low_pct, self.time.ci_high_pct)
+        time = self.time
+        return change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct) if time else None
 
     @property
     def outcome(self) -> str:
@@ -584,9 +585,9 @@ def _nearest_pair(session: Session, runs: Sequence[_GraphRun]) -> NearestGraphRu
             near.append((a, b, (*others, "code") if comparability.other_code else tuple(others)))
     if not near:
         return None
-    a, b, others = min(near, key=lambda pair: len(pair[2]))
+    a, b, also = min(near, key=lambda pair: len(pair[2]))
     measured = compare_sides([records[str(a)]], [records[str(b)]], prior_of_sides(session, (a,), (b,), b)).measured
-    return NearestGraphRuns(a, b, others, measured and measured.step_time)
+    return NearestGraphRuns(a, b, also, measured.step_time if measured else None)
 
 
 def _gains(stacks: Sequence[MatrixStack], peaks: Mapping[int, float]) -> Iterable[Gained]:

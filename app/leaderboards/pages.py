@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
@@ -13,11 +14,12 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.values import KnobChange
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, change_text
+from app.domain.numbers import TimeUnit, change_text, gain_change
 from app.domain.ranking.pairwise import DISPATCHER_AXIS
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import DISPATCHERS, hardware_of, slug
 from app.domain.ranking.standings import Board
+from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -41,7 +43,7 @@ from app.leaderboards.charts import (
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
 from app.leaderboards.matrix_pages import MatrixPage, StackMatrix, ep_note, stacks_of
-from app.leaderboards.picture import BoardPicture, board_picture
+from app.leaderboards.picture import BoardPicture, DispatcherExperiment, board_picture
 from app.leaderboards.queries import RANKINGS, BoardQuery
 from app.leaderboards.views import (
     MOST_COMPARED,
@@ -214,7 +216,11 @@ class LeaderboardPage:
         points = [
             point for point in references(self._session, stack.project) if point.point.family.name == stack.family
         ]
-        return board_picture(stack, board, points, contenders)
+        runs = self.degrees.stack.runs if self.degrees else ()
+        dates = {
+            name: datetime.fromtimestamp(at, UTC) for item in runs for name, at in zip(item.runs, item.at, strict=True)
+        }
+        return board_picture(stack, board, points, contenders, dates=dates, experiments=self.experiments)
 
     @cached_property
     def newer(self) -> StoredStandings | None:
@@ -356,33 +362,37 @@ class LeaderboardPage:
         ]
         return availability_table([*here, *ran])
 
-    @property
-    def experiments(self) -> list[tuple[ExperimentItem, str]]:
-        """Return the newest finished A/B of each two dispatchers of the only ranking, with `deepep against alltoall`.
-
-        Only A/Bs that change nothing else.
-        """
+    @cached_property
+    def experiments(self) -> list[DispatcherExperiment]:
+        """Return the newest finished A/B of each two dispatchers of the only ranking that changes nothing else."""
         if self.ranked is None:
             return []
         stack, board = self.ranked
         ranked = {entry.dispatcher for entry in board.entries}
-        newest: dict[frozenset[str], tuple[ExperimentItem, str]] = {}
+        newest: dict[frozenset[str], DispatcherExperiment] = {}
         for item in experiments_of_stack(self._session, stack.project_id, stack.stack_key):
             sides = dispatchers_of(item.knobs)
             if item.result.finished and item.result.verdict and sides and ranked.issuperset(sides):
-                newest.setdefault(frozenset(sides), (item, " against ".join(sides)))
+                newest.setdefault(frozenset(sides), _experiment(item, sides, item.result.verdict))
         return list(newest.values())
 
 
-def dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, ...]:
-    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else empty."""
+def _experiment(item: ExperimentItem, sides: tuple[str, str], verdict: Verdict) -> DispatcherExperiment:
+    is_open = verdict.decision == "inconclusive" or item.result.gain is None
+    result = "inconclusive" if is_open or not item.result.gain else gain_change(item.result.gain.pct).figure
+    faster = {"improvement": sides[0], "regression": sides[1]}.get(verdict.decision, "")
+    return DispatcherExperiment(item.id, sides, faster, result)
+
+
+def dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
+    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else None."""
     if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
-        return ()
-    sides = [
+        return None
+    candidate, baseline = (
         {str(value) for value in values if value in DISPATCHERS}
         for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
-    ]
-    return tuple(name for side in sides for name in side) if all(len(side) == 1 for side in sides) else ()
+    )
+    return (candidate.pop(), baseline.pop()) if len(candidate) == len(baseline) == 1 else None
 
 
 # --- Routes.

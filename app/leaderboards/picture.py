@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal, Self
 
 from app.domain.naming import SEPARATOR
@@ -186,6 +187,25 @@ class BoardPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class DispatcherExperiment:
+    """A finished A/B of two dispatchers alone. `faster`: the one that it found faster; empty without one."""
+
+    id: int
+    dispatchers: tuple[str, str]
+    faster: str
+    result: str
+
+    @property
+    def text(self) -> str:
+        """Return `A/B #6 inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
+        return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
+
+    def contradicts(self, pair: PairwiseComparison) -> bool:
+        """Return whether it compared the dispatchers of the pair with another outcome."""
+        return {pair.first, pair.second} == set(self.dispatchers) and self.faster != pair.winner
+
+
+@dataclass(frozen=True, slots=True)
 class _Axis:
     low: float
     high: float
@@ -201,12 +221,18 @@ class _Axis:
 
 
 def board_picture(
-    stack: StoredStandings, board: Board, published: Iterable[Reference], contenders: Iterable[Contender] = ()
+    stack: StoredStandings,
+    board: Board,
+    published: Iterable[Reference],
+    contenders: Iterable[Contender] = (),
+    *,
+    dates: Mapping[str, datetime],
+    experiments: Sequence[DispatcherExperiment] = (),
 ) -> BoardPicture:
     """Return the picture of a ranking. `published`: figures of the same model family.
 
     `contenders`: the results at the EP degree of each entry. One that is compared at equal knobs by another
-    configuration has a second bar.
+    configuration has a second bar. `dates`: history positions by run; `experiments`: for the first sentence.
     """
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
@@ -242,9 +268,9 @@ def board_picture(
     return BoardPicture(
         stack.name.removeprefix(f"{stack.family}{SEPARATOR}"),
         tuple(bars),
-        f"{lead_sentence(board)}.",
+        f"{lead_sentence(board, experiments)}.",
         _ticks(axis, unit),
-        _basis(board),
+        _basis({run for _, _, runs, _ in rows for run in runs}, dates),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
         _deciding_plan(board),
@@ -266,8 +292,11 @@ def _change(pair: PairwiseComparison) -> str:
     return gain_change(pair.gain_pct).figure + (f", {_tie_word(pair)}" if pair.tie else "")
 
 
-def lead_sentence(board: Board) -> str:
-    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s`, or `deepep and hybridep are equal, ...`."""
+def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
+    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s`, or `deepep and hybridep are equal, ...`.
+
+    A leader is compared with the second place first, with the A/B of the two in `experiments` if that says otherwise.
+    """
     first = board.entries[0]
     time = board_time(first.step_time_ms.value)
     if board.reading == "tie":
@@ -275,27 +304,41 @@ def lead_sentence(board: Board) -> str:
         if len(among) == 1 and among[0].outcome == "undecided":
             return f"{_tied(board.leaders, among)}: {time}"
         return f"{_tied(board.leaders, among)}{_gains_of_leaders(board)}: {time}"
-    if first.gain is None:
+    pair = board.pair(first, board.entries[1]) if board.is_ranking else None
+    if pair is None:
         return f"{first.dispatcher} is fastest: {time}"
-    comparison = first.gain.comparison
-    if comparison.tie:
-        return f"{_tied((first.dispatcher, comparison.second), (comparison,))}: {time}"
-    return f"{first.dispatcher} is {_gain_words(first.gain)}: {time}"
+    if pair.tie:
+        return f"{_tied((pair.first, pair.second), (pair,))}: {time}"
+    if first.gain and pair.second == first.gain.over:
+        return f"{_gain_words(board, first.gain)}: {time}"
+    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+    otherwise = [item.text for item in experiments if item.contradicts(pair)]
+    beside = "; ".join([change.interval, *otherwise] if change.interval else otherwise)
+    text = f"{pair.first} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
+    if first.gain and not first.gain.comparison.tie:
+        text += f", {gain_change(first.gain.comparison.gain_pct).than.replace(' faster', '')} {first.gain.over}"
+    return f"{text}: {time}"
 
 
-def _gain_words(gain: Gain) -> str:
-    """Return `16.4 % faster than alltoall at equal knobs, 28.1 % with permute_fusion and ep_overlap`."""
+def _gain_words(board: Board, gain: Gain) -> str:
+    """Return `deepep is 28.1 % faster than alltoall, 16.4 % at equal knobs`: the fastest configurations first."""
     alone, best = gain.of_dispatcher, gain_change(gain.comparison.gain_pct)
+    first, second = board.entries[0], board.entry(gain.over)
+    names = [gain.comparison.first, gain.over]
+    if "ep" in gain.differs_in and second and first.ep and second.ep:
+        names = [f"{name} (EP{entry.ep})" for name, entry in zip(names, (first, second), strict=True)]
+    text = f"{names[0]} is {best.than} {names[1]}"
     if alone is gain.comparison:
-        return f"{best.than} {gain.over}"
-    others = f"with {other_knobs(gain.differs_in)}"
+        return text
     if alone is None:
-        return f"{best.than} {gain.over} {others}"
-    change = gain_change(alone.gain_pct)
+        others = [knob for knob in gain.differs_in if knob != "ep" or names[0] == first.dispatcher]
+        return f"{text} ({other_knobs(others)} also {'differ' if len(others) > 1 else 'differs'})" if others else text
+    equal = "equal EP" if gain.differs_in == ("ep",) else "equal knobs"
     if alone.tie:
-        return f"{best.than} {gain.over} {others}, {_tie_word(alone)} at equal knobs"
-    further = best.size if (alone.gain_pct > 0) == (gain.comparison.gain_pct > 0) else best.figure
-    return f"{change.than} {gain.over} at equal knobs, {further} {others}"
+        return f"{text}, but {_tie_word(alone)} at {equal}"
+    change = gain_change(alone.gain_pct)
+    same_way = (alone.gain_pct > 0) == (gain.comparison.gain_pct > 0)
+    return f"{text}, {change.size if same_way else change.figure} at {equal}"
 
 
 _MOST_KNOBS = 2
@@ -358,13 +401,13 @@ def published_range(points: Sequence[Reference]) -> str:
     return low if low == high else f"{low}\u2013{high}"
 
 
-def _basis(board: Board) -> str:
-    """Return `14 runs, 2026-08-31 to 2026-09-12`; empty without dates."""
-    stretch = board.stretch
-    if stretch is None:
-        return ""
-    first, last = day_text(stretch.first_at), day_text(stretch.last_at)
-    return f"{plural(stretch.runs, 'run')}, {first}" + (f" to {last}" if last != first else "")
+def _basis(runs: Collection[str], dates: Mapping[str, datetime]) -> str:
+    """Return `14 runs, 2026-08-31 to 2026-09-12`; without dates where one is unknown."""
+    days = sorted(dates[run] for run in runs if run in dates)
+    if len(days) < len(runs):
+        return plural(len(runs), "run")
+    first, last = day_text(days[0]), day_text(days[-1])
+    return f"{plural(len(runs), 'run')}, {first}" + (f" to {last}" if last != first else "")
 
 
 def _publisher(reference: Reference) -> str:

@@ -20,7 +20,7 @@ from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
 from app.domain.verdict.step_time import Prior
 from app.leaderboards.charts import leader_chart, leadership_periods
-from app.leaderboards.picture import lead_sentence
+from app.leaderboards.picture import DispatcherExperiment, lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
@@ -633,17 +633,41 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
 
 
 @pytest.mark.parametrize(
+    ("experiments", "said"),
+    [
+        ([], ""),
+        ([DispatcherExperiment(4, ("deepep", "hybridep"), "deepep", "4.0 % faster")], ""),
+        ([DispatcherExperiment(5, ("deepep", "alltoall"), "", "inconclusive")], ""),
+        ([DispatcherExperiment(6, ("hybridep", "deepep"), "", "inconclusive")], "; A/B #6 inconclusive"),
+        (
+            [DispatcherExperiment(7, ("hybridep", "deepep"), "hybridep", "1.5 % faster")],
+            "; A/B #7: hybridep 1.5 % faster",
+        ),
+    ],
+)
+def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_otherwise(
+    experiments: list[DispatcherExperiment], said: str
+) -> None:
+    board = board_of(deepep=400, hybridep=420, alltoall=500)
+    pair = board.pair(*board.entries[:2])
+    assert pair is not None
+    interval = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval.replace("\u202f", " ")
+    lead = lead_sentence(board, experiments).replace("\u202f", " ")
+    assert lead == f"deepep is 4.8 % faster than hybridep ({interval}{said}), 20.0 % than alltoall: 400.0 ms"
+
+
+@pytest.mark.parametrize(
     ("matched", "lead"),
     [
         (
             450,
-            "deepep is 10.0 % faster than alltoall at equal knobs, 20.0 % with permute_fusion and ep_overlap: 400.0 ms",
+            "deepep is 20.0 % faster than alltoall, 10.0 % at equal knobs: 400.0 ms",
         ),
         (
             500,
-            "deepep is 20.0 % faster than alltoall with permute_fusion and ep_overlap, equal at equal knobs: 400.0 ms",
+            "deepep is 20.0 % faster than alltoall, but equal at equal knobs: 400.0 ms",
         ),
-        (None, "deepep is 20.0 % faster than alltoall with permute_fusion and ep_overlap: 400.0 ms"),
+        (None, "deepep is 20.0 % faster than alltoall (permute_fusion and ep_overlap also differ): 400.0 ms"),
     ],
 )
 def test_the_gain_of_a_leader_is_that_of_the_dispatcher(matched: float | None, lead: str) -> None:

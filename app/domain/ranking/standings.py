@@ -212,6 +212,15 @@ class Board:
         pairs = self.pairs_of_leaders
         return pairs[0].more_runs if len(pairs) == 1 else None
 
+    def pair(self, first: Entry, second: Entry) -> PairwiseComparison | None:
+        """Return the comparison of the first with the second; None if the two were not compared."""
+        for pair in self.comparisons:
+            if (pair.first, pair.second) == (first.dispatcher, second.dispatcher):
+                return pair
+            if (pair.second, pair.first) == (first.dispatcher, second.dispatcher):
+                return pair.turned()
+        return None
+
     def entry(self, dispatcher: str) -> Entry | None:
         return next((entry for entry in self.entries if entry.dispatcher == dispatcher), None)
 
