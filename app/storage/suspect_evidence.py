@@ -1,5 +1,6 @@
 """Evidence about the suspects of a verdict, from earlier A/Bs and other stacks of the project."""
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,9 +80,26 @@ def suspects_with_evidence(
             rows = session.execute(_same_contrast(run, suspect)) if suspect.difference.role == "stack" else ()
         return other_stacks(_moves(rows, slower=slower))
 
-    return rank_suspects(
-        change_pct(document), [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    )
+    evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
+    return rank_suspects(change_pct(document), evidence, _not_slow_before(session, run, document))
+
+
+def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> tuple[int, ...]:
+    """Return earlier runs of the job after the same upgrade that were not slow, newest first.
+
+    Runs that are not steady count as well: a drift does not hide a slowdown of more than its own size.
+    """
+    change = document.measured
+    if document.suspects or change is None or change.delta_pct <= 0:
+        return ()
+    slowest = change.baseline_ms * min(math.sqrt(1 + change.delta_pct / 100), 1 + change.ci_low_pct / 100)
+    earlier = (
+        col(RunRow.project_id) == run.project_id, col(RunRow.stack_key) == run.stack_key,
+        col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job, col(RunRow.purpose) == run.purpose,
+        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", col(RunRow.step_time_ms) < slowest,
+    )  # fmt: skip
+    newest = select_any(RunRow.id).where(*earlier).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    return tuple(session.execute(newest.limit(MOST_EVIDENCE)).scalars())
 
 
 class _Caused(Protocol):

@@ -31,7 +31,6 @@ from workers.tasks import process_run, sweep
 TEST, PLATFORM = "gpt3_moe_mcore_te_tp4_ep2_etp2_pp2_scoped_cudagraph", "dgx_h100"
 SLOW = "2bb0d38e"
 FIRST_OF_25_11 = "de866fa5"
-FIRST_OF_26_06 = "cd4afffa"
 
 VERDICTS = [
     # 25.09: step times show no difference; memory is 3.2 % higher in the second run and 7.5 % in the fourth.
@@ -123,7 +122,7 @@ def test_each_lasting_slow_down_opens_its_regression_at_its_run_and_a_slow_night
         for regression in regressions(client):
             opened.setdefault(regression["id"], run.commit)
     result = {opened[item["id"]]: item for item in regressions(client)}
-    assert set(result) == {FIRST_OF_25_11, FIRST_OF_26_06}
+    assert set(result) == {FIRST_OF_25_11}, "the only run of 26.06 drifts by 12 %, so another one must confirm it"
 
     upgrade = result[FIRST_OF_25_11]
     # 9.4 % in its first run, 10.4 % over the three that the container ran, the odd second one clipped.
@@ -159,7 +158,7 @@ def test_the_arrival_order_of_the_runs_of_a_container_does_not_matter(client: Te
     assert decisions(client, (ids[run.commit] for run in in_order)) == VERDICTS
     unresolved = [item for item in regressions(client) if item["state"] == "open"]
     began = {min(item["members"], key=lambda member: member["ordered_at"])["run_id"] for item in unresolved}
-    assert began == {ids[FIRST_OF_25_11], ids[FIRST_OF_26_06]}
+    assert began == {ids[FIRST_OF_25_11]}
 
 
 def images(runs: Iterable[Golden]) -> list[str]:

@@ -130,6 +130,17 @@ def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Se
     assert container.past is None, "an upgrade of another stack is no A/B"
 
 
+def test_an_earlier_run_after_the_upgrade_that_was_not_slow_makes_it_unlikely(session: Session) -> None:
+    nightly(session)
+    fast = one_more(session, 402.0, container="train:2", commit="e" * 40)
+    session.get_one(RunRow, fast).is_steady = False  # no baseline, but not slow
+    session.flush()
+    slow = one_more(session, 480.0, day=1, container="train:2")
+    container = suspects(session, slow)["container"]
+    assert (container.support, container.not_slow) == ("unlikely", (fast,))
+    assert container.evidence[0] == f"1 earlier run with it was not slow: #{fast}."
+
+
 def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)

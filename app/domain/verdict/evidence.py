@@ -24,6 +24,8 @@ AGREE = 0.75
 """Share of the A/Bs that must have changed in the direction of the change; else their median means nothing."""
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
+_MOST_NAMED = 3
+"""Runs that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +81,17 @@ class OtherStacks:
 
 @dataclass(frozen=True, slots=True)
 class RankedSuspect:
-    """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences."""
+    """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences.
+
+    `not_slow`: earlier runs that had the suspected value and were not slow, newest first.
+    """
 
     suspect: Suspect
     support: Support
     past: PastResults | None
     elsewhere: OtherStacks | None
     evidence: tuple[str, ...]
+    not_slow: tuple[int, ...] = ()
 
 
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
@@ -126,12 +132,25 @@ def other_stacks(moves: Iterable[StackMove]) -> OtherStacks | None:
 
 
 def rank_suspects(
-    change: float | None, suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]]
+    change: float | None,
+    suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]],
+    not_slow: tuple[int, ...] = (),
 ) -> tuple[RankedSuspect, ...]:
-    """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given."""
+    """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given.
+
+    `not_slow`: earlier runs in which everything but the code was the same and that were not slow.
+    """
     ranked = [
-        RankedSuspect(suspect, _support(change, past, elsewhere), past, elsewhere, _sentences(past, elsewhere))
+        RankedSuspect(
+            suspect,
+            "unlikely" if own else _support(change, past, elsewhere),
+            past,
+            elsewhere,
+            _sentences(past, elsewhere, own),
+            own,
+        )
         for suspect, past, elsewhere in suspects
+        for own in [not_slow if suspect.axis != "code" else ()]
     ]
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
@@ -193,8 +212,19 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
     return -1 if elsewhere.still and not elsewhere.moved else 0
 
 
-def _sentences(past: PastResults | None, elsewhere: OtherStacks | None) -> tuple[str, ...]:
-    return tuple(text for text in (past and _past_sentence(past), elsewhere and _stacks_sentence(elsewhere)) if text)
+def _sentences(past: PastResults | None, elsewhere: OtherStacks | None, not_slow: tuple[int, ...]) -> tuple[str, ...]:
+    texts = (
+        not_slow and _not_slow_sentence(not_slow), past and _past_sentence(past),
+        elsewhere and _stacks_sentence(elsewhere),
+    )  # fmt: skip
+    return tuple(text for text in texts if text)
+
+
+def _not_slow_sentence(runs: Sequence[int]) -> str:
+    named = ", ".join(f"#{run}" for run in runs[:_MOST_NAMED])
+    more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
+    verb = "was" if len(runs) == 1 else "were"
+    return f"{plural(len(runs), 'earlier run')} with it {verb} not slow: {named}{more}."
 
 
 def _past_sentence(past: PastResults) -> str:

@@ -104,6 +104,8 @@ def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | 
     speed = "As fast" if change.word == THE_SAME else change.figure
     was = f"was {step_time(time.baseline_ms, unit)} with {difference.field} {before}"
     sentence = f"{speed}: {step_time(own, unit)}, {was}."
+    if time.not_steady and time.decision == "regression":
+        return f"{sentence} Not steady: rerun it first."
     if others:
         return f"{sentence} {plural(others, 'other field')} changed, too."
     return f"{sentence} The code changed as well." if contrast.comparability.other_code else sentence

@@ -28,3 +28,12 @@ def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed:
         figures = TIME.findall(lead(document, own_ms=own))
         pooled = [step_time(time.candidate_ms)] if len(document.verdict.candidates_used) > 1 else []
         assert figures == [step_time(own), *pooled, step_time(time.baseline_ms)]
+
+
+@pytest.mark.parametrize(("steady", "end"), [(True, "with container train:2026.09."), (False, "rerun it first.")])
+def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str) -> None:
+    upgraded = make_record("new", slower=0.4, fields={"container": "train:2026.10"}, steady=steady, commit="c")
+    sentence = lead(make_document(upgraded, make_baseline(commit="c")), own_ms=400 * math.exp(0.4))
+    assert sentence.startswith("49.2")
+    assert sentence.endswith(end)
+    assert len(sentence.split()) <= 16

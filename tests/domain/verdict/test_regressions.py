@@ -83,6 +83,12 @@ def test_verdicts_that_raise_no_alarm(run: RunRecord) -> None:
     assert alarms(run, usual()) == ()
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_one_drifting_run_does_not_confirm_the_alarm_of_an_upgrade(steady: bool) -> None:
+    (alarm,) = alarms(make_record(slower=0.3, fields={"container": "new"}, steady=steady), usual())
+    assert (alarm.cause.kind, alarm.confirmed) == ("upgrade", steady)
+
+
 def test_runs_of_two_jobs_raise_no_alarm() -> None:
     earlier = usual(job="muon")
     assert [alarm.metric for alarm in alarms(make_record(slower=0.1, job="muon"), earlier)] == ["step_time_ms"]
