@@ -59,6 +59,8 @@ _EVENTS = {
 
 _ONE_COMMIT = timedelta(days=30)
 """Maximum time between runs of the same commit in two stacks of a project."""
+_MOST_UPGRADED = 100
+"""Newest slower stacks after an upgrade that are read to confirm a drifting run."""
 
 # Built once, because building it takes longer than running it, and every pass executes it.
 _OF_STACK: Select[RegressionMemberRow, RegressionRow] = (
@@ -284,28 +286,49 @@ class RegressionMembers:
     def has_regression_elsewhere(self, candidate: Candidate, alarm: Alarm) -> bool:
         """Return whether another stack is slow for the same cause; that stack then has a regression.
 
-        If the other stack has only a single slow launch of the same commit, this opens a regression for it. The same
-        job in a newer container or cluster at about the same level also counts: both are slow, so the upgrade is not
-        the cause.
+        If the other stack has only a single slow launch of the same commit, or a drifting one after the same upgrade,
+        this opens a regression for it. The same job in a newer container or cluster at about the same level also
+        counts: both are slow, so the upgrade is not the cause.
         """
         if self._not_closed(alarm) is not None or self._is_as_slow_elsewhere(candidate, alarm):
             return True
         commit = candidate.newest.commit
-        if not commit or not alarm.cause.key.startswith("code:"):
-            return False
+        is_member = (
+            exists()
+            .where(col(RegressionMemberRow.run_id) == RunRow.id)
+            .where(col(RegressionMemberRow.regression_id) == RegressionRow.id)
+            .where(col(RegressionRow.metric) == alarm.metric)
+        )
         chosen = (
             select_any(RunRow.id, RunRow.stack_key, RunRow.config_key, RunRow.branch, RunRow.purpose)
             .where(
                 col(RunRow.project_id) == self._project_id,
-                col(RunRow.commit) == commit,
                 col(RunRow.stack_key) != self._stack_key,
-                col(RunRow.verdict) == "regression",
                 col(RunRow.quarantine) == "",
-                col(RunRow.ordered_at) >= candidate.position[0] - _ONE_COMMIT,
-                col(RunRow.ordered_at) <= candidate.position[0] + _ONE_COMMIT,
+                ~is_member,
             )
             .order_by(col(RunRow.id))
         )
+        if commit and alarm.cause.key.startswith("code:"):
+            chosen = chosen.where(
+                col(RunRow.commit) == commit,
+                col(RunRow.verdict) == "regression",
+                col(RunRow.ordered_at) >= candidate.position[0] - _ONE_COMMIT,
+                col(RunRow.ordered_at) <= candidate.position[0] + _ONE_COMMIT,
+            )
+        elif alarm.cause.kind == "upgrade" and alarm.metric == "step_time_ms":
+            slower = (
+                select(col(UpgradeChangeRow.run_id))
+                .where(
+                    col(UpgradeChangeRow.project_id) == self._project_id,
+                    col(UpgradeChangeRow.decision) == "regression",
+                )
+                .order_by(col(UpgradeChangeRow.at).desc())
+                .limit(_MOST_UPGRADED)
+            )
+            chosen = chosen.where(col(RunRow.id).in_(slower))
+        else:
+            return False
         stacks: set[str] = set()
         for run in self._session.execute(chosen).all():
             document = from_json(VerdictDocument, stored_documents(self._session, [run.id])[run.id][0])
@@ -872,7 +895,7 @@ def _place(
         ):
             return member, candidate
     taken = {member.row.run_id for member in same}
-    if alarm.confirmed or members.has_regression_elsewhere(candidate, alarm):
+    if members.has_regression_elsewhere(candidate, alarm) or alarm.confirmed:
         # An upgrade is slow from its first run on, although that run alone may not show it.
         young = stack_history.young(candidate) if alarm.cause.kind == "upgrade" else []
         origin = young[0] if candidate in young and taken.isdisjoint(young[0].ids) else candidate

@@ -255,6 +255,20 @@ def test_an_upgrade_that_costs_opens_one_regression_with_its_stacks(engine: Engi
     assert document_of(engine, members[0].run_id).decision == "no_baseline"
 
 
+@pytest.mark.parametrize("confirming", [True, False])
+def test_a_drifting_run_after_an_upgrade_waits_for_a_second_stack(
+    engine: Engine, settings: Settings, confirming: bool
+) -> None:
+    """Both then belong to the regression, whether or not the second run drifts as well."""
+    slow = []
+    for gpus, is_steady in ((16, False), (32, confirming)):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        assert regressions_in(engine) == []
+        drifting = {"is_steady": is_steady, "fields": {"gpus": gpus, **NEW_CONTAINER}}
+        slow += bring(engine, settings, [1300.0], 10, **drifting)
+    assert regressions_in(engine) == [("open", "", slow)]
+
+
 def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_runs(
     engine: Engine, settings: Settings
 ) -> None:
