@@ -190,7 +190,7 @@ def check_launch(
         if arguments is None
         else {
             name: value
-            for name, value in {**({} if script else _switches()), **arguments}.items()
+            for name, value in {**({} if script else _switches(arguments)), **arguments}.items()
             if name not in unread
         },
         extra=read_facts({name: value for name, value in metadata.extra.items() if name in STATEABLE}, "")[0],
@@ -359,8 +359,9 @@ def _number(text: str) -> Value:
     return int(text) if re.fullmatch(r"-?\d{1,18}", text) else text
 
 
-def _switches() -> dict[str, Value]:
-    """Return the default of every option that rules use, for omitted flags."""
+def _switches(arguments: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the default of every option that rules use and that the launch omits under each of its names."""
     off = {"bool": False, "int": None}
-    defaults = {name: off[fact.type] for fact in FACTS.values() if fact.type in off for name in fact.argument}
+    omitted = [fact for fact in FACTS.values() if fact.type in off and not arguments.keys() & {*fact.argument}]
+    defaults = {name: off[fact.type] for fact in omitted for name in fact.argument}
     return {**defaults, **dict.fromkeys(ON_BY_DEFAULT, True), **OTHER_DEFAULTS}

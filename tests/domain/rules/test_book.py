@@ -311,6 +311,8 @@ _ROW = re.compile(r"\| (?P<id>[a-z0-9-]+) \| (?P<phase>\w+) \| (?P<wall>\w+) \| 
 _ENTRY = re.compile(r"\*\*(?P<id>[a-z0-9-]+)\*\* \| (?P<phase>\w+) \| (?P<wall>\w+) \|")
 LEAST = 114
 """Rules that trace to the founding documents."""
+WITHDRAWN = frozenset({"scale-full-product"})
+"""Rules of the fact base that a launch cannot decide: a job with DP may have TP x CP x EP x ETP x PP GPUs by chance."""
 
 
 def _named(words: list[str]) -> set[str]:
@@ -366,7 +368,7 @@ def test_every_rule_of_the_fact_base_is_built_in_with_its_phase_wall_and_kind(
     rules = built_in_rules().rules
     wanted = {}
     for line in _section(start, end).splitlines():
-        if (row := _ROW.match(line) or _ENTRY.match(line)) and row["id"] != "id":
+        if (row := _ROW.match(line) or _ENTRY.match(line)) and row["id"] not in ("id", *WITHDRAWN):
             wanted[row["id"]] = (row["phase"], row["wall"], kind or row["next"])
     got = {name: (rules[name].phase, rules[name].wall, rules[name].kind) for name in wanted if name in rules}
 

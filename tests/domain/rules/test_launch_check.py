@@ -69,10 +69,42 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
         ),
         ("--global-batch-size 1000", {"scale-gbs-divisible"}),
         ("--recompute-granularity full", {"fit-recompute-full-fields"}),
+        ("--tensor-model-parallel-size 2", {"scale-moe-tp-needs-sp"}),
+        ("--tensor-model-parallel-size 64 --sequence-parallel", {"scale-heads-tp"}),
+        ("--moe-router-enable-expert-bias", {"disp-expert-bias-softmax"}),
+        ("--moe-router-padding-for-fp8 --moe-token-dispatcher-type alltoall", {"disp-router-padding"}),
+        (
+            "--moe-shared-expert-overlap --moe-shared-expert-intermediate-size 768 --moe-enable-deepep",
+            {"disp-shared-overlap-type", "disp-deepep-switch-type"},
+        ),
     ],
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+@pytest.mark.parametrize(
+    ("launch", "asked"),
+    [
+        (SCRIPT.replace("FLAGS", "--tensor-model-parallel-size 2 --sequence-parallel"), set()),
+        ("recipe: {target: a.b.qwen}\nmodel: {tensor_model_parallel_size: 2, num_moe_experts: 128}", {"sp"}),
+    ],
+)
+def test_sequence_parallelism_may_come_from_a_flag_or_a_recipe(launch: str, asked: set[str]) -> None:
+    check = checked(launch)
+    assert "scale-moe-tp-needs-sp" not in {item.rule.id for item in check.blockers}
+    assert {"sp"} & set(check.unknown) == asked
+
+
+def test_a_job_with_data_parallelism_gets_no_warning_about_its_size() -> None:
+    """16 GPUs are TP 2 x EP 8, like many other jobs with DP."""
+    flags = "--tensor-model-parallel-size 2 --sequence-parallel --moe-token-dispatcher-type alltoall"
+    script = (
+        SCRIPT.replace("nodes=8", "nodes=2").replace("EP:-16", "EP:-8").replace("-size 4 FLAGS", f"-size 1 {flags}")
+    )
+    check = checked(script)
+    assert (check.contract.fields["gpus"].value, check.contract.fields["dp"].value) == (16, 8)
+    assert not any("gpus" in {fact.fact.name for fact in item.facts} for item in check.warnings)
 
 
 def test_a_launcher_of_primus_leaves_the_model_to_its_preset() -> None:
