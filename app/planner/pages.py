@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import grouped
+from app.domain.planning.hardware import in_gib
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
 from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
 from app.domain.planning.records import LAYOUT, UsedLayout
@@ -142,17 +143,21 @@ class PlanPage:
         return queries.recipe(offer.prediction) if offer.prediction else ""
 
     def peak(self, offer: Offer) -> str:
-        """Format the predicted peak: `61 GB`."""
-        return f"{offer.prediction.peak_gb:.0f} GB" if offer.prediction else ""
+        """Format the predicted peak: `61 GiB`."""
+        return f"{in_gib(offer.prediction.peak_gb):.0f} GiB" if offer.prediction else ""
 
     @property
     def gpu_memory(self) -> str:
-        return f"{self.plan.gpu_memory_gb:g} GB" if self.plan and self.plan.gpu_memory_gb else ""
+        return f"{in_gib(self.plan.gpu_memory_gb):.0f} GiB" if self.plan and self.plan.gpu_memory_gb else ""
 
     def limit(self, offer: Offer) -> float:
         """Return the end of the memory that tensors may use on the bar, of 1000."""
         memory = self.plan.gpu_memory_gb if self.plan else None
         return round(1000 * offer.prediction.usable_gb / memory, 1) if offer.prediction and memory else 1000.0
+
+    def usable(self, offer: Offer) -> str:
+        """Format the memory that tensors may use, in GiB."""
+        return f"{in_gib(offer.prediction.usable_gb):.0f}" if offer.prediction else ""
 
     def measured_time(self, offer: Offer) -> queries.LayoutTime | None:
         return queries.measured_time(offer, self.plan.request) if self.plan else None
@@ -168,7 +173,7 @@ class PlanPage:
         if self.plan is None:
             return "Plan a layout"
         request = self.plan.request
-        return f"Plan {request.model.name} on {grouped(request.gpus)} x {request.gpu}"
+        return f"Plan {request.model.name} on {grouped(request.gpus)} × {request.gpu}"
 
     @property
     def work(self) -> str:
@@ -181,8 +186,8 @@ class PlanPage:
         return " · ".join(filter(None, [f"seq {grouped(request.seq_len)}", batch, request.precision, mtp]))
 
     def memory_parts(self, offer: Offer) -> list[tuple[queries.MemoryPart, int]]:
-        """Return the parts of the predicted peak in whole GB that add up to it."""
-        return queries.whole_gb(self.memory_bar(offer), offer.prediction.peak_gb) if offer.prediction else []
+        """Return the parts of the predicted peak in whole GiB that add up to it."""
+        return queries.whole_gib(self.memory_bar(offer), offer.prediction.peak_gb) if offer.prediction else []
 
     def memory_bar(self, offer: Offer) -> list[queries.MemoryPart]:
         if self.plan is None or self.plan.gpu_memory_gb is None or offer.prediction is None:

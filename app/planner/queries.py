@@ -3,14 +3,16 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from statistics import median
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
+from sqlalchemy import Row
 from sqlmodel import Session, col
 
 from app.domain.numbers import grouped, plural
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
-from app.domain.planning.hardware import AMD
+from app.domain.planning.hardware import AMD, GB_PER_GIB, in_gib
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
@@ -29,9 +31,9 @@ from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
 from app.storage.json_text import frozen
 from app.storage.references import references
+from app.storage.standings import pooled_times
 from app.storage.tables import RunResultRow, RunRow, select_any
 
-_GB_PER_GIB = 2**30 / 1e9
 _RUNS = 40
 """Newest runs that are checked: a contract has 15 KB of JSON."""
 
@@ -47,7 +49,7 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
         point = reference.point
         if point.family == family:
             yield UsedLayout(
-                title=f"{point.contract['gpus']} x {point.contract['gpu']}, {point.contract['precision']}",
+                title=f"{point.contract['gpus']:,} × {point.contract['gpu']}, {point.contract['precision']}",
                 href=f"/references/{reference.id}",
                 whose=f"{point.measured_by}: {point.source}, {point.date}",
                 values=point.contract,
@@ -60,10 +62,13 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
 
 
 def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
-    """Yield layouts of every project's runs; a run without figures does not prove that its layout works."""
+    """Yield the layouts of every project's configurations, newest first, with the figures of their ranking.
+
+    An unranked configuration has the medians of its runs. A run without figures does not prove that its layout works.
+    """
     columns = (
-        RunRow.id, RunRow.name, RunResultRow.contract, RunRow.tflops_per_gpu, RunRow.step_time_ms,
-        RunRow.peak_memory_gib,
+        RunRow.id, RunRow.name, RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunResultRow.contract,
+        RunRow.tflops_per_gpu, RunRow.step_time_ms, RunRow.peak_memory_gib,
     )  # fmt: skip
     rows = session.execute(
         select_any(*columns)
@@ -76,17 +81,27 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
         )
         .order_by(col(RunRow.id).desc())
         .limit(_RUNS)
-    )
+    ).all()
+    configurations: dict[tuple[str, str], list[Row[Any]]] = {}
     for row in rows:
-        values = {name: frozen(entry["value"]) for name, entry in (row.contract or {}).items()}
+        configurations.setdefault((row.stack_key, row.config_key), []).append(row)
+    ranked = pooled_times(session, {(row.project_id, row.stack_key) for row in rows})
+    for key, runs in configurations.items():
+        newest, pooled = runs[0], ranked.get(key)
+        times = [row.step_time_ms for row in runs if row.step_time_ms]
+        step_time_ms = pooled.step_time_ms if pooled else median(times) if times else None
+        tflops = [row.tflops_per_gpu for row in runs if row.tflops_per_gpu]
         yield UsedLayout(
-            title=f"run #{row.id} {row.name[:60]}",
-            href=f"/runs/{row.id}",
+            title=f"run #{newest.id} {newest.name[:60]}",
+            href=f"/runs/{newest.id}",
             whose="this service",
-            values=values,
-            figure=f"{row.tflops_per_gpu:.0f} TFLOP/s/GPU" if row.tflops_per_gpu else "",
-            step_time_s=row.step_time_ms / 1000 if row.step_time_ms else None,
-            peak_gb=row.peak_memory_gib * _GB_PER_GIB if row.peak_memory_gib else None,
+            values={name: frozen(entry["value"]) for name, entry in (newest.contract or {}).items()},
+            figure=f"{median(tflops):.0f} TFLOP/s/GPU" if tflops else "",
+            step_time_s=step_time_ms / 1000 if step_time_ms else None,
+            peak_gb=max((row.peak_memory_gib * GB_PER_GIB for row in runs if row.peak_memory_gib), default=None),
+            runs=pooled.runs if pooled else max(1, len(times)),
+            stack=key[0],
+            rank=pooled.rank if pooled else math.inf,
         )
 
 
@@ -190,14 +205,14 @@ def answer(plan: Plan) -> list[str]:
 def _promise(offer: Offer, request: PlanRequest) -> str:
     timed, prediction = measured_time(offer, request), offer.prediction
     if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
-        return f": {timed.time} a step and {offer.run.peak_gb:.0f} GB measured"
+        return f": {timed.time} a step and {in_gib(offer.run.peak_gb):.0f} GiB measured"
     parts = []
     if timed is not None:
         parts.append(f"{timed.time} a step {timed.kind}")
     elif prediction is not None and prediction.step_time_s is not None:
         parts.append(f"{middle_time(prediction)} a step")
     if prediction is not None:
-        parts.append(f"{prediction.peak_gb:.0f} GB predicted")
+        parts.append(f"{in_gib(prediction.peak_gb):.0f} GiB predicted")
     return f": {', '.join(parts)}" if parts else ""
 
 
@@ -273,13 +288,17 @@ def _behind(offer: Offer, best: Offer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LayoutTime:
-    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`."""
+    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`.
+
+    `runs`: the launches of this service behind it, 1 for a published figure.
+    """
 
     kind: Literal["measured", "published", "scaled"]
     source: str
     href: str
     seconds: float
     time: str
+    runs: int
 
     @property
     def origin(self) -> str:
@@ -299,10 +318,10 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     differs = record.differs(request)
     if differs:
         source = f"from {_scaled_from(record, differs)}{_other_recipe(record, offer)}"
-        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs")
+        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs", record.runs)
     source = f"by {record.by or _source(record)}{_other_recipe(record, offer)}"
     kind: Literal["measured", "published"] = "published" if record.by else "measured"
-    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs")
+    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs", record.runs)
 
 
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
@@ -334,19 +353,22 @@ def _other_recipe(record: Record, offer: Offer) -> str:
 
 
 def _source(record: Record) -> str:
-    return record.by or f"run #{record.href.removeprefix('/runs/')}"
+    """Return who measured a record: `NVIDIA`, `run #12`, or `4 runs, newest #12`."""
+    number = record.href.removeprefix("/runs/")
+    return record.by or (f"run #{number}" if record.runs == 1 else f"{record.runs} runs, newest #{number}")
 
 
 def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
-    """Format the peak: `72 of 80 GB measured, 74 predicted`, or `74 of 80 GB, at the usable limit`."""
+    """Format the peak: `67 of 80 GiB measured, 69 predicted`, or `69 of 80 GiB, at the usable limit`."""
     if offer.prediction is None:
         return ""
-    of = f" of {gpu_memory_gb:g} GB" if gpu_memory_gb else " GB"
-    predicted = offer.prediction.peak_gb
+    of = f" of {in_gib(gpu_memory_gb):.0f} GiB" if gpu_memory_gb else " GiB"
+    predicted = in_gib(offer.prediction.peak_gb)
     if offer.run is not None and offer.run.peak_gb is not None:
-        differs = f", {predicted:.0f} predicted" if round(predicted) != round(offer.run.peak_gb) else ""
-        return f"{offer.run.peak_gb:.0f}{of} measured{differs}"
-    limit = ", at the usable limit" if round(predicted) >= round(offer.prediction.usable_gb) else ""
+        measured = in_gib(offer.run.peak_gb)
+        differs = f", {predicted:.0f} predicted" if round(predicted) != round(measured) else ""
+        return f"{measured:.0f}{of} measured{differs}"
+    limit = ", at the usable limit" if round(predicted) >= round(in_gib(offer.prediction.usable_gb)) else ""
     return f"{predicted:.0f}{of}{limit}"
 
 
@@ -428,7 +450,7 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
         )
     ]
     if request.gbs is not None:
-        parts.append(("Tokens per step", f"GBS x sequence length = {grouped(request.gbs * request.seq_len)}."))
+        parts.append(("Tokens per step", f"GBS × sequence length = {grouped(request.gbs * request.seq_len)}."))
     else:
         parts.append(("Batch", "No global batch size is given, so DP is not checked. MBS x DP must divide it."))
     if plan.gpu_memory_gb is not None and request.model.total_billions is not None:
@@ -436,27 +458,27 @@ def sizing(plan: Plan) -> list[tuple[str, str]]:
             (
                 "Parameters",
                 f"{request.model.total_billions:g} billion without multi-token prediction; one {request.gpu} has "
-                f"{plan.gpu_memory_gb:g} GB.",
+                f"{in_gib(plan.gpu_memory_gb):.0f} GiB.",
             )
         )
     return parts
 
 
 def static_memory(offer: Offer, plan: Plan) -> str:
-    """Format the static memory: `60 GB of 80 GB`, or "" when unknown."""
+    """Format the static memory: `60 of 80 GiB`, or "" when unknown."""
     if offer.static_gb is None:
         return ""
-    of = f" of {plan.gpu_memory_gb:g} GB" if plan.gpu_memory_gb is not None else ""
-    return f"{offer.static_gb:.0f} GB{of}"
+    of = f" of {in_gib(plan.gpu_memory_gb):.0f}" if plan.gpu_memory_gb is not None else ""
+    return f"{in_gib(offer.static_gb):.0f}{of} GiB"
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPart:
-    """A part of the predicted peak, in GB, and its place on a bar of 1000 units for the memory of the GPU."""
+    """A part of the predicted peak, in GiB, and its place on a bar of 1000 units for the memory of the GPU."""
 
     name: str
     label: str
-    gb: float
+    gib: float
     x: float
     width: float
 
@@ -467,16 +489,16 @@ def memory_bar(prediction: Prediction, memory_gb: float) -> list[MemoryPart]:
     for name, label in MEMORY_PARTS.items():
         gb = prediction.memory[name]
         width = min(1000 * gb / memory_gb, 1000 - x)
-        parts.append(MemoryPart(name, label, gb, round(x, 1), round(width, 1)))
+        parts.append(MemoryPart(name, label, in_gib(gb), round(x, 1), round(width, 1)))
         x += width
     return parts
 
 
-def whole_gb(parts: Sequence[MemoryPart], peak_gb: float) -> list[tuple[MemoryPart, int]]:
-    """Round the parts to whole GB that add up to the rounded peak: the largest remainders are rounded up."""
-    rounded = {part.name: math.floor(part.gb) for part in parts}
-    by_remainder = sorted(parts, key=lambda part: rounded[part.name] - part.gb)
-    for part in by_remainder[: max(0, round(peak_gb) - sum(rounded.values()))]:
+def whole_gib(parts: Sequence[MemoryPart], peak_gb: float) -> list[tuple[MemoryPart, int]]:
+    """Round the parts to whole GiB that add up to the rounded peak: the largest remainders are rounded up."""
+    rounded = {part.name: math.floor(part.gib) for part in parts}
+    by_remainder = sorted(parts, key=lambda part: rounded[part.name] - part.gib)
+    for part in by_remainder[: max(0, round(in_gib(peak_gb)) - sum(rounded.values()))]:
         rounded[part.name] += 1
     return [(part, rounded[part.name]) for part in parts]
 

@@ -224,6 +224,30 @@ def stack_standings(session: Session, stack_key: str, floor: str = DEFAULT_FLOOR
     return documents[0] if documents else None
 
 
+@dataclass(frozen=True, slots=True)
+class PooledTime:
+    """The pooled step time of a configuration over `runs` launches. `rank`: its position in its stack, from 0."""
+
+    step_time_ms: float
+    runs: int
+    rank: int
+
+
+def pooled_times(session: Session, keys: Collection[Key]) -> dict[tuple[str, str], PooledTime]:
+    """Return the results of the ranked configurations of stacks by stack key and configuration key."""
+    chosen = select_any(StandingBoardRow.stack_key, StandingBoardRow.document).where(
+        col(StandingBoardRow.project_id).in_({project_id for project_id, _ in keys}),
+        col(StandingBoardRow.stack_key).in_({stack_key for _, stack_key in keys}),
+        col(StandingBoardRow.floor) == DEFAULT_FLOOR,
+    )
+    times: dict[tuple[str, str], PooledTime] = {}
+    for stack_key, document in session.execute(chosen):
+        entries = from_json(Board, document).entries
+        for rank, item in enumerate(configuration for entry in entries for configuration in entry.configurations):
+            times.setdefault((stack_key, item.config_key), PooledTime(item.step_time_ms.value, item.runs, rank))
+    return times
+
+
 _containers_of: UntilRankedAgain[frozenset[str]] = UntilRankedAgain(32)
 
 

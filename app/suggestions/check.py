@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import read_metadata
 from app.domain.numbers import grouped, plural
-from app.domain.planning.hardware import hardware_of
+from app.domain.planning.hardware import hardware_of, in_gib
 from app.domain.planning.plan import given_layout, offers_of
 from app.domain.planning.request import InvalidPlan, plan_address, read_request
 from app.domain.rules.facts import FACTS
@@ -92,15 +92,15 @@ class CheckForm(Form):
 
 @dataclass(frozen=True, slots=True)
 class PredictedPeak:
-    """The predicted peak memory of a GPU, of its memory and of what tensors may use, in GB."""
+    """The predicted peak memory of a GPU, of its memory and of what tensors may use, in GiB."""
 
-    peak_gb: float
-    gpu_gb: float
-    usable_gb: float
+    peak_gib: float
+    gpu_gib: float
+    usable_gib: float
 
     @property
     def fits(self) -> bool:
-        return self.peak_gb <= self.usable_gb
+        return self.peak_gib <= self.usable_gib
 
 
 class CheckedLaunch:
@@ -118,7 +118,7 @@ class CheckedLaunch:
         if self.peak is None or self.peak.fits:
             return self.check.answer
         blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
-        sizes = f"about {self.peak.peak_gb:.0f} GB needed, a GPU has {self.peak.gpu_gb:g}"
+        sizes = f"about {self.peak.peak_gib:.0f} GiB needed, a GPU has {self.peak.gpu_gib:.0f}"
         return f"Probably out of memory: {sizes}. {blockers}."
 
     @property
@@ -158,7 +158,9 @@ class CheckedLaunch:
         hardware = hardware_of(request.gpu, request.precision)
         if offer.prediction is None or hardware is None:
             return None
-        return PredictedPeak(offer.prediction.peak_gb, hardware.memory_gb, offer.prediction.usable_gb)
+        return PredictedPeak(
+            in_gib(offer.prediction.peak_gb), in_gib(hardware.memory_gb), in_gib(offer.prediction.usable_gb)
+        )
 
 
 @pages.get("/check")

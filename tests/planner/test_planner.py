@@ -2,6 +2,7 @@
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -9,9 +10,12 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.domain.planning.hardware import in_gib
+from app.domain.run import Value
+from app.pipeline.rank import rebuild_all
 from app.planner.pages import EXAMPLES
 from app.storage.database import transaction
-from tests.builders import make_run
+from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
 DEEPSEEK = {
@@ -188,13 +192,13 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "1024", "seq_len": "4096", "gbs": "8192"}
     document = planned(client, **query)
     scaled = "scaled from NVIDIA's 61.8\u202fs at GBS 16,384"
-    assert ": 30.9\u202fs a step scaled, 71 GB predicted. Scaled from NVIDIA's 61.8" in document["answer"]
+    assert ": 30.9\u202fs a step scaled, 66 GiB predicted. Scaled from NVIDIA's 61.8" in document["answer"]
     measured = document["offers"][0]["measured"]
     assert measured["url"].endswith("/references/deepseek-v3-1024xh100-6623e072")
     assert (measured["origin"], measured["is_scaled"], measured["peak_gb"]) == (scaled, True, None)
     assert measured["step_time_s"] == pytest.approx(61.756 / 2, rel=1e-3)
     text = page(client, query)
-    assert "<h1>Plan DeepSeek-V3 on 1,024 x H100</h1>" in text
+    assert "<h1>Plan DeepSeek-V3 on 1,024 × H100</h1>" in text
     assert "seq 4,096 · GBS 8,192 · bf16" in text
     card = best_cards(client, query)[0]
     assert "30.9\u202fs" in text.split('id="best"')[1]
@@ -219,7 +223,7 @@ def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestCl
     assert given["prediction"]["recompute"] == ["layernorm", "moe_act"]
     assert "--moe-token-dispatcher-type alltoall" in given["megatron_lm"]
     assert "hybridep" not in given["megatron_lm"]
-    assert "GB measured" in page(client, query | layout)
+    assert "GiB measured" in page(client, query | layout)
     other = planned(client, **(query | layout | {"gbs": "2048"}))["given"]["measured"]
     assert other["is_scaled"]
     assert other["peak_gb"] is None
@@ -227,18 +231,26 @@ def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestCl
     assert own["peak_gb"] is None
 
 
+def test_a_measured_time_is_that_of_the_leading_configuration_over_its_runs(client: TestClient, engine: Engine) -> None:
+    """The fastest single run had another setting, whose gain is undecided: its time is not the layout's."""
+    with transaction(engine) as session:
+        runs = make_stack(session, [20_000.0, 20_300.0, 20_100.0, 20_200.0], judged=False)
+        fields: dict[str, Value] = {"permute_fusion": True}
+        make_stack(session, [19_900.0, 20_250.0], judged=False, fields=fields, started=FIRST_PLACE + timedelta(hours=1))
+    assert list(rebuild_all(engine))
+    layout = {"tp": "1", "pp": "1", "cp": "1", "ep": "16", "etp": "1"}
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024", "mbs": "2"}
+    given = planned(client, **query, **layout)["given"]
+    assert given["measured"]["origin"] == f"measured by 4 runs, newest #{runs[-1]}"
+    assert given["measured"]["step_time_s"] == pytest.approx(20.15, abs=0.05)
+    assert "--moe-permute-fusion" not in given["megatron_lm"]
+
+
 def test_a_layout_at_the_usable_limit_says_so(client: TestClient) -> None:
     """The page says it of exactly those layouts whose rounded peak is the rounded limit."""
-    query = {
-        "model": "Qwen3-235B-A22B",
-        "gpu": "H100",
-        "gpus": "128",
-        "seq_len": "4096",
-        "gbs": "1024",
-        "precision": "fp8_cs",
-    }
+    query = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": "64", "seq_len": "4096", "gbs": "1024"}
     full = [
-        round(offer["prediction"]["peak_gb"]) >= round(offer["prediction"]["usable_gb"])
+        round(in_gib(offer["prediction"]["peak_gb"])) >= round(in_gib(offer["prediction"]["usable_gb"]))
         for offer in planned(client, **query)["offers"][:3]
     ]
     assert ["at the usable limit" in card for card in best_cards(client, query)] == full

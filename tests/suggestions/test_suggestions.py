@@ -802,7 +802,7 @@ def test_the_page_says_what_was_read_and_whether_it_fits_the_memory(client: Test
     stated = {"gpu": "H100", "model": "DeepSeek-V3"}
     page = client.post("/check", data={"launch": LARGE.format(pp=4), **stated}).text
     assert "DeepSeek-V3 · 64 × H100 · TP2 PP4 CP1 EP8 · seq 4,096 · GBS 1,024 · bf16" in page
-    (peak,) = re.findall(r"Probably out of memory: about (\d+) GB needed, a GPU has 80\.", page)
+    (peak,) = re.findall(r"Probably out of memory: about (\d+) GiB needed, a GPU has 80\.", page)
     assert int(peak) > 80
     assert "m-too-much" in page
     small = client.post("/check", data={"launch": LARGE.format(pp=4), "gpu": "B300", "model": "Qwen3-30B-A3B"}).text

@@ -17,7 +17,8 @@ from app.domain.contract.values import layout_problem, stages
 from app.domain.performance.flops import FACTOR, flops_per_token
 from app.domain.planning.constraints import BY_ID, judge
 from app.domain.planning.estimate import UNDECIDED_GA, estimator_of
-from app.domain.planning.layout import Layout, first_cp, gpu_memory_gb, stage_shares, static_gb
+from app.domain.planning.hardware import gpu_memory_gb
+from app.domain.planning.layout import Layout, first_cp, stage_shares, static_gb
 from app.domain.planning.memory import Degrees, Floats
 from app.domain.planning.request import InvalidPlan, PlannedModel, PlanRequest
 from app.domain.rules.derive import FACTS
@@ -339,7 +340,7 @@ def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
     if request.gbs is not None:
         dp = np.maximum(gpus // attention, 1)
         checks["scale-gbs-divisible"] = (gpus % attention == 0) & (request.gbs % (request.mbs * dp) != 0)
-    if (there := gpu_memory_gb(request)) is not None:
+    if (there := gpu_memory_gb(request.gpu)) is not None:
         whole = (gpus % attention == 0) & (gpus % experts == 0)
         replicas, edp = np.maximum(gpus // attention, 1), np.maximum(gpus // experts, 1)
         static = static_gb(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from app.domain.contract.values import layout_problem, stages
 from app.domain.planning.estimate import Prediction, estimator_of, recipe_words
-from app.domain.planning.layout import Layout, gpu_memory_gb, static_gb
+from app.domain.planning.hardware import gpu_memory_gb, in_gib
+from app.domain.planning.layout import Layout, static_gb
 from app.domain.planning.request import PlanRequest
 
 Check = Callable[[PlanRequest, Layout], str | None]
@@ -163,14 +164,15 @@ def _sources(_: PlanRequest, a: Layout) -> str | None:
 
 
 def _memory(r: PlanRequest, a: Layout) -> str | None:
-    dp, edp, there = a.dp(r), a.edp(r), gpu_memory_gb(r)
+    dp, edp, there = a.dp(r), a.edp(r), gpu_memory_gb(r.gpu)
     if dp is None or edp is None or there is None:
         return None
     static = static_gb(r, float(a.tp * a.pp), float(dp * a.cp), float(a.experts), float(edp))
     if static is None or static <= there:
         return None
     return (
-        f"Weights, gradients and optimizer states alone take {static:,.0f} GB on each GPU, but a GPU has {there:g} GB."
+        f"Weights, gradients and optimizer states alone take {in_gib(static):,.0f} GiB on each GPU, but a GPU has "
+        f"{in_gib(there):.0f} GiB."
     )
 
 
@@ -183,8 +185,8 @@ def _exceeds(r: PlanRequest, prediction: Prediction | None) -> str | None:
     if prediction is None or prediction.fits:
         return None
     return (
-        f"The predicted peak is {prediction.peak_gb:.0f} GB with {recipe_words(prediction.recipe)}, and tensors may "
-        f"take {prediction.usable_gb:.0f} GB of a {r.gpu}."
+        f"The predicted peak is {in_gib(prediction.peak_gb):.0f} GiB with {recipe_words(prediction.recipe)}, and "
+        f"tensors may take {in_gib(prediction.usable_gb):.0f} GiB of a {r.gpu}."
     )
 
 

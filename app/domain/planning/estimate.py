@@ -40,7 +40,7 @@ class Record:
     """A measured layout of the same model.
 
     `gpu_seconds`: GPU-seconds for one token; `peak_gb`: allocated memory of the worst rank; None: not measured. `by`:
-    who published it; "" for a run of this service. `knobs`: further settings of such a run.
+    who published it; "" for `runs` launches of this service. `knobs`: their further settings.
     """
 
     layout: Layout
@@ -51,6 +51,7 @@ class Record:
     peak_gb: float | None = None
     by: str = ""
     knobs: Mapping[str, Setting] = field(default_factory=dict)
+    runs: int = 1
 
     @property
     def step_time_s(self) -> float | None:

@@ -11,11 +11,11 @@ import numpy as np
 from app.domain.numbers import gain_change
 from app.domain.planning.constraints import judge
 from app.domain.planning.estimate import NEAR, Estimator, degrees_of, estimator_of, recipe_words, widest_spread
+from app.domain.planning.hardware import gpu_memory_gb, in_gib
 from app.domain.planning.memory import Degrees, MemoryOptions
 from app.domain.planning.plan import given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, input_text, read_request
 from app.domain.planning.step_time import StepTime
-from app.domain.rules.derive import FACTS
 from app.domain.rules.engine import LAYOUT, Forecast
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated, Value
@@ -123,7 +123,7 @@ class LayoutForecaster:
         self._contract = {name: entry.value for name, entry in contract.items()}
         peak_gb, step_s = facts.get("mem_alloc_peak_gb"), facts.get("step_s")
         if facts.get("oom") is True:
-            peak_gb = FACTS["hbm_gb"](self._contract.get("gpu")) or peak_gb
+            peak_gb = gpu_memory_gb(self._contract.get("gpu")) or peak_gb
         self._peak_gb = peak_gb if isinstance(peak_gb, float) else None
         self._step_s = step_s if isinstance(step_s, float) and "gbs" in self._contract else None
         self._headroom = headroom
@@ -156,14 +156,14 @@ class LayoutForecaster:
         No part of the memory grows by a larger factor than its ranks decrease: dense weights by TP x PP,
         experts by PP x EP x ETP, activations by TP x CP. None if the peak, the memory or a degree is unknown.
         """
-        memory = FACTS["hbm_gb"](self._contract.get("gpu"))
+        memory = gpu_memory_gb(self._contract.get("gpu"))
         before = {name: self._contract.get(name) or 1 for name in _DEGREES}
         after = before | {name: value for name, value in changed.items() if name in _DEGREES}
         gpus: Any = self._contract.get("gpus")
         counts = [gpus, *before.values(), *after.values()]
         if (
             self._peak_gb is None
-            or not isinstance(memory, float)
+            or memory is None
             or not all(isinstance(count, int) and count > 0 for count in counts)
             or any(name not in self._contract for name in ("tp", "pp", "cp"))
             or self._contract.get("fsdp") not in (None, "none")
@@ -174,7 +174,9 @@ class LayoutForecaster:
         at_most = self._peak_gb * max(1.0, *(_ranks(before, group) / _ranks(after, group) for group in _SHARED))
         if at_most > (1 - self._headroom) * memory:
             return Forecast(
-                None, f"By the measured peak this layout may need {at_most:.0f} GB; the GPU has {memory:.0f} GB."
+                None,
+                f"By the measured peak this layout may need {in_gib(at_most):.0f} GiB; the GPU has "
+                f"{in_gib(memory):.0f} GiB.",
             )
         return Forecast(True, "", at_most_gb=at_most)
 
@@ -196,8 +198,8 @@ class LayoutForecaster:
         if change.peak_gb > (1 - self._headroom) * memory:
             return Forecast(
                 False,
-                f"The planner predicts {change.peak_gb:.0f} GB for this layout with {recipe_words(change.recipe)}; the "
-                f"GPU has {memory:.0f} GB.",
+                f"The planner predicts {in_gib(change.peak_gb):.0f} GiB for this layout with "
+                f"{recipe_words(change.recipe)}; the GPU has {in_gib(memory):.0f} GiB.",
             )
         if change.ratio > 1 - _LEAST_GAIN:
             why = f"The planner does not rank this layout above the current one: {gain_change(change.gain_pct).figure}."

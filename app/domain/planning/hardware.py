@@ -3,8 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.domain.contract.values import GPU_MEMORY_GIB
 from app.domain.performance.flops import PEAKS, peak_flops
 from app.domain.rules.derive import FACTS
+
+GB_PER_GIB = 2**30 / 1e9
 
 # Bandwidths in GB/s (1e9 bytes). NVLink and network: README of NVIDIA/dgxc-benchmarking, which states both directions
 # of NVLink per GPU and the adapters of a node. HBM and host links: NVIDIA's data sheets of the products. AMD: the data
@@ -53,11 +56,22 @@ class Hardware:
         return self.gpu in AMD
 
 
+def gpu_memory_gb(gpu: object) -> float | None:
+    """Return the nominal memory of a GPU in GB (1e9 bytes); None for an unknown GPU."""
+    memory = GPU_MEMORY_GIB.get(str(gpu))
+    return None if memory is None else memory * GB_PER_GIB
+
+
+def in_gib(gb: float) -> float:
+    """Convert GB (1e9 bytes), the unit of the planner, to GiB, the unit of pages."""
+    return gb / GB_PER_GIB
+
+
 def hardware_of(gpu: str, precision: str) -> Hardware | None:
     """Return the known figures of a GPU at a precision; None when a figure that a prediction needs is unknown."""
-    memory, domain = FACTS["hbm_gb"](gpu), FACTS["nvlink_domain"](gpu)
+    memory, domain = gpu_memory_gb(gpu), FACTS["nvlink_domain"](gpu)
     peak = peak_flops(gpu, precision) or (peak_flops(gpu, "fp8_mx") if precision == "fp8" else None)
-    if not isinstance(memory, float) or not isinstance(domain, int) or peak is None or gpu not in _HBM:
+    if memory is None or not isinstance(domain, int) or peak is None or gpu not in _HBM:
         return None
     return Hardware(
         gpu=gpu,

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from app.domain.contract.values import stages
 from app.domain.planning.request import PlanRequest
-from app.domain.rules.derive import FACTS
 
 SHARD_FLOOR, SHARD_CEILING = 4096, 8192
 """Tokens of a sequence per CP x TP rank: the range that sources state for long sequences."""
@@ -118,8 +117,3 @@ def static_gb(
         return None
     rest = (total - experts) / shards
     return rest * (REPLICATED + SHARED / replicas) + experts / expert_mesh * (REPLICATED + SHARED / edp)
-
-
-def gpu_memory_gb(request: PlanRequest) -> float | None:
-    memory = FACTS["hbm_gb"](request.gpu)
-    return memory if isinstance(memory, float) else None

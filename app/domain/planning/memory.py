@@ -30,9 +30,9 @@ FLEX_BUFFERS = 2.0
 
 OVERHEAD_GB = 1.0
 """Workspaces of cuBLAS and cuDNN, and small buffers: a constant, from the residuals of the known peaks."""
-USABLE = 0.92
+USABLE = 0.857
 """Share of the nominal memory that tensors may take: the rest is the CUDA context, NCCL's buffers and fragmentation.
-Published runs hold up to 0.84 of it in tensors; 72 to 73 GB reserved of 80 GB ran out of memory."""
+Published runs hold up to 0.78 of it in tensors; 67 to 68 GiB reserved of 80 GiB ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,13 @@ from app.domain.planning.estimate import (
     estimator_of,
     residuals,
 )
-from app.domain.planning.hardware import AMD
+from app.domain.planning.hardware import AMD, gpu_memory_gb, in_gib
 from app.domain.planning.layout import (
     SHARD_CEILING,
     SHARD_FLOOR,
     STATIC_SHARE,
     Layout,
     first_cp,
-    gpu_memory_gb,
     static_gb,
 )
 from app.domain.planning.memory import FLEX, MemoryOptions
@@ -136,7 +135,7 @@ def _leaves_by_evidence(request: PlanRequest, records: tuple[Record, ...]) -> bo
 
 def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
     """Return True where static memory alone exceeds its limit; False while it is unknown."""
-    memory = gpu_memory_gb(request)
+    memory = gpu_memory_gb(request.gpu)
     shards, experts = (mesh.tp * mesh.pp).astype(np.float64), mesh.experts.astype(np.float64)
     replicas, edp = np.maximum(request.gpus / shards, 1.0), np.maximum(request.gpus / experts, 1.0)
     static = static_gb(request, shards, replicas, experts, edp)
@@ -227,10 +226,11 @@ def _tiling(layout: Layout, domain: int) -> str:
 
 
 def _memory(request: PlanRequest, static: float | None) -> Note | None:
-    memory = gpu_memory_gb(request)
+    memory = gpu_memory_gb(request.gpu)
     if memory is None or static is None or static <= STATIC_SHARE * memory:
         return None
-    what = f"Weights, gradients and optimizer states take about {static:.0f} of {memory:.0f} GB of one {request.gpu}"
+    sizes = f"{in_gib(static):.0f} of {in_gib(memory):.0f} GiB"
+    what = f"Weights, gradients and optimizer states take about {sizes} of one {request.gpu}"
     if static > memory:
         return Note("", f"{what}: this does not fit without offloading or more ranks.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
@@ -393,7 +393,7 @@ def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: in
         closest=() if len(feasible) else _closest(asked, options),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
-        gpu_memory_gb=gpu_memory_gb(request),
+        gpu_memory_gb=gpu_memory_gb(request.gpu),
         records=usable,
     )
 

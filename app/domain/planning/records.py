@@ -28,7 +28,8 @@ _UNSET = (None, False, (), "none", "auto")
 class UsedLayout:
     """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source.
 
-    `by`: who published it, "" for a run of this service.
+    `by`: who published it, "" for runs of this service: `runs` launches of one configuration, with their pooled figures
+    and the newest one's title and address. `stack`: their stack; `rank`: the configuration's position in its ranking.
     `step_time_s`, `tokens_per_s_per_gpu`, `tflops_per_gpu` and `peak_gb` (allocated, worst rank): as far as measured.
     """
 
@@ -42,6 +43,9 @@ class UsedLayout:
     tflops_per_gpu: float | None = None
     peak_gb: float | None = None
     by: str = ""
+    runs: int = 1
+    stack: str = ""
+    rank: float = math.inf
 
     @property
     def key(self) -> tuple[Value, ...]:
@@ -106,14 +110,23 @@ def fastest_dispatcher(request: PlanRequest, used: Iterable[UsedLayout]) -> str 
 
 
 def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
-    """Return the complete layouts among `used`, with the fastest one of each layout and work."""
+    """Return the complete layouts among `used`, with the best one of each layout and work.
+
+    Within a stack the ranking decides which configuration is best: a shorter time alone may be chance. Over stacks and
+    published figures the shortest time does.
+    """
     best: dict[tuple[object, ...], Record] = {}
-    for layout in used:
+    ranked: set[tuple[object, ...]] = set()
+    for layout in sorted(used, key=lambda layout: layout.rank):
         record = _record(layout)
         if record is None or (record.gpu_seconds is None and record.peak_gb is None):
             continue
         work = record.request
         key = (record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision)
+        if (layout.stack, *key) in ranked:
+            continue
+        if layout.rank < math.inf:
+            ranked.add((layout.stack, *key))
         previous = best.get(key)
         if previous is None or (record.gpu_seconds or math.inf) < (previous.gpu_seconds or math.inf):
             best[key] = record
@@ -146,6 +159,7 @@ def _record(used: UsedLayout) -> Record | None:
         used.peak_gb,
         used.by,
         {} if used.by else {name: value for name in KNOBS if (value := used.values.get(name)) not in _UNSET},
+        used.runs,
     )
 
 

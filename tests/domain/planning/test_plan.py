@@ -557,6 +557,16 @@ def own_run(seconds: float, **fields: Value) -> UsedLayout:
     return UsedLayout("run #7", "/runs/7", "this service", OWN | fields, step_time_s=seconds, peak_gb=70.0)
 
 
+def test_within_a_stack_the_ranking_chooses_the_configuration_of_a_layout() -> None:
+    leader = replace(own_run(20.0), stack="a", rank=0, runs=4)
+    undecided = replace(own_run(19.0, delay_wgrad=False), stack="a", rank=1, runs=2)
+    unranked = replace(own_run(18.0), stack="a")
+    (record,) = records_of([undecided, unranked, leader])
+    assert (record.runs, record.step_time_s) == (4, pytest.approx(20.0))
+    (record,) = records_of([undecided, leader, replace(own_run(19.5), stack="b", rank=0, runs=3)])
+    assert (record.runs, record.step_time_s) == (3, pytest.approx(19.5))
+
+
 def test_a_layout_that_a_run_measured_has_the_recipe_and_the_knobs_of_the_run() -> None:
     records = records_of([own_run(20.0)])
     offer = plan(QWEN_30B, gbs=1024, records=records).offers[0]
@@ -663,7 +673,7 @@ def forecast(peak: float | None, settings: dict[str, Any], **changed: Any) -> Fo
         (None, {"ep": 8}, {"gpu": "MI300X"}, True, ""),
         (60.0, {"ep": 12}, {}, False, "rules this layout out"),
         (None, {"ep": 8}, {"model": "a model of ours"}, None, "cannot evaluate"),
-        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "may need 120 GB"),
+        (60.0, {"ep": 8}, {"model": "a model of ours"}, None, "may need 112 GiB"),
         (30.0, {"ep": 8}, {"model": "a model of ours"}, True, ""),
         (30.0, {"ep": 12}, {"model": "a model of ours"}, False, "not divisible"),
         (60.0, {"ep": 8}, {"fsdp": "megatron_fsdp"}, None, "uses FSDP"),
