@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.numbers import axis_limit_pct, gain_change, plural
 from app.domain.rules.change import change_of
-from app.domain.rules.engine import CheckedRequirement, Suggestion
+from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import Phase, Recipe
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, Wish, propose
@@ -35,8 +35,10 @@ from app.suggestions.views import (
     gain_view,
     linked_why,
     measured_text,
+    met_count,
     rests_on,
     revert_view,
+    run_with_change,
     sentence,
     setting_text,
 )
@@ -75,8 +77,8 @@ class SuggestionRow:
     """One suggestion in the list.
 
     `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B that no experiment on this stack
-    measures. `experiment`: the one that does. `flags`: those of the change. `revert`: how to undo a regression without
-    an A/B.
+    measures. `experiment`: the one that does. `tried_here`: it accepted the change, and no profile is needed.
+    `flags`: those of the change. `revert`: how to undo a regression without an A/B.
     """
 
     rule: str
@@ -98,6 +100,7 @@ class SuggestionRow:
     cost: str
     may_plan: bool
     experiment: ExperimentItem | None
+    tried_here: bool
     change: str
     flags: CopiedFlags | None
     revert: Revert | None
@@ -253,7 +256,9 @@ class NextPage:
             wall=rule.wall,
             title=suggestion.title,
             why=linked_why(advice, suggestion),
-            needs=_needs(suggestion.needs),
+            needs=f"{met_count(suggestion.needs, run_with_change(advice, rule.id))} prerequisites met"
+            if suggestion.needs
+            else "",
             effect="" if rule.effect.text == "unquantified" else rule.effect.text,
             measured="; ".join(measured_text(measurement) for measurement in advice.measured(rule.id)),
             withheld=suggestion.withheld or suggestion.doubt,
@@ -265,16 +270,12 @@ class NextPage:
             recipe=next(iter(suggestion.recipes), None),
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
-            experiment=advice.experiments.get(rule.id),
+            experiment=(experiment := advice.experiments.get(rule.id)),
+            tried_here=experiment is not None and experiment.state == "accepted" and bool(suggestion.assumed),
             change=setting_text(suggestion, facts),
             flags=copied_flags(change),
             revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),
         )
-
-
-def _needs(needs: Iterable[CheckedRequirement]) -> str:
-    states = [need.state for need in needs]
-    return f"{states.count('met')} of {len(states)} prerequisites met" if states else ""
 
 
 router = APIRouter(include_in_schema=False)

@@ -31,9 +31,11 @@ from app.suggestions.views import (
     gain_view,
     href_of,
     linked,
+    met_count,
     numbered,
     rests_on,
     revert_view,
+    run_with_change,
     sentences_within,
     setting_text,
     supply_address,
@@ -167,13 +169,17 @@ class StepPage:
         return axis_limit_pct([] if self.gain is None else [(self.gain.low, self.gain.high)])
 
     @property
+    def shown_by(self) -> int | None:
+        """Return the run that shows that the prerequisites are met; None without one."""
+        return run_with_change(self._advice, self.rule.id)
+
+    @property
     def needs_text(self) -> str:
         """Format how many prerequisites are met and conflicts present."""
         if self.suggestion is None:
             return ""
-        met = [need.state for need in self.suggestion.needs].count("met")
         present = [conflict.state for conflict in self.suggestion.conflicts].count("met")
-        needs = [f"{met} of {len(self.suggestion.needs)} met"] if self.suggestion.needs else []
+        needs = [f"{met_count(self.suggestion.needs, self.shown_by)} met"] if self.suggestion.needs else []
         return ", ".join([*needs, plural(present, "conflict")] if self.suggestion.conflicts else needs)
 
     @property
@@ -192,6 +198,13 @@ class StepPage:
         """Return the baseline runs if the rule compares runs and fires."""
         pair = self._advice.pair
         return pair if pair is not None and self._evaluation is pair.evaluation else None
+
+    @property
+    def compare(self) -> str:
+        """Return the URL that compares a slower run with its baseline; empty for other suggestions."""
+        pair, suggestion = self._advice.pair, self.suggestion
+        is_slower = suggestion is not None and suggestion.place.tier == "regression"
+        return pair.compare(self.run.id) if is_slower and pair is not None and pair.of_baseline else ""
 
     @property
     def facts(self) -> list[FactRow]:

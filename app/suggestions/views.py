@@ -11,10 +11,10 @@ from markupsafe import Markup, escape
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
 from app.domain.experiments.values import Sizing
-from app.domain.numbers import change_text, contract_value, gain_change, gpu_hours, plural
+from app.domain.numbers import contract_value, gain_change, gpu_hours, plural
 from app.domain.rules.change import ChangeDiff, is_set
-from app.domain.rules.engine import Evaluation, MissingFact, Suggestion
-from app.domain.rules.evidence import OwnResult
+from app.domain.rules.engine import CheckedRequirement, Evaluation, MissingFact, Suggestion
+from app.domain.rules.evidence import MEASURED_HERE, OwnResult
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
@@ -209,6 +209,23 @@ def measured_text(measurement: MeasuredHere) -> str:
     return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {_where(result)})"
 
 
+def run_with_change(advice: RunSuggestions, rule: str) -> int | None:
+    """Return the newest run that completed with the change of a rule, in an experiment on this run; None without one.
+
+    It shows that all prerequisites are met, as it differs from this run in nothing else.
+    """
+    experiment = advice.experiments.get(rule)
+    if experiment is None or experiment.baseline_run_id != advice.run.id or not experiment.result.candidate:
+        return None
+    return int(experiment.result.candidate[-1])
+
+
+def met_count(needs: Iterable[CheckedRequirement], shown_by: int | None) -> str:
+    """Format how many prerequisites are met, as `2 of 3`; `shown_by`: a run that shows that the unknown ones are."""
+    states = [need.state for need in needs]
+    return f"{states.count('met') + (states.count('unknown') if shown_by is not None else 0)} of {len(states)}"
+
+
 @dataclass(frozen=True, slots=True)
 class GainView:
     """An expected change of throughput in percent with its range, and what it rests on."""
@@ -292,12 +309,16 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
         evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
         if own is not None and own.same_contract:
             evidence += "".join(
-                f"; {gain_change(other.median_gain_pct).figure} {_where(other)}"
+                f"; {gain_change(other.median_gain_pct).figure} {_where(other)}{'' if other.settled else ', undecided'}"
                 for statement in suggestion.evidence.statements
                 if (other := statement.own) is not None and not other.same_contract
             )
-        if own is not None and suggestion.place.tier == "regression":  # suspects state the change in that direction
-            evidence += f"; the opposite: {change_text(expected.pct).figure}"
+        if own is not None and suggestion.place.tier == "regression":
+            evidence += "".join(
+                f"; {statement.name}: {gain_change(statement.pct).figure}"
+                for statement in suggestion.evidence.statements
+                if statement.source == MEASURED_HERE and statement.own is None and statement.pct is not None
+            )
         return GainView(expected.pct, expected.low, expected.high, evidence)
     if forecast is None or forecast.gain_pct is None:
         return None

@@ -13,11 +13,13 @@ from starlette.testclient import TestClient
 
 from app.cli import main
 from app.domain.numbers import gain_change
+from app.domain.rules.engine import CheckedRequirement
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
 from app.storage.database import transaction
 from app.storage.tables import RunRow
+from app.suggestions.views import met_count
 from tests.builders import FIRST_PLACE, make_run
 from tests.domain.rules.test_launch_check import SCRIPT
 from tests.runs.uploading import assert_problem, upload
@@ -492,6 +494,26 @@ def test_a_regression_is_undone_in_the_next_run_and_an_ab_comes_second(client: T
     assert evidence.index("Measured here") < evidence.index("if the whole difference disappears")
     assert "Published" not in evidence
     assert page.count("confidence") == 1, "that of the expected gain"
+
+
+def test_a_run_with_the_change_shows_that_unknown_prerequisites_are_met_but_no_unmet_one() -> None:
+    needs = [CheckedRequirement("a", "met"), CheckedRequirement("b", "unknown"), CheckedRequirement("c", "unmet")]
+    assert (met_count(needs, None), met_count(needs, 138)) == ("1 of 3", "2 of 3")
+
+
+def test_a_slower_run_is_compared_with_its_baseline_and_expects_what_it_lost(
+    client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True, "seq_len": 8192}, ms=26_000.0)
+        make_advised(session, fields={"seq_len": 8192}, purpose="experiment")
+        baseline = make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
+        run = make_advised(session, purpose="ci", metadata_stated=PROFILED)
+    page = client.get(f"/runs/{run}/next/val-regression-cause").text
+    assert f'href="/compare?a={baseline}&amp;b={run}"' in page
+    text = re.sub(r"\s+", " ", page)
+    (evidence,) = re.findall(r"[^>]*; verdict on[^<]*", text)
+    assert re.search(rf"; verdict on #{run}: 20\.\d*.%.faster", evidence), "25.0 s against 31.31 s"
 
 
 def test_a_flag_that_made_a_run_slower_is_removed_in_the_next_run(client: TestClient, engine: Engine) -> None:
