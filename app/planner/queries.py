@@ -288,17 +288,13 @@ def _behind(offer: Offer, best: Offer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LayoutTime:
-    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`.
-
-    `runs`: the launches of this service behind it, 1 for a published figure.
-    """
+    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`."""
 
     kind: Literal["measured", "published", "scaled"]
     source: str
     href: str
     seconds: float
     time: str
-    runs: int
 
     @property
     def origin(self) -> str:
@@ -318,10 +314,10 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     differs = record.differs(request)
     if differs:
         source = f"from {_scaled_from(record, differs)}{_other_recipe(record, offer)}"
-        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs", record.runs)
+        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs")
     source = f"by {record.by or _source(record)}{_other_recipe(record, offer)}"
     kind: Literal["measured", "published"] = "published" if record.by else "measured"
-    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs", record.runs)
+    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs")
 
 
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:

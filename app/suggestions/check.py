@@ -73,6 +73,16 @@ def check(rules: Rules, body: CheckIn) -> CheckOut:
 ASKED = ("gpu", "gpus", "mcore_version")
 """Facts that scripts rarely contain."""
 MOST_ASKED = 3
+EXAMPLE = r"""export CUDA_DEVICE_MAX_CONNECTIONS=1
+torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py \
+  --num-layers 48 --hidden-size 2048 --num-attention-heads 32 \
+  --num-experts 128 --moe-router-topk 8 --moe-ffn-hidden-size 768 \
+  --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 \
+  --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall \
+  --micro-batch-size 1 --global-batch-size 1024 --seq-length 4096 --bf16 \
+  --use-distributed-optimizer
+"""
+"""A launch with a mistake: MoE and TP 2 without sequence parallelism."""
 
 
 class CheckForm(Form):
@@ -80,6 +90,7 @@ class CheckForm(Form):
 
     inputs = ("launch", *ASKED)
     most_bytes = MAX_BYTES
+    example = EXAMPLE
 
     @classmethod
     def has_input(cls, name: str) -> bool:
@@ -118,7 +129,7 @@ class CheckedLaunch:
         if self.peak is None or self.peak.fits:
             return self.check.answer
         blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
-        sizes = f"about {self.peak.peak_gib:.0f} GiB needed, a GPU has {self.peak.gpu_gib:.0f}"
+        sizes = f"about {self.peak.peak_gib:.0f} GiB needed, {self.peak.usable_gib:.0f} usable"
         return f"Probably out of memory: {sizes}. {blockers}."
 
     @property

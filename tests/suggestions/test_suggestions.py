@@ -3,6 +3,7 @@
 import json
 import re
 from datetime import timedelta
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -812,6 +813,16 @@ def test_the_page_shows_what_fires_and_keeps_the_text(client: TestClient) -> Non
     assert 'role="alert"' in refused.text
 
 
+def test_the_example_has_a_mistake_that_is_marked(client: TestClient) -> None:
+    form = client.get("/check").text.split('aria-label="Example"')[1]
+    sent = {name: unescape(value) for name, value in re.findall(r'name="(\w+)"\s+value="([^"]*)"', form)}
+    assert sent["gpu"] == "H100"
+    page = client.post("/check", data=sent).text
+    assert re.findall(r'<li class="suggestion blocker" data-rule="([\w-]+)"', page) == ["scale-moe-tp-needs-sp"]
+    assert ">--tensor-model-parallel-size 2</mark>" in page
+    assert "--sequence-parallel" in page
+
+
 LARGE = (
     "torchrun --nnodes 8 --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 "
     "--pipeline-model-parallel-size {pp} --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall "
@@ -824,7 +835,7 @@ def test_the_page_says_what_was_read_and_whether_it_fits_the_memory(client: Test
     stated = {"gpu": "H100", "model": "DeepSeek-V3"}
     page = client.post("/check", data={"launch": LARGE.format(pp=4), **stated}).text
     assert "DeepSeek-V3 · 64 × H100 · TP2 PP4 CP1 EP8 · seq 4,096 · GBS 1,024 · bf16" in page
-    (peak,) = re.findall(r"Probably out of memory: about (\d+) GiB needed, a GPU has 80\.", page)
+    (peak,) = re.findall(r"Probably out of memory: about (\d+) GiB needed, 69 usable\.", page)
     assert int(peak) > 80
     assert "m-too-much" in page
     small = client.post("/check", data={"launch": LARGE.format(pp=4), "gpu": "B300", "model": "Qwen3-30B-A3B"}).text
