@@ -27,7 +27,8 @@ Outcome = Literal["won", "tie", "only", "unranked", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain.
+    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain over
+    `over`: the second place of a single ranking, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide a tie, None if they are equal or
     it takes many.
@@ -41,6 +42,7 @@ class Cell:
     published: str = ""
     tied: tuple[str, ...] = ()
     more_runs: int | None = None
+    over: str = REFERENCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,29 +203,33 @@ def _cell(pair: Pair, board: _Board, project: str) -> Cell:
         return Cell(outcome, href, next(iter(names)) if len(names) == 1 else "", runs=board.runs, published=published)
     # Real training first; of several routing modes the one with the most rankings.
     best = max(ranked, key=lambda summary: (summary.semantic_class == "training_equivalent", summary.rankings))
-    dispatcher, margin = _winner(best)
+    dispatcher, margin, over = _winner(best)
     if dispatcher:
-        return Cell("won", href, dispatcher, margin, board.runs, published)
+        return Cell("won", href, dispatcher, margin, board.runs, published, over=over)
     tied = tuple(tally.dispatcher for tally in best.overall.tallies if tally.tied or tally.won)
     more = [tally.more_runs for tally in best.overall.tallies if tally.more_runs]
     few = min(more, default=None)
     return Cell("tie", href, "", "", board.runs, published, tied, few if few and few <= FEW_RUNS else None)
 
 
-def _winner(summary: ClassSummary) -> tuple[str, str]:
-    """Return who won most rankings and its gain over alltoall; empty if none is clearly ahead."""
+def _winner(summary: ClassSummary) -> tuple[str, str, str]:
+    """Return who won most rankings, its gain, and over whom; empty if none is clearly ahead."""
     tallies = sorted(summary.overall.tallies, key=lambda tally: -tally.won)
     if not tallies or not tallies[0].won or (len(tallies) > 1 and tallies[1].won == tallies[0].won):
-        return "", ""
+        return "", "", ""
     first = tallies[0]
+    if summary.rankings == 1 and first.rivals:
+        ((rival, ahead),) = first.rivals
+        return first.dispatcher, gain_change(ahead).figure, rival
     if first.dispatcher == REFERENCE or first.gain is None:
-        return first.dispatcher, ""
+        return first.dispatcher, "", REFERENCE
     low, high = first.gain.lowest_pct, first.gain.highest_pct
     least, most = gain_change(low).figure, gain_change(high).figure
     others = f" with {other_knobs(first.gain.other_knobs)}" if first.gain.other_knobs else ""
     if least == most:
-        return first.dispatcher, f"{most}{others}"
-    return first.dispatcher, f"{grouped(time_saved(low), 1) if low > 0 else least} to {most}{others}"
+        return first.dispatcher, f"{most}{others}", REFERENCE
+    margin = f"{grouped(time_saved(low), 1) if low > 0 else least} to {most}{others}"
+    return first.dispatcher, margin, REFERENCE
 
 
 # --- Published figures of one pair.
@@ -259,9 +265,9 @@ class MissingBoard:
         return f"No own runs yet. Published: {text} TFLOP/s/GPU." if text else "No own runs yet."
 
     @property
-    def colours(self) -> str:
-        """Return what the colours of the bars mean; empty if all bars have the same colour."""
-        return "grey: bf16, blue: lower precision" if len({bar.is_bf16 for bar in self.bars}) > 1 else ""
+    def looks(self) -> str:
+        """Return what hollow and filled bars mean; empty if all look the same."""
+        return "hollow: bf16, filled: lower precision" if len({bar.is_bf16 for bar in self.bars}) > 1 else ""
 
     @property
     def plan_query(self) -> str:

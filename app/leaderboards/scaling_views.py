@@ -250,16 +250,16 @@ def worst_first(sections: Sequence[Section]) -> list[Section]:
 
 
 def lead(sections: Sequence[Section]) -> str:
-    """Return `Strong scaling loses most: 85.4 % at 64 GPUs; weak 92.1 %, long sequences 95.9 %.`"""
+    """Return `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs, long sequences 95.9 % at 131,072.`"""
     ordered = worst_first(sections)
     if not ordered:
         return answer(sections)
-    first, *others = ordered
-    title = capitalized(first.words.short)
-    name = f"{title} scaling" if first.words.unit == "GPUs" else title
-    loses = "" if not others else " loses most" if first.words.unit == "GPUs" else " lose most"
-    rest = ", ".join(f"{section.words.short} {section.at_largest}" for section in others[:2])
-    return f"{name}{loses}: {first.at_largest} at {first.largest_size}{f'; {rest}' if rest else ''}."
+    if len(ordered) == 1:
+        title = capitalized(ordered[0].words.short)
+        name = f"{title} scaling" if ordered[0].words.unit == "GPUs" else title
+        return f"{name}: {ordered[0].at_largest} at {ordered[0].largest_size}."
+    rated = [f"{section.words.short} {section.at_largest} at {section.largest_size}" for section in ordered[:3]]
+    return f"Efficiency: {', '.join(rated)}."
 
 
 def _views(series: Sequence[ScalingSeries], measured: MeasuredSeries) -> tuple[SeriesView, ...]:

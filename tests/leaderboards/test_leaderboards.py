@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.numbers import gain_change, time_saved
-from app.domain.ranking.across import results_of
+from app.domain.ranking.across import board_results, results_of, summaries
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
@@ -654,6 +654,20 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     interval = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval.replace("\u202f", " ")
     lead = lead_sentence(board, experiments).replace("\u202f", " ")
     assert lead == f"deepep is 4.8 % faster than hybridep ({interval}{said}), 20.0 % than alltoall: 400.0 ms"
+
+
+@pytest.mark.parametrize(("second", "rivals"), [(420, (("hybridep", 5.0),)), (520, ())])
+def test_a_winner_is_counted_with_the_second_place_unless_that_is_alltoall(
+    second: float, rivals: tuple[tuple[str, float], ...]
+) -> None:
+    runs = [*make_runs("deepep", [400] * 3), *make_runs("hybridep", [second] * 3), *make_runs("alltoall", [500] * 3)]
+    standings = rank_stack(runs, QUIET)
+    (board,) = standings.boards_at("screen")
+    (summary,) = summaries([board_results(standings, board)])
+    counted = {tally.dispatcher: tally.rivals for tally in summary.overall.tallies if tally.rivals}
+    assert {name: [(rival, round(pct, 1)) for rival, pct in own] for name, own in counted.items()} == (
+        {"deepep": list(rivals)} if rivals else {}
+    )
 
 
 @pytest.mark.parametrize(

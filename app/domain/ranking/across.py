@@ -25,7 +25,8 @@ class StackResult:
     """The result of one dispatcher in one stack. `gain_pct` over alltoall, None without a full-length result.
 
     `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
-    `more_runs`: further runs of each that would decide the only tie of the first place, None without one.
+    `more_runs`: further runs of each that would decide the only tie of the first place, None without one. `rival`: the
+    second place behind a winner, with its gain over it, `ahead_pct`; empty if that is alltoall.
     """
 
     stack_key: str
@@ -36,6 +37,8 @@ class StackResult:
     gain_pct: float | None = None
     other_knobs: tuple[str, ...] = ()
     more_runs: int | None = None
+    rival: str = ""
+    ahead_pct: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class GainRange:
 class Tally:
     """One dispatcher over stacks. Each stack counts once, in one of the numbers.
 
-    `more_runs`: the fewest further runs of each that would decide a tie of it.
+    `more_runs`: the fewest further runs of each that would decide a tie of it. `rivals`: the second places behind it,
+    other than alltoall, with its gain over each in percent of throughput.
     """
 
     dispatcher: str
@@ -84,6 +88,7 @@ class Tally:
     gain: GainRange | None
     stacks: tuple[str, ...]
     more_runs: int | None = None
+    rivals: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
         StackResult(
             stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
             *_solid_gain(entry), board.runs_to_decide if entry.dispatcher in board.leaders else None,
+            *_second_place(entry, board),
         )
         for entry in board.entries
     ]  # fmt: skip
@@ -162,6 +168,13 @@ def _result(entry: Entry, board: Board) -> Result:
     if place.beaten_by:
         return "lost" if solid_loss else "directional"
     return "tied" if place.ties else "won"
+
+
+def _second_place(entry: Entry, board: Board) -> tuple[str, float]:
+    if _result(entry, board) != "won" or entry is not board.entries[0]:
+        return "", 0.0
+    pair = board.pair(entry, board.entries[1])
+    return (pair.second, pair.gain_pct) if pair and pair.second != REFERENCE else ("", 0.0)
 
 
 def _solid_gain(entry: Entry) -> tuple[float | None, tuple[str, ...]]:
@@ -216,6 +229,7 @@ def _tally(name: str, results: Sequence[StackResult]) -> Tally:
         gain=None if name == REFERENCE else _gain_range(results),
         stacks=tuple(stack_result.stack_key for stack_result in results),
         more_runs=min((item.more_runs for item in results if item.more_runs), default=None),
+        rivals=tuple((item.rival, item.ahead_pct) for item in results if item.rival),
     )
 
 
