@@ -448,7 +448,7 @@ class RulePageOf:
     def stack_names(self) -> Mapping[str, str]:
         """Return the names of the stacks with matched A/Bs."""
         stacks = [stack for row in self.measured for stack in row.result.stacks]
-        return names_of_stacks(self._session, stacks, dispatcher=False)
+        return names_of_stacks(self._session, stacks)
 
     @property
     def facts(self) -> tuple[Fact, ...]:

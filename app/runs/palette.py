@@ -156,7 +156,8 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
         return
     dispatchers: dict[tuple[str, str], set[str]] = {}
     for item in class_summaries(session, StandingsFilters()):
-        tallies = {tally.dispatcher for tally in item.overall.tallies}
+        # One that never ran there has no place.
+        tallies = {tally.dispatcher for tally in item.overall.tallies if tally.is_placed}
         dispatchers.setdefault((item.hardware, item.family), set()).update(tallies)
 
     def facts(board: HardwareFamily) -> str:

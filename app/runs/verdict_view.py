@@ -35,7 +35,7 @@ from app.storage.tables import RegressionRow, RunRow, select_any
 from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, rerun_request, verdicts_of
 
 _BASELINES: Mapping[str, str] = {
-    "golden": "pinned as golden",
+    "golden": "of the golden run’s commit",
     "same_config": "of the same configuration",
     "last_config": "of the previous configuration",
     "nearest": "of the nearest configuration, not a baseline",

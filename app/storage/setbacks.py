@@ -380,7 +380,10 @@ class WorkingRun:
 
 
 def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
-    """Return the newest completed runs of the project with the run's model and GPU, its own stack first."""
+    """Return the newest completed runs of the project with the run's model and GPU.
+
+    Its own stack comes first, and runs of experiments come last.
+    """
     values = {name: stated.value for name, stated in run.contract.items()}
     columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
     rows = session.execute(
@@ -393,7 +396,12 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
             col(RunRow.step_time_ms).is_not(None),
             *(col(column) == values[name] for name, column in columns.items() if values.get(name)),
         )
-        .order_by((col(RunRow.stack_key) == run.stack_key).desc(), col(RunRow.id).desc())
+        .order_by(
+            (col(RunRow.stack_key) == run.stack_key).desc(),
+            col(RunRow.purpose) == "experiment",
+            col(RunRow.ordered_at).desc(),
+            col(RunRow.id).desc(),
+        )
         .limit(most)
     )
     return tuple(
@@ -403,7 +411,7 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
 
 
 def _with_other_dispatcher(session: Session, run: RunDetail) -> WorkingRun | None:
-    """Return the newest run of the stack that completed with another dispatcher; None without one."""
+    """Return the first of `working_runs` in the stack with another dispatcher; None without one."""
     requested = run.contract.get("dispatcher")
     others = (None, "", None if requested is None else requested.value)
     runs = working_runs(session, run, _EARLIER)

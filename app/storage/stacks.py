@@ -526,16 +526,16 @@ def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     )
 
 
-def names_of_stacks(session: Session, stack_keys: Iterable[str], *, dispatcher: bool = True) -> dict[str, str]:
+def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, str]:
     """Return unique names by stack key, without stacks that have no visible run.
 
-    `dispatcher`: whether names include the dispatcher of the newest run.
+    They have no dispatcher, because the runs of a stack can use different ones.
     """
     contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
     return stack_names(
         TitledStack(
             key,
-            stack_title(contract, dispatcher=dispatcher),
+            stack_title(contract, dispatcher=False),
             "",
             {name: stated.value for name, stated in contract.items() if stated.value is not None},
         )

@@ -269,11 +269,16 @@ def test_a_run_without_the_package_of_its_dispatcher_names_the_flag_that_works(c
     assert "<code>--moe-token-dispatcher-type alltoall</code>" in text
     assert "rank 0" not in text.partition('id="run-tab"')[0], "all ranks share the container"
     # A dispatcher that works in the same container is better than the general advice.
-    works = make(stack_key="a" * 64, dispatcher="deepep", outcome="completed", step_time_ms=400.0)
+    placed = {"stack_key": "a" * 64, "dispatcher": "deepep", "outcome": "completed", "purpose": "ci"}
+    works = make(**placed, ordered_at=datetime(2026, 9, 1, tzinfo=UTC))
     make(stack_key="b" * 64, dispatcher="allgather", outcome="completed", step_time_ms=300.0)
     run = make(status="failed", failures=[failure], health={"outcome": "failed"}, stack_key="a" * 64)
     text = client.get(f"/runs/{run}").text
     assert f"as in run #{works}</a>" in text
+    # Newer runs of experiments do not count as the usual state, but other newer runs do.
+    newest = make(**placed, ordered_at=datetime(2026, 9, 2, tzinfo=UTC))
+    make(**placed | {"ordered_at": datetime(2026, 9, 3, tzinfo=UTC), "purpose": "experiment"})
+    assert re.findall(r"as in run #(\d+)", client.get(f"/runs/{run}").text) == [str(newest)]
     assert "<code>--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep</code>" in text
 
 

@@ -90,6 +90,11 @@ class Tally:
     more_runs: int | None = None
     rivals: tuple[tuple[str, float], ...] = ()
 
+    @property
+    def is_placed(self) -> bool:
+        """Return whether it ran in any of the stacks."""
+        return self.won + self.tied + self.lost + self.directional + self.alone > 0
+
 
 @dataclass(frozen=True, slots=True)
 class TallyGroup:

@@ -30,7 +30,7 @@ DECISIONS = {"no_change": "no change", "no_baseline": "no baseline", "not_judged
 MEASURED = {"regression": "worse", "improvement": "better"}
 """Labels for A/Bs and contrasts, which are not verdicts on the code."""
 BASELINES = {
-    "golden": "pinned golden run",
+    "golden": "commit of the golden run",
     "same_config": "same configuration",
     "last_config": "other knobs",
     "nearest": "nearest run of the stack",
