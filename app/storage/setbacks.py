@@ -4,7 +4,7 @@ Each names what has changed since and how to revert it. The rules use both as fa
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.flags import FLAGS
-from app.domain.numbers import contract_value, gain_change
+from app.domain.numbers import contract_value, gain_change, short_commit
 from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
@@ -23,7 +23,7 @@ from app.domain.rules.rule import Setting
 from app.domain.run import Stated
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import change_pct
+from app.domain.verdict.evidence import RankedSuspect, change_pct
 from app.domain.verdict.words import last_parts
 from app.storage import readings
 from app.storage.experiments import experiment_side
@@ -86,16 +86,20 @@ def setbacks_of(
     slowdown = None if document is None or is_side else _slowdown(session, run, document, in_regressions=in_regressions)
     if slowdown is not None:
         causes = _causes(session, slowdown.run, slowdown.document)
-        certain = [cause for cause in causes if cause.is_certain]
+        certain = [cause for cause in causes.first if cause.is_certain]
+        undo, settings = undo_text(certain), values_of(certain)
+        if causes.is_likely or settings:  # a knob is tested with one run
+            title = back_title("the baseline", certain) or _bisect_title(certain)
+            taken[REGRESSION_RULE] = Taken(settings, _restored(run, slowdown), title=title)
+        else:
+            taken[REGRESSION_RULE] = Taken({}, title=_apart_title(causes.differences))
+            undo = f"Rerun the job. If it is slow again: {undo_text(causes.differences)}"
         facts |= {
             "regression_pct": slowdown.pct,
             "regression_text": slowdown.text,
             "regression_cause": _cause_text(causes),
-            "regression_undo": undo_text(certain) or "Rerun the job on other nodes, because no known field differs.",
+            "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
         }
-        taken[REGRESSION_RULE] = Taken(
-            values_of(certain), _restored(run, slowdown), title=back_title("the baseline", certain)
-        )
     return Setbacks(facts, taken)
 
 
@@ -166,23 +170,52 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
     )
 
 
-def _causes(session: Session, run_id: int, document: VerdictDocument) -> tuple[Difference, ...]:
-    """Return the most likely suspect and all knobs that changed together with it."""
-    ranked = suspects_with_evidence(session, run_id, document)
-    differences = [item.suspect.difference for item in ranked if item.support != "unlikely"]
-    differing = [difference for difference in differences if difference is not None]
-    if not differing:
-        return ()
-    first = differing[0]
-    if first.role == "info":
-        return (first,)
-    return tuple(item for item in differing if item.role != "info" and item.is_certain == first.is_certain)
+class _Causes(NamedTuple):
+    """The likely suspects, or without evidence all possible ones. `first`: the code, or the fields to set back at once.
+
+    `is_likely`: evidence supports `first`, or nothing else can be the cause.
+    """
+
+    differences: tuple[Difference, ...]
+    first: tuple[Difference, ...]
+    is_likely: bool
 
 
-def _cause_text(causes: Sequence[Difference]) -> str:
-    if not causes:
-        return "no known field differs, so suspect the nodes or chance"
-    return "; ".join(f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes[:3])
+def _causes(session: Session, run_id: int, document: VerdictDocument) -> _Causes:
+    ranked = [item for item in suspects_with_evidence(session, run_id, document) if item.support != "unlikely"]
+    likely = _differences(item for item in ranked if item.support == "supported")
+    possible = likely or _differences(ranked)
+    if not possible:
+        return _Causes((), (), is_likely=True)
+    first = possible[:1] if possible[0].role == "info" else [item for item in possible if item.role != "info"]
+    is_likely = bool(likely) or len(first) == len(possible)
+    return _Causes(tuple(first if is_likely else possible), tuple(first), is_likely)
+
+
+def _differences(ranked: Iterable[RankedSuspect]) -> list[Difference]:
+    """Return the differences of suspects that are as certain as the first."""
+    differing = [item.suspect.difference for item in ranked if item.suspect.difference is not None]
+    return [item for item in differing if item.is_certain == differing[0].is_certain]
+
+
+def _cause_text(causes: _Causes) -> str:
+    if not causes.differences:
+        return "No known field differs: suspect the nodes or chance."
+    texts = (f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes.differences[:3])
+    return f"{'Most likely cause' if causes.is_likely else 'Possible causes, none proven'}: {'; '.join(texts)}."
+
+
+def _bisect_title(differences: Sequence[Difference]) -> str:
+    """Return `Bisect 64bee49c..e79110c6`; empty if the commit does not differ."""
+    code = next((item for item in differences if item.axis == "code"), None)
+    return "" if code is None else f"Bisect {short_commit(_side(code.a))}..{short_commit(_side(code.b))}"
+
+
+def _apart_title(differences: Sequence[Difference]) -> str:
+    """Return `Rerun, then test container and code one by one`."""
+    names = ["code" if item.axis == "code" else item.field for item in differences]
+    first, *others = names
+    return f"Rerun, then test {first} and {others[0] if len(others) == 1 else f'{len(others)} more'} one by one"
 
 
 _HASH = re.compile(r"[0-9a-f]{40}")

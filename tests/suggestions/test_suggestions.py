@@ -479,6 +479,33 @@ def test_a_regression_comes_before_tuning_and_names_what_undoes_it(client: TestC
     assert [row for row in first["evidence"] if row["measured_here"]] == [], "its own verdict is no A/B"
 
 
+def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: TestClient, engine: Engine) -> None:
+    old, new = "nvcr.io/nvidia/nemo:26.06", "nvcr.io/nvidia/nemo:26.08"
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True, "container": old}, ms=25_000.0, commit="a" * 40)
+        knob = make_advised(session, fields={"container": old}, metadata_stated=PROFILED, commit="b" * 40)
+        upgraded = make_advised(
+            session, fields={"container": new}, ms=40_000.0, metadata_stated=PROFILED, commit="c" * 40
+        )
+        only_code = make_advised(
+            session, fields={"container": new}, ms=50_000.0, metadata_stated=PROFILED, commit="d" * 40
+        )
+    # A knob is tested with one run.
+    first = rows_of(client, knob)[0]
+    assert first["title"].endswith(": ep_overlap off → on")
+    assert f"Possible causes, none proven: ep_overlap on to off; commit {'a' * 12} to {'b' * 12}." in first["why"]
+    # A container is not, and may be innocent.
+    first = rows_of(client, upgraded)[0]
+    assert (first["rule"], first["place"]["expected_gain"]) == ("val-regression-cause", None)
+    assert first["title"] == "Rerun, then test container and code one by one"
+    assert first["changes"]["text"].startswith("Rerun the job. If it is slow again: Set container back to")
+    assert first["changes"]["fields"] == []
+    # The only possible cause is the cause.
+    first = rows_of(client, only_code)[0]
+    assert first["title"] == "Bisect cccccccc..dddddddd"
+    assert f"Most likely cause: commit {'c' * 12} to {'d' * 12}." in first["why"]
+
+
 def test_a_regression_is_undone_in_the_next_run_and_an_ab_comes_second(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
