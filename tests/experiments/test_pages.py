@@ -352,8 +352,13 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     waits = text(client, address)
     assert f'href="/api/v1/experiments/{number}/launch.sbatch?side=candidate"' in waits
     assert 'value="accept"' not in waits
+    assert ('id="under-way"' in waits, 'id="to-decide"' in waits) == (True, False)
+    assert "Continue 1 experiment<" in waits
     add_runs(engine, read(engine, number).tag, FAST[:1])
-    assert 'value="accept"' in text(client, address)
+    done = text(client, address)
+    assert 'value="accept"' in done
+    assert ('id="under-way"' in done, 'id="to-decide"' in done) == (False, True)
+    assert "Decide 1 experiment<" in done
     assert 'id="waterfall"' not in text(client, address)
     client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})
     won = text(client, address)
