@@ -6,7 +6,8 @@ from functools import lru_cache
 
 import structlog
 from celery import Celery
-from sqlalchemy import Engine
+from sqlalchemy import Engine, func, select
+from sqlmodel import col
 
 from app import queue, wakes
 from app.pipeline import append, deletion, deliver, judge, process, profiles, rank, suggest
@@ -18,7 +19,7 @@ from app.settings import get_settings
 from app.storage import backup, objects, search, usage
 from app.storage.database import make_engine, only_maintainer, read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import utc_now
+from app.storage.tables import VerdictRow, utc_now
 from workers.process import Heartbeat
 
 log = structlog.get_logger(__name__)
@@ -105,17 +106,20 @@ def sweep() -> None:
         enqueue(RECOMPUTE)
     with only_maintainer(_engine()) as is_ours:  # all workers sweep when they start
         if is_ours:
-            _maintain()
+            _maintain(is_idle=not due)
 
 
-def _maintain() -> None:
+def _maintain(*, is_idle: bool) -> None:
     suggest.evaluate_next_runs(_engine(), get_settings())
     deletion.continue_deletions(_engine(), TURN_SECONDS)
     _describe_configurations()
     period = int(time.time() // _FORGET_SECONDS)
     _delete_by_age(period)
     _forget_unused(period)
-    _refresh_costs(period)
+    if is_idle:
+        with read_session(_engine()) as session:
+            _judged["last"] = session.execute(select(func.max(col(VerdictRow.id)))).scalar() or 0
+    _refresh_costs(period, _judged["last"])
     _notify_silent_stacks(period)
     _back_up(period)
 
@@ -149,6 +153,10 @@ def _describe_configurations() -> None:
     _described["last"] = search.describe_configurations(_engine(), _described["last"])
 
 
+_judged: dict[str, int] = {"last": 0}
+"""Number of the newest verdict when no run last waited: an upload of many runs refreshes costs once, at its end."""
+
+
 @lru_cache(maxsize=1)
 def _delete_by_age(period: int) -> None:  # noqa: ARG001  # ages are in days
     deletion.finish_deletions(_engine())
@@ -163,7 +171,7 @@ def _forget_unused(period: int) -> None:  # noqa: ARG001  # reads every object r
 
 
 @lru_cache(maxsize=1)
-def _refresh_costs(period: int) -> None:  # noqa: ARG001  # reads every regression, so once per period is enough
+def _refresh_costs(period: int, judged: int) -> None:  # noqa: ARG001  # they change with time and with new runs
     with transaction(_engine()) as session:
         refresh_costs(session, utc_now())
 

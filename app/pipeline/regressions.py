@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, func, or_, select, update
 from sqlmodel import Session, col
 
+from app.domain.numbers import days_text
 from app.domain.performance.cost import Cost, stored_cost, total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
 from app.domain.verdict.assess import UPGRADES, changed_field
@@ -999,7 +1000,6 @@ def refresh_costs(session: Session, now: datetime) -> int:
 
 
 SILENT_DAYS = 30
-_SILENT = f"None of its stacks ran in the last {SILENT_DAYS} days."
 
 
 def _propose_stale(
@@ -1011,19 +1011,24 @@ def _propose_stale(
     """
     if not members or (regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members)):
         return
-    recent = select(col(RunRow.id)).where(
-        col(RunRow.project_id) == regression.project_id,
-        col(RunRow.stack_key).in_({member.stack_key for member in members}),
-        col(RunRow.ordered_at) >= now - timedelta(days=SILENT_DAYS),
+    newest = (
+        select(col(RunRow.ordered_at))
+        .where(
+            col(RunRow.project_id) == regression.project_id,
+            col(RunRow.stack_key).in_({member.stack_key for member in members}),
+        )
+        .order_by(col(RunRow.ordered_at).desc())
     )
-    if session.execute(recent.limit(1)).first() is not None:
+    last = session.execute(newest.limit(1)).scalar()
+    if last is not None and aware(last) >= now - timedelta(days=SILENT_DAYS):
         if regression.proposal == "stale":
             _set_proposal(session, regression, "", "Its stacks run again.")
     elif regression.state in ACTIVE and regression.proposal != "stale":
         events = audit.events(session, "regression", regression.id or 0)
-        newest = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
-        if newest is None or newest.action != "proposal_declined" or newest.before.get("proposal") != "stale":
-            _set_proposal(session, regression, "stale", _SILENT)
+        answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
+        if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
+            since = f" since {days_text(aware(last), aware(last))}" if last else ""
+            _set_proposal(session, regression, "stale", f"None of its stacks has run{since}.")
 
 
 def _set_proposal(session: Session, regression: RegressionRow, proposal: Proposal, note: str) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Engine, Row, Select, bindparam, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, and_, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.naming import SEPARATOR, field_words, short_job, stack_title
@@ -28,7 +28,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.suspect_evidence import shown_cause
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
 from app.web.lists import CellKind, ListQuery, OneOf
 
@@ -250,6 +250,22 @@ _MEMBERS: Select[Any] = (
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
+_LAST_RAN: Select[Any] = (
+    select_any(col(RegressionMemberRow.regression_id).label("id"), func.max(StackRow.last_at).label("last_at"))
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .join(
+        StackRow,
+        and_(
+            col(StackRow.stack_key) == RegressionMemberRow.stack_key,
+            col(StackRow.project_id) == RegressionRow.project_id,
+        ),
+    )
+    .where(
+        col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
+        col(RegressionMemberRow.proposal) != "fixed",
+    )
+    .group_by(RegressionMemberRow.regression_id)
+)
 _contract_values = ContractValues((*_NAMING[4:], *_SETTING_APART), most=4000)
 """Only selected values of the contract, because otherwise a list would read megabytes of JSON."""
 
@@ -279,6 +295,9 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     )
     further = _OfMembers(audit.continuations(session, ids), members_with_one_slow_run(session, ids))
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
+    listed = [row.RegressionRow for row in rows]
+    idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
+    last_ran = {row.id: aware(row.last_at) for row in session.execute(_LAST_RAN, {"ids": idle})}
     members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
     for row in member_rows:
         of_member = values[row.RegressionMemberRow.run_id]
@@ -286,7 +305,11 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         contract = {name: Stated(value, "metadata") for name, value in named.items() if value is not None}
         members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
     return tuple(
-        _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], further, back) for row in rows
+        replace(
+            _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], further, back),
+            last_ran=last_ran.get(row.RegressionRow.id),
+        )
+        for row in rows
     )
 
 

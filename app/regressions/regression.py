@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, or_
 from sqlmodel import col
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
+from app.domain.numbers import days_text
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.comparability import AXES, Axis, axis_of
 from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, members_by_job
@@ -104,6 +105,7 @@ class Regression:
     """A regression with its members, oldest first.
 
     `back`: number and history position of the run since which all of its stacks have recovered.
+    `last_ran`: position of the newest run of the stacks that have not recovered, if nothing is lost now.
     """
 
     id: int
@@ -127,6 +129,12 @@ class Regression:
     gpu_hours_per_day: float | None
     members: tuple[RegressionMember, ...]
     back: tuple[int, datetime] | None = None
+    last_ran: datetime | None = None
+
+    @property
+    def idle_since(self) -> str:
+        """Return the day of `last_ran`: `8 Jul`; empty without it."""
+        return days_text(self.last_ran, self.last_ran) if self.last_ran else ""
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:

@@ -15,7 +15,6 @@ from app.domain.numbers import (
 )
 from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, recovery_text
-from app.pipeline.regressions import SILENT_DAYS
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
 from app.regressions.regression import Regression, SlowJob
@@ -85,8 +84,8 @@ def answer(regression: Regression) -> str:
 
 
 def _cost(regression: Regression) -> str:
-    if regression.proposal == "stale":
-        return f", no runs in {SILENT_DAYS} days"
+    if regression.idle_since:
+        return f", no runs since {regression.idle_since}"
     if regression.metric != "step_time_ms":
         return ""
     if regression.gpu_hours_per_day is None:

@@ -36,6 +36,7 @@ from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import members_with_one_slow_run, regressions_of, verdicts_of
 from tests.builders import make_run, make_stack
 from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
+from workers import tasks
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
 
@@ -676,6 +677,16 @@ def test_a_stack_that_ended_costs_nothing_while_its_project_goes_on(engine: Engi
     assert costs(engine) == [0.0]
 
 
+@pytest.mark.usefixtures("app")
+def test_costs_follow_new_runs_as_soon_as_none_waits(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
+    tasks.sweep()
+    bring(engine, settings, [500.0], 40, fields={"gpus": 32})
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]
+    tasks.sweep()
+    assert costs(engine) == [0.0]
+
+
 def answer(engine: Engine, answer: Answer) -> None:
     change_regressions(engine, [Seen(1)], RegressionChange("Ada", answer=answer))
 
@@ -689,7 +700,13 @@ def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "stale")
     with read_session(engine) as session:
-        assert get_regression(session, 1).proposal_run_id is None
+        stale = get_regression(session, 1)
+        newest = events(session, "regression", 1)[0]
+    assert stale.proposal_run_id is None
+    # A day stays true, whatever the time of the reader's clock or of the project's newest run.
+    assert stale.idle_since
+    assert words.answer(stale).endswith(f", no runs since {stale.idle_since}.")
+    assert newest.note == f"None of its stacks has run since {stale.idle_since}."
     answer(engine, "decline")
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "")
