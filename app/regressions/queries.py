@@ -264,7 +264,7 @@ _LAST_RAN: Select[Any] = (
         col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
         col(RegressionMemberRow.proposal) != "fixed",
     )
-    .group_by(RegressionMemberRow.regression_id)
+    .group_by(col(RegressionMemberRow.regression_id))
 )
 _contract_values = ContractValues((*_NAMING[4:], *_SETTING_APART), most=4000)
 """Only selected values of the contract, because otherwise a list would read megabytes of JSON."""

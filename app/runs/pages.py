@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
-from sqlalchemy import Engine
+from sqlalchemy import Engine, and_
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
@@ -271,7 +271,7 @@ def _render_upload(
     with read_session(engine) as session:
         slugs = slugs_by_id(session)
         readable = [number for number in slugs if access.may(Action.READ, number)]
-        shown = col(RunRow.project_id).in_(readable)
+        shown = and_(col(RunRow.project_id).in_(readable), col(RunRow.purpose) != "experiment")
         # A slowdown can be a single noisy run; `no_change` needs a narrow interval.
         newest = latest_runs(session, 1, shown, col(RunRow.verdict) == "no_change")
         newest = newest or latest_runs(session, 1, shown, col(RunRow.verdict) == "regression")

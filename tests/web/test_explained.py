@@ -288,3 +288,12 @@ def test_an_unknown_figure_names_the_fields_that_it_needs(client: TestClient, ma
     text = client.get(f"/runs/{run}").text
     assert "needs seq_len, gpus" in text
     assert 'name="field.seq_len"' in text
+
+
+def test_the_upload_page_shows_a_run_whose_verdict_is_certain(client: TestClient, make: Make) -> None:
+    slow = make(verdict="regression", purpose="ci")
+    assert f"/runs/{slow}/spark" in client.get("/upload").text
+    certain = make(verdict="no_change", purpose="ci")
+    make(verdict="no_change", purpose="experiment")
+    make(verdict="regression", purpose="ci", name="newer")
+    assert f"/runs/{certain}/spark" in client.get("/upload").text
