@@ -79,7 +79,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
         expect(page.locator(".decision[open]")).to_have_count(1)
     page.keyboard.type("fx")
     expect(page.get_by_label("Why is it accepted?")).to_have_value("fx")
-    expect(page.locator("#proposal")).to_contain_text("The last 4 runs")
+    expect(page.locator("#proposal")).to_contain_text("The median of the last 4 runs")
     page.get_by_role("button", name="Accept as fixed").click()
     expect(page.locator(".page-head .badge", has_text="fixed")).to_be_visible()
     expect(page.locator("#proposal")).to_have_count(0)
