@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlmodel import Session, col
 
+from app.domain.numbers import change_text
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
@@ -19,6 +20,7 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.lead import lead
 from app.domain.verdict.nodes import SlowNode
+from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import (
     answer,
     further_notes,
@@ -32,7 +34,14 @@ from app.runs.nodes import suspect_nodes
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import RegressionRow, RunRow, select_any
-from app.storage.verdicts import RunRegression, StoredVerdict, regressions_of, rerun_request, verdicts_of
+from app.storage.verdicts import (
+    RunRegression,
+    StoredVerdict,
+    current_verdict,
+    regressions_of,
+    rerun_request,
+    verdicts_of,
+)
 
 _BASELINES: Mapping[str, str] = {
     "golden": "of the golden run’s commit",
@@ -204,6 +213,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     beside = document.verdict.baseline_used or (contrast.runs if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
     ranked = suspects_with_evidence(session, run.id, document)
+    regressions = regressions_of(session, run.id)
     cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
     return VerdictView(
         document=document,
@@ -211,7 +221,9 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         because=newest.because,
         ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
         no_regression_because="" if is_experiment else no_regression_because(document),
-        lead=lead(document, cause, run.steady_state.step_time_ms if run.steady_state else None),
+        lead=lead(
+            document, cause, run.steady_state.step_time_ms if run.steady_state else None, _ongoing(session, regressions)
+        ),
         direction=contrast.measured.decision if contrast is not None else document.decision,
         cause=cause,
         answer=answer(document),
@@ -225,12 +237,24 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         notes=further_notes(document),
         older=_older(stored),
         regressions=tuple(
-            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id)))
-            for item in regressions_of(session, run.id)
+            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id))) for item in regressions
         ),
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
     )
+
+
+def _ongoing(session: Session, regressions: Iterable[RunRegression]) -> str:
+    """Return `6.5 % slower than train:2026.09 (regression 2)` for the newest active step-time regression of a run."""
+    for item in regressions:
+        is_slow = item.metric == "step_time_ms" and item.shown_state in ACTIVE and not item.over
+        if not is_slow or item.since_run is None or item.delta_pct is None:
+            continue
+        slow = current_verdict(session, item.since_run) if item.kind == "upgrade" else None
+        upgrade = slow.document.upgrade if slow else None
+        before = sides_text(changed_field(upgrade.comparability))[0] if upgrade else f"before #{item.since_run}"
+        return f"{change_text(item.delta_pct).text} than {before} (regression {item.id})"
+    return ""
 
 
 def rerun_command(base_url: str, run: RunDetail) -> str:

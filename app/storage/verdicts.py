@@ -5,6 +5,7 @@ kept: the first, which the job's report showed; those whose decision differs fro
 when a user changed something about the run or its regressions.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.orm import aliased
@@ -37,7 +39,7 @@ from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regres
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
-from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, recovery_text
 from app.storage.audit import SERVICE
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
@@ -191,7 +193,9 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
 
     None if it requests none, a regression already confirms it, or the project's budget is used up.
     """
-    if not document.requested_reruns or (document.decision == "regression" and regressions_of(session, run_id)):
+    if not document.requested_reruns:
+        return None
+    if document.decision == "regression" and not all(item.continues for item in regressions_of(session, run_id)):
         return None
     row = session.execute(
         select_any(
@@ -336,7 +340,7 @@ def members_with_one_slow_run(session: Session, regression_ids: Collection[int])
     return {(row.regression_id, row.run_id) for row in session.execute(chosen)}
 
 
-# --- The regressions of a run: those that it is a member of, and those that explain its alarms.
+# --- The regressions of a run: those that it is a member of, that explain its alarms, or that it continues.
 
 _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
     col(RunAlarmRow.run_id).in_(bindparam("run_ids", expanding=True))
@@ -347,11 +351,14 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 class RunRegression:
     """A regression of a run. `is_member`: the run is a member; otherwise it belongs to the segment of a member.
 
+    `continues`: the run raised no alarm: it is as fast as its baseline, which is already slow.
+    `since_run`: the slow run of its stack, if that became slower.
     `delta_pct`: the change of the run's stack, else the worst of all members. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
     id: int
+    kind: str
     shown_state: str
     cause: str
     metric: str
@@ -359,6 +366,8 @@ class RunRegression:
     delta_pct: float | None
     gpu_hours_per_day: float | None
     is_member: bool
+    continues: bool
+    since_run: int | None
     over: str
 
 
@@ -367,9 +376,9 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
     own = set(session.execute(members).scalars())
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
-    chosen = select(RegressionRow, SHOWN_STATE).where(
-        or_(col(RegressionRow.id).in_(own), col(RegressionRow.id).in_(explains))
-    )
+    named = own | set(session.execute(explains).scalars())
+    continued = _continued(session, run_id) - named
+    chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
     regressions = []
     for row, shown_state in rows:
@@ -377,6 +386,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
         regressions.append(
             RunRegression(
                 id=row.id or 0,
+                kind=row.kind,
                 shown_state=shown_state,
                 cause=row.cause,
                 metric=row.metric,
@@ -384,10 +394,48 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 delta_pct=row.worst_delta_pct if member is None else member.delta_pct,
                 gpu_hours_per_day=row.gpu_hours_per_day,
                 is_member=row.id in own,
+                continues=row.id in continued,
+                since_run=member.run_id if member is not None and (member.delta_pct or 0.0) > 0 else None,
                 over=_over(session, row, shown_state),
             )
         )
     return tuple(regressions)
+
+
+def _continued(session: Session, run_id: int) -> set[int]:
+    """Return the active regressions of its configuration and job that began before the run, if it is as slow as they.
+
+    Regressions of other branches count only if they are of the baseline branch.
+    """
+    run, began = session.get_one(RunRow, run_id), aliased(RunRow)
+    if run.purpose not in ("ci", "release") or run.quarantine or not run.is_steady:
+        return set()
+    rows = session.execute(
+        select_any(RegressionMemberRow, RegressionRow.metric)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        .join(began, col(began.id) == RegressionMemberRow.run_id)
+        .where(
+            col(RegressionMemberRow.stack_key) == run.stack_key,
+            col(RegressionMemberRow.config_key) == run.config_key,
+            col(RegressionMemberRow.proposal) != "fixed",
+            col(RegressionRow.project_id) == run.project_id,
+            col(RegressionRow.state).in_(ACTIVE),
+            col(began.job) == run.job,
+            or_(
+                col(ProjectRow.baseline_branch) == _ANY_BRANCH,
+                col(began.branch).in_((col(ProjectRow.baseline_branch), run.branch)),
+            ),
+            tuple_(col(began.ordered_at), col(began.id)) < (run.ordered_at, run.id),
+        )
+    )
+    figures = {"step_time_ms": run.step_time_ms, "peak_memory_gib": run.peak_memory_gib}
+    return {
+        member.regression_id
+        for member, metric in rows
+        if member.usual_level is not None and member.slow_level is not None and figures.get(metric)
+        and math.log(figures[metric]) > (member.usual_level + member.slow_level) / 2
+    }  # fmt: skip
 
 
 def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:

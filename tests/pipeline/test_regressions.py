@@ -270,6 +270,23 @@ def test_a_drifting_run_after_an_upgrade_waits_for_a_second_stack(
     assert regressions_in(engine) == [("open", "", slow)]
 
 
+def test_every_run_of_a_slow_segment_names_its_regression(engine: Engine, settings: Settings) -> None:
+    """A run that is as fast as its baseline raises no alarm, although that baseline is already slow."""
+    before = bring(engine, settings, steady(1000, 10))
+    slow = bring(engine, settings, steady(1100, 14), 10, fields=NEW_CONTAINER)
+    odd = bring(engine, settings, [1001.0], 24, fields=NEW_CONTAINER)
+    more = bring(engine, settings, [1101.0], 25, fields=NEW_CONTAINER)
+    assert document_of(engine, slow[-1]).decision == "no_change"
+    assert [explained_by(engine, run) for run in (*slow, *more)] == [[1]] * 15
+    assert [explained_by(engine, run) for run in (*before, *odd)] == [[]] * 11, "of another level"
+    with read_session(engine) as session:
+        (own,) = regressions_of(session, slow[-1])
+    assert own.continues
+    assert (own.kind, own.is_member, own.since_run) == ("upgrade", False, slow[0])
+    close(engine, "expected")
+    assert explained_by(engine, slow[-1]) == []
+
+
 def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_runs(
     engine: Engine, settings: Settings
 ) -> None:

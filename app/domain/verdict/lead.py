@@ -14,10 +14,13 @@ _LONGEST_VALUE = 24
 _MOST_FIELDS = 3
 
 
-def lead(document: VerdictDocument, cause: Difference | None = None, own_ms: float | None = None) -> str:
+def lead(
+    document: VerdictDocument, cause: Difference | None = None, own_ms: float | None = None, ongoing: str = ""
+) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
+    `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     """
     verdict, time = document.verdict, document.verdict.step_time
     if verdict.decision == "failed":
@@ -32,15 +35,18 @@ def lead(document: VerdictDocument, cause: Difference | None = None, own_ms: flo
     if time is None:
         return verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
-    return " ".join(filter(None, (_change(time, own_ms, len(verdict.candidates_used)), _because(time, cause, knobs))))
+    change = _change(time, own_ms, len(verdict.candidates_used), ongoing)
+    return " ".join(filter(None, (change, _because(time, cause, knobs))))
 
 
-def _change(time: StepTimeChange, own_ms: float | None, pooled: int) -> str:
+def _change(time: StepTimeChange, own_ms: float | None, pooled: int, ongoing: str) -> str:
     """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s; mean of 3 runs of this commit 19.57 s, ...`.
 
     `pooled`: the number of runs whose mean the verdict judged.
     """
     own = time.candidate_ms if own_ms is None else own_ms
+    if ongoing and time.decision == "no_change":
+        return f"As fast as before: {step_time(own)}; still {ongoing}."
     unit = time_unit_of((own, time.baseline_ms))
     times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
     if pooled > 1 and own_ms is not None:

@@ -37,3 +37,11 @@ def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str
     assert sentence.startswith("49.2")
     assert sentence.endswith(end)
     assert len(sentence.split()) <= 16
+
+
+def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> None:
+    ongoing = "6.5 % slower than train:2026.09 (regression 2)"
+    same = make_document([make_record("same", slower=0.001, commit="new")], make_baseline())
+    assert lead(same, own_ms=400.0, ongoing=ongoing) == f"As fast as before: 400.0{THIN}ms; still {ongoing}."
+    slower = make_document([make_record("slow", slower=0.1, commit="new")], make_baseline())
+    assert ongoing not in lead(slower, ongoing=ongoing)
