@@ -51,7 +51,7 @@ _UNFINISHED = ("open", "acknowledged")
 class OverviewRegression:
     """`since_run`: its first slow run, with that run's stack; `jobs`: number of jobs affected.
 
-    `spark`: the newest step times of the first stack. `is_once`: a single run was slow.
+    `spark`: the newest step times of the first stack. `once`: `in one run` if a single run of each job was slow.
     `is_up_to`: its jobs changed by different amounts.
     """
 
@@ -75,7 +75,7 @@ class OverviewRegression:
     branch: str = ""
     spark: Sparkline | None = None
     proposal: str = ""
-    is_once: bool = False
+    once: str = ""
     is_up_to: bool = False
 
     @property
@@ -206,16 +206,22 @@ def _item(
     spark: Sparkline | None,
     once: Set[tuple[int, int]],
 ) -> OverviewRegression:
-    since: dict[str, Any] = {}
+    of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct}
     if jobs:
-        # The jobs that are still slow; all of them if none is.
+        # The jobs that are still slow; all of them if none is. Of these, the ones that more than one run shows.
         slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
-        first = min((job[0] for job in slow), key=lambda member: (member.ordered_at, member.id))
-        since = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
-        since["since_run"] = first.id
-        changes = (max((member.delta_pct for member in job if member.delta_pct), default=None) for job in slow)
-        since["is_up_to"] = is_up_to(row.worst_delta_pct, changes)
-        since["is_once"] = len(slow) == 1 and all((row.id, member.id) in once for member in slow[0])
+        several = [job for job in slow if not all((row.id, member.id) in once for member in job)]
+        counted = several or slow
+        first = min((job[0] for job in counted), key=lambda member: (member.ordered_at, member.id))
+        of_jobs |= {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
+        changes = [max((member.delta_pct for member in job if member.delta_pct), default=None) for job in counted]
+        worst = row.worst_delta_pct
+        if len(counted) < len(slow):
+            worst = max((change for change in changes if change is not None), default=worst)
+        of_jobs |= {
+            "since_run": first.id, "delta_pct": worst, "is_up_to": is_up_to(worst, changes),
+            "once": "" if several else "in one run each" if len(slow) > 1 else "in one run",
+        }  # fmt: skip
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,
@@ -223,7 +229,6 @@ def _item(
         state=row.state,
         metric=row.metric,
         project=project,
-        delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         cause="",
         assignee=row.assignee,
@@ -231,7 +236,7 @@ def _item(
         jobs=len(jobs),
         spark=spark,
         proposal=row.proposal,
-        **since,
+        **of_jobs,
     )
 
 

@@ -168,7 +168,7 @@ class RegressionView:
 
     @property
     def answer(self) -> str:
-        return words.answer(self.regression)
+        return words.answer(self.regression, [row.job for row in self.jobs if row.newest_change is not None])
 
     @property
     def cause(self) -> str:

@@ -12,7 +12,7 @@ from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import days_text
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.comparability import AXES, Axis, axis_of
-from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, members_by_job
+from app.domain.verdict.triage import FIX_CLAIMED, members_by_job
 from app.storage.tables import RegressionRow
 
 
@@ -153,15 +153,14 @@ class Regression:
         return [job for job in self.jobs if not job.is_back] or self.jobs
 
     @property
-    def is_up_to(self) -> bool:
-        """Return whether several jobs are slow, so that its change is the largest of them."""
-        return is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in self.slow_jobs))
+    def counted_jobs(self) -> Sequence[SlowJob]:
+        """Return the slow jobs that more than one run shows; all slow jobs if none does."""
+        return [job for job in self.slow_jobs if not job.is_once] or self.slow_jobs
 
     @property
     def is_once(self) -> bool:
-        """Return whether only a single run shows it."""
-        jobs = self.slow_jobs
-        return len(jobs) == 1 and jobs[0].is_once
+        """Return whether only a single run of each slow job shows it."""
+        return bool(self.slow_jobs) and all(job.is_once for job in self.slow_jobs)
 
     @property
     def link(self) -> str:

@@ -1,6 +1,6 @@
 """Sentences of the regression pages: the summary, the calculation of a cost, and changes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -14,21 +14,31 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, recovery_text
+from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, is_up_to, recovery_text
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
 from app.regressions.regression import Regression, SlowJob
 from app.storage.audit import AuditEvent
 
 
-def what(regression: Regression) -> str:
-    """Format a change for the list and the title: `Up to 9.8 % slower`; `Was 9.8 % slower` once it is over."""
-    text = _change(regression) + (" in one run" if regression.is_once else "")
+def what(regression: Regression, jobs: Sequence[SlowJob] = ()) -> str:
+    """Format a change for the list and the title: `Up to 9.8 % slower`; `Was 9.8 % slower` once it is over.
+
+    `jobs`: those that it describes; by default the counted ones.
+    """
+    jobs = jobs or regression.counted_jobs
+    text = _change(regression, jobs)
+    if regression.is_once:
+        text += " in one run each" if len(jobs) > 1 else " in one run"
     return f"Was {text[0].lower()}{text[1:]}" if regression.is_back else text
 
 
-def _change(regression: Regression) -> str:
-    delta, up_to = regression.worst_delta_pct, "up to " if regression.is_up_to else ""
+def _change(regression: Regression, jobs: Sequence[SlowJob]) -> str:
+    deltas = [job.worst.delta_pct for job in jobs]
+    delta = regression.worst_delta_pct
+    if len(jobs) < len(regression.slow_jobs):
+        delta = max((delta for delta in deltas if delta is not None), default=delta)
+    up_to = "up to " if is_up_to(delta, deltas) else ""
     if regression.metric == "peak_memory_gib":
         text = (
             "More peak memory"
@@ -66,21 +76,26 @@ def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
     return f"{' and '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
 
 
-def answer(regression: Regression) -> str:
-    """Return the change, its size, its first run, and its cost in one sentence."""
-    text, since = what(regression), regression.since
-    slow = [job for job in regression.jobs if not job.is_back]
-    jobs, recovered = len(regression.jobs), len(regression.jobs) - len(slow)
+def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str:
+    """Return the change, its size, its first run, and its cost in one sentence.
+
+    It counts jobs that are slow now. `nearly_back`: jobs whose newest run has less than half of their change.
+    """
+    since = regression.since
     if regression.is_back:
+        jobs = len(regression.jobs)
         on_jobs = f" on {plural(jobs, 'job')}" if jobs > 1 else ""
-        return f"{text}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
-    if jobs > 1 and slow and not regression.is_once:
-        text += f" on {plural(len(slow), 'job')}"
-    if since:
-        text += f", #{since.run_id}" if regression.is_once else f" since run #{since.run_id}"
-    others = f"; {plural(recovered, 'job')} recovered" if slow and recovered else ""
+        return f"{what(regression)}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
+    slow = [job for job in regression.counted_jobs if job not in nearly_back] or regression.counted_jobs
+    text, jobs = what(regression, slow), len(regression.jobs)
+    if jobs > 1 and not (regression.is_once and len(slow) == 1):
+        number = f"{len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else plural(jobs, "job")
+        text += f" {'of' if regression.is_once else 'on'} {number}"
+    if slow:
+        first = min((job.first for job in slow), key=lambda member: (member.ordered_at, member.run_id)).run_id
+        text += f", #{first}" if regression.is_once else f" since run #{first}"
     claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
-    return f"{text}{others}{_cost(regression)}.{claim}"
+    return f"{text}{_cost(regression)}.{claim}"
 
 
 def _cost(regression: Regression) -> str:

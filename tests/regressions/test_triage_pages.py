@@ -127,7 +127,8 @@ def test_pages_count_jobs_and_the_table_stacks(client: TestClient, engine: Engin
     number = make([one, same, other])
     with transaction(engine) as session:
         member = session.get_one(RegressionMemberRow, (number, same.since))
-        member.stack_key = one.stack_key
+        row = session.get_one(RunRow, one.since)
+        member.stack_key, member.config_key = row.stack_key, row.config_key
     page = client.get(f"/regressions/{number}").text
     assert "on 3 jobs since" in page
     assert re.findall(r'data-jobs="(\d)"', page) == ["3"]
@@ -184,7 +185,7 @@ def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
         if is_moved:
             continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
     page = client.get(f"/regressions/{number}").text
-    assert f"since run #{slow.since}; 1 job recovered" in page
+    assert f"slower on 1 of 2 jobs since run #{slow.since}" in page
     assert page.index(f'id="member-{slow.since}"') < page.index(f'id="member-{back.since}"')
     for address in ("/regressions", "/"):
         text = client.get(address, headers=HTML).text
@@ -312,6 +313,29 @@ def test_a_change_in_one_run_is_marked_as_such_and_has_no_level(client: TestClie
     assert levels == [[False], [False, True]]
     leads = [re.search(r'class="answer">(.*?)</p>', client.get(f"/regressions/{number}").text) for number in numbers]
     assert ["in one run" in lead[1] for lead in leads if lead] == [True, False]
+
+
+def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        once, other = (make_slow_stack(session, stack=name, days=(13, 1), slow_pct=30.0) for name in ("once", "other"))
+        lasting, nearly = (make_slow_stack(session, stack=name, slow_pct=9.0) for name in ("lasting", "nearly"))
+        session.get_one(RunRow, nearly.runs[-1]).step_time_ms = 20_000.0
+    mixed, single = make([once, lasting, nearly], worst_delta_pct=30.0), make([once, other], worst_delta_pct=30.0)
+    answers = [words_of(client, number) for number in (mixed, single)]
+    assert answers[0].startswith(f"9.0\u202f% slower on 1 of 3 jobs since run #{lasting.since}")
+    assert answers[1].startswith(f"30.0\u202f% slower in one run each of 2 jobs, #{once.since}")
+    listed = client.get("/regressions", headers=HTML).text
+    assert ">9.0\u202f% slower</a>" in listed
+    assert ">30.0\u202f% slower in one run each</a>" in listed
+    overview = re.sub("[ \n]+", " ", client.get("/", headers=HTML).text)
+    assert re.search("> ?9.0\u202f% slower</a>", overview)
+    assert re.search("> ?30.0\u202f% slower in one run each</a>", overview)
+    assert "· 2 jobs" in overview
+
+
+def words_of(client: TestClient, number: int) -> str:
+    (answer,) = re.findall(r'class="answer">(.*?)</p>', client.get(f"/regressions/{number}").text, re.DOTALL)
+    return " ".join(answer.split(" "))
 
 
 def test_jobs_of_one_stack_have_different_names(client: TestClient, engine: Engine, make: Make) -> None:
