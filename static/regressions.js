@@ -1,14 +1,15 @@
-// The triage list: a box that selects all rows of the page, and a count. Without script, select rows one by one.
-const rows = () => [...document.querySelectorAll('input[name="seen"]')];
+// The triage list: a box that selects all rows of its table, and a count. Without script, select rows one by one.
+const rows = (inside = document) => [...inside.querySelectorAll('input[name="seen"]')];
 
 function show() {
-  const all = document.querySelector("[data-select-all]");
-  const selected = rows().filter((row) => row.checked).length;
-  if (all) {
+  for (const all of document.querySelectorAll("[data-select-all]")) {
+    const own = rows(all.closest("table"));
+    const checked = own.filter((row) => row.checked).length;
     all.hidden = false;
-    all.checked = selected > 0 && selected === rows().length;
-    all.indeterminate = selected > 0 && selected < rows().length;
+    all.checked = checked > 0 && checked === own.length;
+    all.indeterminate = checked > 0 && checked < own.length;
   }
+  const selected = rows().filter((row) => row.checked).length;
   const bar = document.querySelector("#bulk");
   if (bar) bar.hidden = !selected && !bar.querySelector(".error");
   const count = document.querySelector("[data-selected]");
@@ -19,7 +20,9 @@ function show() {
 }
 
 document.addEventListener("change", (event) => {
-  if (event.target.matches("[data-select-all]")) for (const row of rows()) row.checked = event.target.checked;
+  if (event.target.matches("[data-select-all]")) {
+    for (const row of rows(event.target.closest("table"))) row.checked = event.target.checked;
+  }
   if (event.target.matches('[data-select-all], input[name="seen"]')) show();
 });
 document.addEventListener("htmx:afterSwap", show);

@@ -37,7 +37,7 @@ from app.storage.tables import (
     select_any,
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
-from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
+from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, members_with_one_slow_run, proposed_closings
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
 
@@ -74,50 +74,48 @@ class OverviewRegression:
     dispatcher: str | None = None
     branch: str = ""
     spark: Sparkline | None = None
-    proposal: str = ""
     once: str = ""
     is_up_to: bool = False
-
-    @property
-    def is_back(self) -> bool:
-        """Return whether its runs recovered."""
-        return self.proposal == "fixed"
 
 
 @dataclass(frozen=True, slots=True)
 class NeedsAttention:
-    """`more`: number of regressions of each project that are not among the items."""
+    """Active regressions. `items`: those without a proposal; `more`: number of the others of each project.
+
+    `to_close`: those that the service proposes to close.
+    """
 
     items: tuple[OverviewRegression, ...]
     more: Mapping[str, int]
     open: int
     acknowledged: int
     cost: SumOfCosts
+    to_close: tuple[ProposedClosing, ...]
 
 
 def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAttention:
     """Return regressions of runs on `branch` in `project`; empty for any."""
-    open_ones = col(RegressionRow.state).in_(_UNFINISHED)
-    conditions = [open_ones, *_on_branch(branch), *_in_project(project)]
+    shown = [*_on_branch(branch), *_in_project(project)]
+    conditions = [col(RegressionRow.state).in_(_UNFINISHED), *shown]
+    is_proposed = col(RegressionRow.proposal) != ""
     cost = col(RegressionRow.gpu_hours_per_day)
     counted = session.execute(
-        select_any(ProjectRow.slug, RegressionRow.state, func.count(), *SUMS_OF_COSTS)
+        select_any(ProjectRow.slug, RegressionRow.state, is_proposed, func.count(), *SUMS_OF_COSTS)
         .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(*conditions)
-        .group_by(col(ProjectRow.slug), col(RegressionRow.state))
+        .group_by(col(ProjectRow.slug), col(RegressionRow.state), is_proposed)
     ).all()
     by_project, by_state = Counter[str](), Counter[str]()
-    for slug, state, count, *_ in counted:
-        by_project[slug] += count
+    for slug, state, proposed, count, *_ in counted:
+        by_project[slug] += 0 if proposed else count
         by_state[state] += count
-    costs = [hours for _, _, _, hours, *_ in counted if hours is not None]
-    costly, unknown = (sum(row[place] for row in counted) for place in (4, 5))
+    costs = [hours for *_, hours, _, _ in counted if hours is not None]
+    costly, unknown = (sum(row[place] for row in counted) for place in (5, 6))
     wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
-        .where(*conditions)
-        # What is proposed to be closed waits for a click only.
-        .order_by(col(RegressionRow.proposal) != "", cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
+        .where(*conditions, ~is_proposed)
+        .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
     by_project.subtract(slug for _, slug in rows)
@@ -127,6 +125,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         open=by_state["open"],
         acknowledged=by_state["acknowledged"],
         cost=SumOfCosts(sum(costs) if costs else None, costly, unknown),
+        to_close=proposed_closings(session, *shown),
     )
 
 
@@ -235,7 +234,6 @@ def _item(
         opened_at=aware(row.opened_at),
         jobs=len(jobs),
         spark=spark,
-        proposal=row.proposal,
         **of_jobs,
     )
 

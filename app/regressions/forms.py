@@ -14,15 +14,19 @@ from app.web.forms import Form, read_time
 _FILLED = ("assignee", "external_url")
 """Inputs with a prefilled value. `was_NAME` repeats the value, so that only edited inputs are changes."""
 _MAX_COMMIT = 100
+OVERVIEW = "overview"
 _ANSWERS: Mapping[str, Answer] = {"accept": "accept", "decline": "decline"}
 
 
 class TriageForm(Form):
-    """A form of triage. `seen`: the selected rows."""
+    """A form of triage. `seen`: the selected rows. `closing`: all rows with a proposal, to accept together.
+
+    `page`: where the form is, if not on a page of regressions.
+    """
 
     inputs = ("state", "assignee", "external_url", "note", "author", "quarantine", "commit")
-    hidden = ("proposal", "take", "changed_at", *(f"was_{name}" for name in _FILLED))
-    several = ("seen",)
+    hidden = ("proposal", "take", "changed_at", "page", *(f"was_{name}" for name in _FILLED))
+    several = ("seen", "closing")
 
     def change(self) -> RegressionChange:
         """Return the changes in the form of one regression, without unedited inputs."""
@@ -43,7 +47,10 @@ class TriageForm(Form):
         )
 
     def bulk_change(self) -> RegressionChange:
-        """Return the changes in the form below the list, without empty inputs."""
+        """Return the changes in the form below the list, without empty inputs; or the answer to proposals."""
+        answer = _ANSWERS.get(self.value("proposal"))
+        if answer:
+            return RegressionChange(self.value("author"), answer=answer)
         assignee = self.value("assignee")
         return RegressionChange(
             self.value("author"),
@@ -72,9 +79,10 @@ class TriageForm(Form):
 
     def seen_rows(self) -> list[Seen]:
         """Return the selected rows, each `id@changed_at`. Raises InvalidChange."""
-        if not self.chosen["seen"]:
+        rows = self.chosen["closing"] if self.value("proposal") else self.chosen["seen"]
+        if not rows:
             raise InvalidChange("Select at least one regression. Nothing was changed.")
-        return [_row(text) for text in self.chosen["seen"]]
+        return [_row(text) for text in rows]
 
     def refused(self, error: ThreewallsError) -> Self:
         """Return the form with `error` at the input that it concerns, or above the form."""
@@ -86,7 +94,10 @@ class TriageForm(Form):
 
 
 class UndoForm(Form):
-    """The form of a toast. `event`: audit entries of the changes. `page`: the shown regression; empty for the list."""
+    """The form of a toast. `event`: audit entries of the changes.
+
+    `page`: the shown regression, or OVERVIEW; empty for the list.
+    """
 
     inputs = ("author",)
     hidden = ("page",)

@@ -42,7 +42,7 @@ from app.regressions.charts import (
 )
 from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoable, undo_changes
 from app.regressions.feed import feed_url
-from app.regressions.forms import TriageForm, UndoForm
+from app.regressions.forms import OVERVIEW, TriageForm, UndoForm
 from app.regressions.queries import (
     ACTIVE_STATES,
     KINDS,
@@ -56,6 +56,7 @@ from app.regressions.queries import (
     get_regression,
     options_of,
     regression_rows,
+    to_close,
 )
 from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
@@ -347,7 +348,11 @@ async def change_selected(request: Request, engine: AppEngine) -> Response:
         if not wants_fragment(request):
             return f"{address}{'&' if '?' in address else '?'}changed={len(changed)}"
         with reading(request) as session:
-            text = f"{plural(len(changed), 'regression')} changed." if changed else "Nothing to change."
+            verb = "closed" if form.value("proposal") else "changed"
+            text = f"{plural(len(changed), 'regression')} {verb}." if changed else "Nothing to change."
+            if form.value("page") == OVERVIEW:
+                toast = _toast(session, text, changed, "#to-close", page=OVERVIEW)
+                return render(request, "regressions/closed.html", block="closed", toast=toast, text=text)
             toast = _toast(session, text, changed, "#regression-table")
             return _render_list(request, session, TriageForm(), toast=toast)
 
@@ -367,6 +372,8 @@ async def undo(request: Request, engine: AppEngine) -> Response:
         undo_changes(engine, form.event_ids, form.value("author"))
         if not wants_fragment(request):
             return f"/regressions/{form.regression_id}" if form.regression_id else "/regressions"
+        if form.value("page") == OVERVIEW:
+            return Response(headers={"HX-Refresh": "true"})
         toast = Toast("Undone.")
         with reading(request) as session:
             if form.regression_id:
@@ -501,6 +508,7 @@ def _render_list(
         status=status,
         toast=toast,
         page=page,
+        to_close=to_close(session, query),
         may_triage={item.id for item in page.items if access.may("contribute", item.project_id)},
         filters=query,
         query=query.query(query.page),

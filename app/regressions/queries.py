@@ -29,7 +29,7 @@ from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
-from app.storage.verdicts import SUMS_OF_COSTS, members_with_one_slow_run
+from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, members_with_one_slow_run, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is the whole state of the page, so it is validated as input.
@@ -137,6 +137,11 @@ def count_to_do(session: Session) -> ToDo:
     counts = {(row[0], row[1]): row[2] for row in session.execute(counted.group_by(state, is_proposed))}
     proposed = sum(counts.get((name, True), 0) for name in ACTIVE)
     return ToDo(proposed + counts.get(("open", False), 0), proposed, counts.get(("acknowledged", False), 0))
+
+
+def to_close(session: Session, query: RegressionQuery) -> tuple[ProposedClosing, ...]:
+    """Return the matching active regressions that the service proposes to close."""
+    return proposed_closings(session, *_conditions(query), *_in_state(query.state))
 
 
 def cost_of(session: Session, query: RegressionQuery) -> SumOfCosts:

@@ -65,15 +65,13 @@ def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
     """Return the number of regressions to triage and the cost of active ones as a sentence."""
     if not to_do.triage and not to_do.in_work:
         return "No active regressions."
-    closing = f" ({to_do.proposed} proposed to close)" if to_do.proposed and not to_do.in_work else ""
-    parts = [f"{to_do.triage or 'Nothing'} to triage{closing}"]
-    if to_do.in_work:
-        parts.append(f"{to_do.in_work} in work")
+    others = ((to_do.in_work, "in work"), (to_do.proposed, "to close"))
+    parts = [f"{to_do.triage - to_do.proposed or 'Nothing'} to triage", *(f"{n} {what}" for n, what in others if n)]
     if cost.hours is None and cost.unknown:
-        return f"{' and '.join(parts)}; cost unknown."
+        return f"{', '.join(parts)}; cost unknown."
     if not cost.hours:
-        return f"{' and '.join(parts)} without current cost."
-    return f"{' and '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
+        return f"{', '.join(parts)}; no current cost."
+    return f"{', '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
 
 
 def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str:

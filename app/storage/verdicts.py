@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import (
+    ColumnElement,
     Integer,
     Row,
     Select,
@@ -433,8 +434,8 @@ def _continued(session: Session, run_id: int) -> set[int]:
     return {
         member.regression_id
         for member, metric in rows
-        if member.usual_level is not None and member.slow_level is not None and figures.get(metric)
-        and math.log(figures[metric]) > (member.usual_level + member.slow_level) / 2
+        if member.usual_level is not None and member.slow_level is not None and (figure := figures.get(metric))
+        and math.log(figure) > (member.usual_level + member.slow_level) / 2
     }  # fmt: skip
 
 
@@ -520,6 +521,36 @@ def open_regressions(session: Session) -> OpenRegressions:
     """Return the numbers for the navigation and the overview. One select reads them from an index."""
     counts = select(func.count(), func.sum(col(RegressionRow.gpu_hours_per_day)))
     return OpenRegressions(*session.execute(counts.where(col(RegressionRow.state) == _UNTRIAGED)).one())
+
+
+# --- Proposals of the service to close regressions, which users accept together.
+
+MOST_PROPOSED = 200
+"""Maximum proposals that one button accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedClosing:
+    """A regression that the service proposes to close, as `proposal` (`fixed` or `stale`)."""
+
+    id: int
+    project_id: int
+    changed_at: datetime
+    proposal: str
+
+
+def proposed_closings(session: Session, *conditions: ColumnElement[bool]) -> tuple[ProposedClosing, ...]:
+    """Return the active regressions with a proposal, newest first, at most MOST_PROPOSED. `conditions`: on the row and
+    its project."""
+    columns = (RegressionRow.id, RegressionRow.project_id, RegressionRow.changed_at, RegressionRow.proposal)
+    rows = session.execute(
+        select_any(*columns)
+        .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        .where(col(RegressionRow.state).in_(ACTIVE), col(RegressionRow.proposal) != "", *conditions)
+        .order_by(col(RegressionRow.id).desc())
+        .limit(MOST_PROPOSED)
+    )
+    return tuple(ProposedClosing(row.id, row.project_id, aware(row.changed_at), row.proposal) for row in rows)
 
 
 # --- The cost of a slowdown, for regressions and upgrade reports.

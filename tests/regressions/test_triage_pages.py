@@ -488,6 +488,36 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
     assert "checked" in again.text
 
 
+@pytest.mark.parametrize(("address", "page"), [("/regressions", ""), ("/", "overview")])
+def test_proposals_are_one_line_and_accepted_together(
+    client: TestClient, engine: Engine, make: Make, address: str, page: str
+) -> None:
+    work, *closing = make(), make(proposal="stale"), make(proposal="fixed"), make(proposal="stale")
+    text = client.get(address, headers=HTML).text
+    assert "3 to close: 2 stale, 1 recovered" in re.sub("[ \n]+", " ", text)
+    if page:
+        assert re.findall(r'data-regression="(\d+)"', text) == [str(work)]
+    else:
+        assert "1 to triage, 3 to close" in text
+        folded = text.partition('id="to-close"')[2]
+        assert [f'href="/regressions/{number}"' in folded for number in (work, *closing)] == [False, True, True, True]
+    form: dict[str, Any] = {
+        "author": "Ada", "proposal": "accept", "page": hidden(text, "page"),
+        "closing": re.findall(r'name="closing"\s+value="([^"]+)"', text),
+    }  # fmt: skip
+    assert form["page"] == page
+    done = client.post("/regressions", data=form, headers=HTMX).text
+    assert "3 regressions closed." in done
+    assert [row_of(engine, number).state for number in (work, *closing)] == ["open", "stale", "fixed", "stale"]
+    undo = client.post(
+        "/regressions/undo", data={"event": events_in(done), "page": page, "author": "Ada"}, headers=HTMX
+    )
+    assert undo.headers.get("HX-Refresh", "") == ("true" if page else "")
+    rows = [row_of(engine, number) for number in closing]
+    assert [(row.state, row.proposal) for row in rows] == [("open", "stale"), ("open", "fixed"), ("open", "stale")]
+    assert client.post("/regressions", data=form, headers=HTMX).status_code == 409, "they have changed since"
+
+
 def events_in(fragment: str) -> list[str]:
     return re.findall(r'name="event" value="(\d+)"', fragment)
 
