@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
@@ -67,7 +67,7 @@ class Drawing:
     """The data of a drawing. `positions`: indices of the drawn runs in order (at least one). `shown`: configurations.
 
     `figures`: the metric by run number. `versions`: version changes among these runs. `steps`: where each container
-    begins, if there are several.
+    begins, if there are several. `names`: what distinguishes each configuration, by letter.
     """
 
     history: HistoryOfStack
@@ -78,6 +78,7 @@ class Drawing:
     figures: Mapping[int, Metric | None]
     versions: Sequence[VersionChange] = ()
     steps: Sequence[ContainerStep] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def containers(self) -> list[Row]:
@@ -422,12 +423,9 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
     for configuration in history.configurations:
         if configuration.counted and configuration.letter not in begun:
             begun.add(configuration.letter)
-            dispatcher = history.runs[configuration.counted[0]].dispatcher or "unknown dispatcher"
-            yield (
-                configuration.counted[0],
-                "configuration",
-                f"configuration {configuration.letter} begins: {dispatcher}",
-            )
+            name = drawing.names.get(configuration.letter, "")
+            text = f"configuration {configuration.letter} begins: {name}".removesuffix(": ")
+            yield configuration.counted[0], "configuration", text
 
 
 def _ticks(drawing: Drawing) -> list[Row]:

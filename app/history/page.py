@@ -50,7 +50,13 @@ from app.history.queries import (
     version_text,
 )
 from app.history.views import BadgeOffer, ChangeRow, ConfigurationRow, badge_offer, change_rows, configuration_rows
-from app.history.workloads import ContainerStep, across_containers
+from app.history.workloads import (
+    ConfigurationStep,
+    ContainerStep,
+    across_containers,
+    configuration_names,
+    configuration_steps,
+)
 from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
@@ -309,6 +315,11 @@ class HistoryPage:
             for name, parts in sorted(by_letter.items(), key=lambda item: (len(item[0]), item[0]))
         ]
 
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """Return what distinguishes each configuration, by letter."""
+        return configuration_names(self._session, self.history)
+
     @property
     def chosen(self) -> str:
         """Return the value of the selected choice of configuration."""
@@ -348,7 +359,9 @@ class HistoryPage:
     def drawing(self) -> Drawing:
         view = self.view
         figures = self._figures(self.drawn)
-        return Drawing(self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps)
+        return Drawing(
+            self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps, self.names
+        )
 
     @cached_property
     def rows(self) -> dict[str, list[Row]]:
@@ -396,9 +409,13 @@ class HistoryPage:
         return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
 
     @property
-    def events(self) -> list[tuple[StackRun, ContainerStep | ChangeRow]]:
-        """Return changes of container and change points, each with its first run, newest first."""
-        events: list[tuple[StackRun, ContainerStep | ChangeRow]] = [(row.run, row) for row in self.changes]
+    def events(self) -> list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow]]:
+        """Return changes of container or configuration and change points, each with its first run, newest first."""
+        letters = {configuration.letter for configuration in self.shown}
+        events: list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow]] = [
+            *((row.run, row) for row in self.changes),
+            *((step.run, step) for step in configuration_steps(self._session, self.history) if step.letter in letters),
+        ]
         if len(self.steps) > 1:
             events += [(self.history.runs[step.position], step) for step in self.steps]
         return sorted(events, key=lambda event: (event[0].ordered_at, event[0].id), reverse=True)
@@ -482,8 +499,8 @@ class HistoryPage:
         return read_figures(self._session, [self.history.runs[position] for position in positions], self.view.metric)
 
     def _named(self, configuration: ConfigurationHistory) -> str:
-        dispatcher = self.history.runs[configuration.runs[-1]].dispatcher or "unknown dispatcher"
-        return f"{configuration.job}, {dispatcher}" if configuration.job else dispatcher
+        name = self.names[configuration.letter]
+        return f"{configuration.job}, {name}" if configuration.job else name
 
     def _shown(self) -> tuple[ConfigurationHistory, ...]:
         if not self.view.config:

@@ -1,5 +1,6 @@
 """A history across containers: the runs of a stack joined with those of the same workload in other containers."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -9,13 +10,20 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.values import shown
 from app.domain.naming import container_tag
+from app.domain.verdict.comparability import Difference
 from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange, StackSegment, letter
+from app.domain.verdict.words import knobs_text, sides_text
 from app.history.queries import HistoryOfStack, Neighbour, get_stack, read_history
 from app.storage.runs import stored_contract
+from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
 
 MOST_CONTAINERS, MOST_RUNS = 8, 5_000
 """Maximum other containers, and maximum runs of them, with which a history is joined: the nearest in time."""
+MOST_STEPS, MOST_NAMED = 12, 24
+"""Maximum configurations whose contracts are read for the changes, and for names."""
+_MOST_KNOBS = 2
+"""Maximum knobs in the name of a configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +47,77 @@ class ContainerStep:
     def delta_pct(self) -> float | None:
         """Return the change of the step time."""
         return 100 * (self.to_ms / self.from_ms - 1) if self.from_ms and self.to_ms else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationStep:
+    """A configuration with which a job continued in its container. `run`: its first counted run.
+
+    `before`: the last counted run of that job with another configuration. `from_ms` and `to_ms`: levels of the segments
+    on both sides, None if unknown. `knobs`: those that differ.
+    """
+
+    letter: str
+    before: StackRun
+    run: StackRun
+    from_ms: float | None
+    to_ms: float | None
+    knobs: tuple[Difference, ...]
+
+    @property
+    def delta_pct(self) -> float | None:
+        """Return the change of the step time."""
+        return 100 * (self.to_ms / self.from_ms - 1) if self.from_ms and self.to_ms else None
+
+    @property
+    def named_knobs(self) -> tuple[tuple[str, str, str], ...]:
+        """Return each knob with its values on both sides."""
+        return tuple((knob.field, *sides_text(knob)) for knob in self.knobs)
+
+
+def configuration_steps(session: Session, history: HistoryOfStack) -> tuple[ConfigurationStep, ...]:
+    """Return the newest MOST_STEPS steps, oldest first."""
+    runs = history.runs
+    counted = sorted((own for own in history.configurations if own.counted), key=lambda own: own.counted[0])
+    steps: dict[str, tuple[ConfigurationHistory, ConfigurationHistory, int]] = {}
+    for number, own in enumerate(counted):
+        first = runs[own.counted[0]]
+        earlier = [
+            (other.counted[bisect_left(other.counted, own.counted[0]) - 1], other)
+            for other in counted[:number]
+            for run in (runs[other.counted[0]],)
+            if run.job == first.job and run.facts.stack_key == first.facts.stack_key
+        ]
+        if earlier and own.letter not in {other.letter for other in counted[:number]}:
+            position, before = max(earlier, key=lambda pair: pair[0])
+            steps[own.letter] = own, before, position
+    newest = list(steps.values())[-MOST_STEPS:]
+    pairs = [(runs[position].id, runs[own.counted[0]].id) for own, _, position in newest]
+    knobs = changed_knobs(session, pairs)
+    return tuple(
+        ConfigurationStep(
+            letter=own.letter,
+            before=runs[position],
+            run=runs[own.counted[0]],
+            from_ms=next((level.step_time_ms for level in before.levels[::-1] if level.first <= position), None),
+            to_ms=own.levels[0].step_time_ms if own.levels else None,
+            knobs=knobs[pair],
+        )
+        for (own, before, position), pair in zip(newest, pairs, strict=True)
+    )
+
+
+def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, str]:
+    """Return what distinguishes the newest MOST_NAMED configurations, by letter.
+
+    It is the knob in which they differ from the oldest one, else the dispatcher.
+    """
+    newest = {own.letter: history.runs[own.runs[-1]] for own in history.configurations}
+    first, *others = sorted(newest, key=lambda name: (len(name), name))
+    pairs = {name: (newest[first].id, newest[name].id) for name in others[-MOST_NAMED:]}
+    knobs = changed_knobs(session, list(pairs.values()))
+    named = {name: knobs_text(knobs[pair], _MOST_KNOBS) for name, pair in pairs.items()}
+    return {name: named.get(name) or run.dispatcher or "unknown dispatcher" for name, run in newest.items()}
 
 
 def across_containers(

@@ -12,16 +12,15 @@ from typing import Any, ClassVar
 from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.resolve import workload
 from app.domain.naming import TitledStack, container_tag, short_names, stack_names, stack_title, without_common
 from app.domain.numbers import absolute, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.text import shortened
-from app.domain.verdict.comparability import differing, marked
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
-from app.domain.verdict.words import side_text
+from app.domain.verdict.words import knobs_text
+from app.storage import stacks
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, stored_contracts
 from app.storage.tables import (
@@ -443,13 +442,7 @@ def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfigu
 def changed_knobs(session: Session, trend: Trend) -> dict[int, str]:
     """Return what changed with the current configuration of each line, by its first run: `permute_fusion off`."""
     pairs = [(line.reconfigured[0].id, line.reconfigured[1].id) for line in trend.lines if line.reconfigured]
-    contracts = stored_contracts(session, [run_id for pair in pairs for run_id in pair]) if pairs else {}
-    texts = {}
-    for before, after in pairs:
-        members = marked(list(differing(CONFIG_FIELDS, contracts[before], contracts[after])))
-        knobs = [f"{item.field} {side_text(item.field, item.b)}" for item in members if not item.follows]
-        texts[after] = knobs[0] if len(knobs) == 1 else f"{len(knobs)} knobs changed"
-    return texts
+    return {after: knobs_text(knobs) for (_, after), knobs in stacks.changed_knobs(session, pairs).items()}
 
 
 def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from typing import Any, Protocol, cast
 from sqlalchemy import ColumnElement, Row, Select, bindparam, case, func, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import METRICS
+from app.domain.contract.fields import CONFIG_FIELDS, METRICS
 from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric, Stated
+from app.domain.verdict.comparability import Difference, differing, marked
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.record import FAILED, UNFIT, UNREAD, Losses, RunFacts, RunRecord, typical_losses
 from app.domain.verdict.step_time import (
@@ -33,7 +34,7 @@ from app.domain.verdict.step_time import (
 )
 from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, metrics_of, newest_contract, stored_contract
+from app.storage.runs import aware, metrics_of, newest_contract, stored_contract, stored_contracts
 from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_indexed, select_any
 
 _AT_ONCE = 500
@@ -320,6 +321,19 @@ def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecor
             facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
             records[str(row.id)] = RunRecord.of(facts, row.slug, contract)
     return records
+
+
+def changed_knobs(
+    session: Session, pairs: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], tuple[Difference, ...]]:
+    """Return the knobs that differ between the runs of each pair, without those that follow from others."""
+    contracts = stored_contracts(session, sorted({run_id for pair in pairs for run_id in pair})) if pairs else {}
+    return {
+        (a, b): tuple(
+            item for item in marked(list(differing(CONFIG_FIELDS, contracts[a], contracts[b]))) if not item.follows
+        )
+        for a, b in pairs
+    }
 
 
 def facts_of(row: Row[Any] | RunRow) -> RunFacts:

@@ -218,7 +218,11 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     both = chart_of(client, f"{address}/chart")["datasets"]
     assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}
     assert [row["config"] for row in both["levels"]] == ["A", "B"]
-    assert [row["kind"] for row in both["events"]] == ["configuration"]
+    assert [row["text"] for row in both["events"]] == ["configuration B begins: dispatcher hybridep"]
+    assert re.search(r">A: alltoall, 14 runs<.*>B: dispatcher hybridep, 16 runs<", client.get(address).text, re.DOTALL)
+    changes = text_of(client.get(address).text.partition('id="changes"')[2]).replace("\u202f", " ")
+    row = rf"#{new[0]} .{{10}} 2[45]\.\d % faster (399|400)\.\d ms → (299|300)\.\d ms dispatcher alltoall → hybridep"
+    assert re.search(row, changes), changes
     datasets = chart_of(client, f"{address}/chart?config={config[:12]}")["datasets"]
     assert {row["id"] for row in datasets["points"]} == set(old)
     assert re.search(r"(399|400)\.\d ms per step now", text_of(client.get(f"{address}?config={config[:12]}").text))

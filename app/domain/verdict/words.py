@@ -170,6 +170,13 @@ def side_text(field: str, stated: Stated | None) -> str:
     return short_commit(text) if "commit" in field else text
 
 
+def knobs_text(knobs: Sequence[Difference], most: int = 1) -> str:
+    """Return the new values of at most `most` knobs (`permute_fusion off`), else `3 knobs changed`; empty without."""
+    if len(knobs) > most:
+        return f"{len(knobs)} knobs changed"
+    return ", ".join(f"{item.field} {side_text(item.field, item.b)}" for item in knobs)
+
+
 def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
     """List the first runs by name and count the rest."""
     more = len(runs) - _MOST_LISTED
