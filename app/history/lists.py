@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
+from statistics import median
 from typing import Annotated, Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select
@@ -17,11 +18,13 @@ from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, 
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.words import knobs_text
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
 from app.storage.search import search_conditions
+from app.storage.stacks import changed_knobs
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -39,9 +42,11 @@ from app.web.sparklines import (
     SPARK_RUNS,
     SlowRun,
     Sparkline,
+    TimedRun,
     leading_runs,
     regression_sparklines,
     sparkline,
+    timed_runs,
 )
 
 # --- Filters of the list of stacks. The query string is the whole state of the page, so it is validated as input.
@@ -80,12 +85,29 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 
 @dataclass(frozen=True, slots=True)
 class StackRegression:
-    """The newest active step-time regression of a stack, with the first slow run of the job that changed most."""
+    """The newest active step-time regression of a stack, with the first slow run of the job that changed most.
+
+    `config_key`: of that run. `later`: what followed.
+    """
 
     number: int
     delta_pct: float | None
     job: str
+    config_key: str
     slow: SlowRun
+    later: "LaterChange | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaterChange:
+    """What followed a regression: its job continued with another configuration, at `step_times`.
+
+    `knobs`: that changed, as text; empty if unknown.
+    """
+
+    delta_pct: float
+    knobs: str
+    step_times: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +148,13 @@ class StackItem:
     def newest_pct(self) -> float | None:
         """Return the change of the slow job's newest run if it is less than half of the regression's; else None."""
         regression, usual = self.regression, self.regression.slow.usual if self.regression else None
-        if regression is None or not usual or regression.delta_pct is None or self.step_time_ms is None:
+        if (
+            regression is None
+            or regression.later
+            or not usual
+            or regression.delta_pct is None
+            or self.step_time_ms is None
+        ):
             return None
         newest = 100 * (self.step_time_ms / usual - 1)
         return newest if newest < regression.delta_pct / 2 else None
@@ -189,6 +217,10 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
+    later = _later(session, read, {key: regressed[key] for key in others if key in regressed})
+    for key, change in later.items():
+        slow = replace(regressed[key].slow, then=change.step_times)
+        regressed[key] = replace(regressed[key], slow=slow, later=change)
     drawn = regression_sparklines(
         session, [regressed[key].slow for key in others if key in regressed], least=LEAST_RANGE
     )
@@ -222,16 +254,19 @@ def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
 class _ReadStack:
     """The row of a stack without name and project, and the parts of its name.
 
-    `job`, `dispatcher` and `step_times`: of its leading runs. `jobs`: of its newest runs.
+    `job`, `config_key`, `dispatcher` and `step_times`: of its leading runs. `jobs`: of its newest runs.
+    `of_job`: the newest counted runs of that job in any configuration, oldest first.
     """
 
     item: StackItem
     container: str
     values: Mapping[str, Value]
     job: str
+    config_key: str
     jobs: tuple[str, ...]
     dispatcher: str
     step_times: tuple[float, ...]
+    of_job: tuple[TimedRun, ...]
 
 
 _read_stacks = Remembered[_ReadStack](4000)
@@ -310,6 +345,32 @@ def _of_regression(
     )  # fmt: skip
 
 
+_LEVEL_RUNS = 3
+"""Runs on each side of a change whose medians are compared."""
+
+
+def _later(
+    session: Session, read: Mapping[str, _ReadStack], regressed: Mapping[str, StackRegression]
+) -> dict[str, LaterChange]:
+    """Return what followed the regressions whose configuration has been replaced in their job, by stack key."""
+    replaced: dict[str, tuple[tuple[int, int], float, tuple[float, ...]]] = {}
+    for key, regression in regressed.items():
+        stack = read.get(key)
+        if stack is None or stack.job != regression.job or stack.config_key == regression.config_key:
+            continue
+        old = [run for run in stack.of_job if run.config_key == regression.config_key]
+        new = [run for run in stack.of_job if run.config_key == stack.config_key]
+        if old and new and stack.of_job.index(old[-1]) < stack.of_job.index(new[0]):
+            levels = [median(run.step_time_ms for run in side) for side in (old[-_LEVEL_RUNS:], new[:_LEVEL_RUNS])]
+            change = 100 * (levels[1] / levels[0] - 1)
+            replaced[key] = (old[-1].id, new[0].id), change, tuple(run.step_time_ms for run in new)
+    knobs = changed_knobs(session, {pair for pair, *_ in replaced.values()})
+    return {
+        key: LaterChange(change, knobs_text(knobs[pair]), step_times)
+        for key, (pair, change, step_times) in replaced.items()
+    }
+
+
 def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegression]:
     """Return the newest active step-time regression of each stack that is still slow."""
     chosen = (
@@ -326,7 +387,7 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegressi
     )
     return {
         member.stack_key: StackRegression(
-            member.regression_id, member.delta_pct, job,
+            member.regression_id, member.delta_pct, job, member.config_key,
             SlowRun(
                 project_id, member.stack_key, member.run_id,
                 None if member.usual_level is None else math.exp(member.usual_level),
@@ -356,8 +417,10 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
                 item = replace(item, job=short_job(job, jobs))
             yield stack, _ReadStack(
                 item, container_tag(contract), values, job=job, jobs=jobs,
+                config_key=leading[-1].config_key if leading else "",
                 dispatcher=(leading[-1].dispatcher or "") if leading else "",
                 step_times=tuple(run.step_time_ms for run in leading),
+                of_job=timed_runs(rows, job) if leading else (),
             )  # fmt: skip
 
 

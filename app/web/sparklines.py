@@ -109,13 +109,17 @@ _SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
 
 @dataclass(frozen=True, slots=True)
 class SlowRun:
-    """The first slow run of a regression in a stack. `usual`: value of `metric` before it; None if unknown."""
+    """The first slow run of a regression in a stack. `usual`: value of `metric` before it; None if unknown.
+
+    `then`: values of later runs with another configuration.
+    """
 
     project_id: int
     stack_key: str
     run_id: int
     usual: float | None
     metric: str = "step_time_ms"
+    then: tuple[float, ...] = ()
 
 
 DRAWN_METRICS = ("step_time_ms", "peak_memory_gib")
@@ -182,7 +186,8 @@ def _around_change(session: Session, first_slow: SlowRun, least: float) -> Spark
         usual = [first_slow.usual] if first_slow.usual is not None else []
         before = [*_compared_with(session, slow, metric), *before] or usual
     least = least if metric == "step_time_ms" else 0.0
-    return sparkline([*before, getattr(slow, metric), *after], len(before), metric=metric, least=least)
+    values = [*before, getattr(slow, metric), *after, *first_slow.then]
+    return sparkline(values, len(before), metric=metric, least=least)
 
 
 def _compared_with(session: Session, slow: Any, metric: str) -> list[float]:
@@ -208,6 +213,22 @@ def leading_runs(rows: Sequence[Any]) -> list[Any]:
     leading = next((row for row in rows if _counts(row)), rows[0])
     own = (leading.config_key, leading.job)
     return [row for row in reversed(rows) if _counts(row) and (row.config_key, row.job) == own]
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """A counted run of a job."""
+
+    id: int
+    config_key: str
+    step_time_ms: float
+
+
+def timed_runs(rows: Sequence[Any], job: str) -> tuple[TimedRun, ...]:
+    """Return the counted runs of a job in any configuration, oldest first. `rows`: newest first."""
+    return tuple(
+        TimedRun(row.id, row.config_key, row.step_time_ms) for row in reversed(rows) if row.job == job and _counts(row)
+    )
 
 
 def _counts(row: Any) -> bool:

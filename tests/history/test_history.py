@@ -25,7 +25,7 @@ from app.storage.runs import WITH_RESULT, newest_contract
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RunRow, StackRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
-from tests.regressions.triaged import make_regression, make_slow_stack
+from tests.regressions.triaged import FIRST, make_regression, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -633,6 +633,25 @@ def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: Test
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
     assert re.search(rf"20\.10 s 5\.0 % slower #{number} newest \+0\.5", row), row
+
+
+def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, engine: Engine) -> None:
+    """The job of a regression continues with another configuration, which replaces the slow one."""
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, usual_ms=20_000.0, job="nightly")
+        number = make_regression(session, slow)
+        for k, ms in enumerate((23_000.0, 23_100.0)):
+            make_run(
+                session, project="triage", purpose="ci", job="nightly", stack_key=slow.stack_key, config_key="e" * 64,
+                ordered_at=FIRST + timedelta(days=20 + k), step_time_ms=ms, log_step_time=math.log(ms),
+                is_steady=True, short=False, outcome="completed",
+            )  # fmt: skip
+        session.execute(update(StackRow).values(revision=StackRow.revision + 1))
+    row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
+    assert re.search(rf"23\.\d\d s 5\.0 % slower #{number} then 9\.\d % slower", row), row
+    (label,) = re.findall(r'class="spark".*?aria-label="([^"]*)"', client.get("/history").text, re.DOTALL)
+    assert "of the last 18 runs: " in label
+    assert "first slow run 13," in label
 
 
 def test_a_workload_links_to_the_container_before(client: TestClient, make: Make) -> None:
