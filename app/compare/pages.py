@@ -77,7 +77,13 @@ class ComparePage:
         sides = self.comparison.sides
         if sides.kind == "contrast" and sides.comparability.knobs:
             return "not attributable: several fields"
-        return KINDS[sides.kind]
+        return f"{KINDS[sides.kind]}{', other code' if self.other_code else ''}"
+
+    @property
+    def other_code(self) -> bool:
+        """Return whether the code of a matched A/B differs too, so that its result is not about the knob alone."""
+        sides = self.comparison.sides
+        return sides.kind == "matched_ab" and bool(sides.comparability.other_code)
 
     @property
     def project(self) -> ProjectName | None:
@@ -264,7 +270,7 @@ _LONGEST_NAME = 56
 
 @dataclass(frozen=True, slots=True)
 class RunPair:
-    """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs.
+    """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs; `other_code`: so does the code.
 
     `experiment`: the one that both are runs of.
     """
@@ -275,6 +281,7 @@ class RunPair:
     name_b: str
     differs: str
     matched: bool
+    other_code: bool
     address: str
     experiment: ExperimentItem | None = None
 
@@ -384,6 +391,7 @@ def _pair(
         name_b=names[b],
         differs=differences(comparability.knobs),
         matched=comparability.kind == "matched_ab",
+        other_code=bool(comparability.other_code),
         address=SideSelection(a=(a,), b=(b,)).address(),
     )
 
@@ -464,6 +472,15 @@ class Picker:
     @cached_property
     def runs(self) -> tuple[RunListItem, ...]:
         return offered_runs(self._session, self.selection.q, near=self._near, without=self.selection.runs)
+
+    @property
+    def by_workload(self) -> Mapping[str, Sequence[RunListItem]]:
+        """Return the offered runs by model and GPUs, each group at the place of its first run."""
+        groups: dict[str, list[RunListItem]] = {}
+        for run in self.runs:
+            gpus = f", {run.gpus or '?'}×{run.gpu}" if run.gpu else ""
+            groups.setdefault(f"{run.model or 'unknown model'}{gpus}", []).append(run)
+        return groups
 
     @cached_property
     def same_stack(self) -> set[int]:

@@ -76,8 +76,9 @@ def test_series_are_chosen_without_a_reload_and_stand_in_the_address(open_page: 
 
 def test_a_run_is_found_and_added_by_keyboard(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
-    change = page.locator(".side-b").get_by_role("link", name="Change or add a run")
-    change.focus()
+    page.locator(".side-b summary").focus()
+    page.keyboard.press("Enter")
+    page.locator(".side-b").get_by_role("link", name="List runs to change or add to B").focus()
     page.keyboard.press("Enter")
     search = page.get_by_label("Name, branch, commit, #number")
     expect(page.locator("#compare-picker")).to_contain_text("same stack")

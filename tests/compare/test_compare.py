@@ -115,6 +115,8 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
         (f"{again}", f"{a}"),
     ]
     ranked = client.get(f"/compare?a={other}&b={knob}").text
+    assert f"#{knob} has the stack of #{other}; one knob differs: ep_overlap (on → off)" in words(page)
+    assert "has the stack of" not in words(ranked)
     assert "button fair" not in ranked
     assert "data-bootstrap" in ranked
 
@@ -233,6 +235,39 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     assert f"Choose #{a} for A" in client.get(f"/compare?a={b}").text
 
 
+def test_a_matched_ab_with_other_code_does_not_credit_the_knob(client: TestClient, make: Make) -> None:
+    a = make(name="off", commit="a" * 40)
+    b = make({"ep_overlap": True}, name="on", commit="b" * 40, step_time_ms=23_800.0)
+    same = make({"ep_overlap": True}, name="same code", commit="a" * 40, step_time_ms=23_800.0)
+    page = client.get(f"/compare?a={a}&b={b}").text
+    badges = page[page.index('id="result"') : page.index('id="confidence"')]
+    assert "matched A/B, other code B is faster" in words(badges)
+    assert 'class="badge good' not in badges
+    page = client.get(f"/compare?a={a}&b={same}").text
+    badges = page[page.index('id="result"') : page.index('id="confidence"')]
+    assert "matched A/B B is better" in words(badges)
+    assert 'class="badge good' in badges
+    assert "matched A/B, other code" in words(client.get("/compare").text)
+
+
+def test_the_numbers_of_a_side_are_edited_in_a_fold(client: TestClient, make: Make) -> None:
+    a, b = make(name="off"), make({"ep_overlap": True}, name="on")
+    page = client.get(f"/compare?a={a}&b={b}").text
+    folds = re.findall(r'<details class="side-change">.*?</details>', page, re.DOTALL)
+    assert [re.findall(r'id="combo-(.)"', fold) for fold in folds] == [["a"], ["b"]]
+    assert page.count('id="combo-') == 2
+
+
+def test_offered_runs_are_grouped_by_workload(client: TestClient, make: Make) -> None:
+    for name, model in (("first", "Mixtral-8x7B"), ("second", "DeepSeek-V3"), ("third", "Mixtral-8x7B")):
+        make(name=name, model=model)
+    page = client.get("/compare").text
+    picker = page[page.index('id="compare-picker"') :]
+    assert re.findall(r'<h3[^>]*>(\S+?),|<a href="/runs/\d+" title="(\w+)">', picker) == [
+        ("Mixtral-8x7B", ""), ("", "third"), ("", "first"), ("DeepSeek-V3", ""), ("", "second"),
+    ]  # fmt: skip
+
+
 def test_the_pair_with_the_clearest_result_comes_first(client: TestClient, make: Make) -> None:
     long = "mcore_tp2_pp2_ep2_etp2_te_4experts2parallel_overlap_grad_reduce dgx_gb200"
     make({"delay_wgrad": False}, name="off", step_time_ms=24_950.0)
@@ -242,7 +277,7 @@ def test_the_pair_with_the_clearest_result_comes_first(client: TestClient, make:
     page = client.get("/compare").text
     pairs = page[page.index("pairs-list") : page.index("Newest runs")]
     assert pairs.index(f"a={a}&amp;b={b}") == pairs.index("a="), "the decided one is first"
-    assert re.search(r"B 15\.\d % faster matched A/B", words(pairs))
+    assert re.search(r"B 15\.\d % faster delay_wgrad \(off → on\).*? fused #\d+ matched A/B", words(pairs))
     assert "inconclusive" in words(pairs)
     assert "mcore_tp2_pp2_ep2_etp2_te_4e…erlap_grad_reduce dgx_gb200" in words(pairs)
 
