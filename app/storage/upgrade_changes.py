@@ -21,7 +21,11 @@ _MOST_READ = 500
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOfStack:
-    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields."""
+    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields.
+
+    The change belongs to the regression that the upgrade opened. It includes later runs, so the interval and the
+    numbers of runs of the first measurement are None. Without a regression the change is as first measured.
+    """
 
     stack_key: str
     job: str
@@ -29,10 +33,10 @@ class UpgradeOfStack:
     others: int
     decision: str
     delta_pct: float
-    ci_low_pct: float
-    ci_high_pct: float
-    runs: int
-    from_runs: int
+    ci_low_pct: float | None
+    ci_high_pct: float | None
+    runs: int | None
+    from_runs: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +114,13 @@ def upgrade_changes(
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
     slower = _slower(session, shown)
-    return tuple(
-        UpgradeChange(
-            *key,
-            aware(changes[0].at),
-            tuple(sorted(map(_stack, changes), key=lambda stack: -stack.delta_pct)),
-            slower.get((changes[0].project_id, cause_key(*key[1:])), {}),
-        )
-        for key, changes in shown.items()
-    )
+    upgrades = []
+    for key, changes in shown.items():
+        of_regression = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
+        stacks = (_stack(row, of_regression.get((row.stack_key, row.job))) for row in changes)
+        by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
+        upgrades.append(UpgradeChange(*key, aware(changes[0].at), tuple(by_change), of_regression))
+    return tuple(upgrades)
 
 
 _Group = tuple[str, str, str, str]
@@ -153,7 +155,12 @@ def _slower(
     return slower
 
 
-def _stack(row: UpgradeChangeRow) -> UpgradeOfStack:
+def _stack(row: UpgradeChangeRow, slower_pct: float | None) -> UpgradeOfStack:
+    """Return the change of a stack. `slower_pct`: that of its regression."""
+    if slower_pct is not None:
+        return UpgradeOfStack(
+            row.stack_key, row.job, row.run_id, row.others, "regression", slower_pct, None, None, None, None
+        )
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
         row.runs, row.from_runs,

@@ -54,7 +54,10 @@ def read_upgrade(
 
 
 class StackChangeOut(ApiValue):
-    """The change of step time of one stack, with the interval that decided."""
+    """The change of step time of one stack, from the regression that the upgrade opened, else as first measured.
+
+    `GET /api/v1/upgrade` has the interval over all runs of both sides.
+    """
 
     stack_key: str
     job: str
@@ -62,10 +65,10 @@ class StackChangeOut(ApiValue):
     others: int = Field(description="Number of fields that changed with it.")
     decision: Literal["regression", "improvement", "no_change", "inconclusive"]
     delta_pct: float
-    ci_low_pct: float
-    ci_high_pct: float
-    runs: int
-    from_runs: int
+    ci_low_pct: float | None = Field(description="Null for the change of a regression, as are the next three.")
+    ci_high_pct: float | None
+    runs: int | None
+    from_runs: int | None
 
 
 class UpgradeChangeOut(ApiValue):

@@ -18,7 +18,7 @@ from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import chart_height, upgrade_chart, zoomed
 from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
-from app.upgrade.views import ComparedStackRow, lonely_rows, near_rows, stack_rows
+from app.upgrade.views import ComparedStackRow, interval_words, lonely_rows, near_rows, shared_commit_run, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import CellKind, table_answer
@@ -225,6 +225,8 @@ def _render(
         rows=rows,
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
+        shared=shared_commit_run(measured) if measured else None,
+        intervals=interval_words(rows),
         chart=upgrade_chart(rows, *ends) if block else None,
         chart_height=chart_height(drawn),
         is_zoomed=is_zoomed,

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
+from app.domain.experiments.plan import upload_command
 from app.domain.naming import SEPARATOR, field_words, stack_title, without_common
+from app.domain.numbers import THIN, grouped
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange
@@ -29,6 +31,8 @@ class ComparedStackRow:
     stack_key: str
     word: Word
     time: StepTimeChange | None
+    before: str
+    after: str
     memory: MemoryChange | None
     old_runs: tuple[str, ...]
     new_runs: tuple[str, ...]
@@ -60,6 +64,52 @@ class LonelyRow:
     run: str
     stack_key: str
     missing: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCommitRun:
+    """A run that separates an upgrade from the code: the commit of `old` on the new side.
+
+    `meta`: its upload metadata. It runs on a branch of its own, so that it is no baseline of later runs.
+    """
+
+    old: str
+    commit: str
+    meta: Mapping[str, object]
+
+    def command(self, base_url: str) -> str:
+        return upload_command(self.meta, base_url)
+
+
+def shared_commit_run(measured: MeasuredUpgrade) -> SharedCommitRun | None:
+    """Return the run to add for the slowest stack without a commit on both sides; None without such a stack."""
+    pair = next((pair for pair in measured.report.pairs if not pair.shares_commits and pair.old.commit), None)
+    if pair is None:
+        return None
+    old, field = pair.old, measured.report.field
+    stated = {
+        name: list(value.value) if isinstance(value.value, tuple) else value.value
+        for name, value in old.contract.items()
+        if value.source == "metadata"
+    }
+    own = {"project": old.project, "purpose": "ci", "branch": "upgrade-check", "commit": old.commit}
+    return SharedCommitRun(old.run, old.commit, own | stated | {field: measured.report.new_value})
+
+
+def interval_words(rows: Sequence[ComparedStackRow]) -> str:
+    """Return the coverage of the intervals: that of the test which decided each row, so it depends on the decision."""
+    levels = sorted({f"{100 * (2 * row.time.interval_p - 1):.3g}" for row in rows if row.time is not None}, key=float)
+    return f"{' or '.join(levels)}{THIN}% intervals" + (", by decision" if len(levels) > 1 else "")
+
+
+_DIGITS = 5
+"""Significant digits of both step times, one more than elsewhere, so that they give the printed change."""
+
+
+def _step_time(milliseconds: float) -> str:
+    value, unit = (milliseconds, "ms") if milliseconds < 10_000 else (milliseconds / 1000, "s")
+    decimals = max(0, _DIGITS - len(str(int(value))))
+    return f"{grouped(value, decimals)}{THIN}{unit}"
 
 
 def stack_rows(measured: MeasuredUpgrade) -> tuple[ComparedStackRow, ...]:
@@ -117,6 +167,8 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         stack_key=pair.new.stack_key,
         word=pair.word,
         time=verdict.step_time,
+        before=_step_time(verdict.step_time.baseline_ms) if verdict.step_time else "",
+        after=_step_time(verdict.step_time.candidate_ms) if verdict.step_time else "",
         memory=verdict.memory,
         old_runs=verdict.baseline_used,
         new_runs=verdict.candidates_used,

@@ -305,7 +305,10 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
         (change,) = upgrade_changes(session)
         assert session.exec(select(RegressionRow)).one().kind == "upgrade"
     assert (change.field, change.stacks[0].decision, change.stacks[0].run_id) == ("container", "regression", after[0])
-    assert (change.stacks[0].runs, change.stacks[0].from_runs) == (4, 3)
+    with read_session(engine) as session:
+        member = session.exec(select(RegressionMemberRow)).one()
+    assert change.stacks[0].delta_pct == member.delta_pct, "the sentence and the regression state the same"
+    assert (change.stacks[0].ci_low_pct, change.stacks[0].runs, change.stacks[0].from_runs) == (None, None, None)
     later = bring(engine, settings, steady(1045, 4), 20, fields=NEW_CONTAINER)
     assert document_of(engine, later[-1]).since_upgrade is None
     assert regressions_in(engine) == [("open", "", [after[0]])]
