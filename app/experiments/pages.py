@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
-from app.domain.numbers import gain_change, gpu_hours, plural
+from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.api_models import ExperimentId
@@ -399,6 +399,23 @@ class ExperimentPage:
         """Format what so many runs cost: `, about 96 GPU-hours`; empty if unknown."""
         hours = self.experiment.plan.sizing.gpu_hours_of(runs)
         return "" if hours is None else f", about {gpu_hours(hours)} GPU-hours"
+
+    @property
+    def cost_of_more(self) -> str:
+        """Return what the offered runs cost, and after how many steps the measured gain would save it.
+
+        For example `about 241 GPU-hours, saved after 17,000 steps of B`.
+        """
+        sizing, verdict = self.experiment.plan.sizing, self.experiment.result.verdict
+        hours = sizing.gpu_hours_of(2 * self.more_runs)
+        time = None if verdict is None else verdict.step_time
+        if hours is None or sizing.gpus is None or time is None:
+            return ""
+        cost, saved_ms = f"about {gpu_hours(hours)} GPU-hours", time.baseline_ms - time.candidate_ms
+        if saved_ms <= 0:
+            return cost
+        steps = hours * 3.6e6 / (saved_ms * sizing.gpus)
+        return f"{cost}, saved after {grouped(float(f'{steps:.2g}'))} steps of B"
 
     @property
     def accepted_flags(self) -> str:

@@ -63,7 +63,7 @@ def log_of(step_time_ms: float, *, overlap: bool) -> str:
 
 def metadata_to_send(page: Page, side: str) -> dict[str, Any]:
     """Upload like a user who pastes the command of a side."""
-    command = page.get_by_label(f"Upload of {side}", exact=True).inner_text()
+    command = page.get_by_label(f"Upload of {side}", exact=True).text_content() or ""
     part = next(word for word in shlex.split(command) if word.startswith("meta="))
     result: dict[str, Any] = json.loads(part.removeprefix("meta="))
     return result

@@ -223,7 +223,20 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     for path in pages:
         page = text(client, path)
         assert PRIMARY.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
+    beside = re.search(
+        r"per side\s*</button>\s*<span[^>]*>about [\d.,]+ GPU-hours, saved after ([\d,]+) steps of B</span>",
+        client.get(pages[0]).text,
+    )
+    assert beside is not None
+    verdict = result.verdict
+    assert verdict is not None
+    assert verdict.step_time is not None
+    sizing = read(engine, number).plan.sizing
+    saved_hours = (verdict.step_time.baseline_ms - verdict.step_time.candidate_ms) / 3.6e6 * (sizing.gpus or 0)
     more = re.search(r'<input type="hidden" name="runs_each" value="(\d+)">', text(client, pages[0]))
+    assert more is not None
+    cost = sizing.gpu_hours_of(2 * (int(more[1]) - 2)) or 0.0
+    assert int(beside[1].replace(",", "")) == pytest.approx(cost / saved_hours, rel=0.05)
     assert more is not None
     # The list says the same as the page.
     listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide"
@@ -237,6 +250,21 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     for path in pages:
         assert 'value="accept"' not in text(client, path)
     assert f'href="/experiments/{number}#decide"' not in text(client, "/experiments")
+
+
+def test_a_decision_without_a_result_keeps_the_word_of_the_result(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    tag = read(engine, number).tag
+    add_runs(engine, tag, [30_900.0, 30_850.0])
+    add_runs(engine, tag, [31_300.0], side="baseline")
+    assert read(engine, number).result.inconclusive
+    client.post(f"/experiments/{number}", data={"decision": "reject", "note": "slower here", **AUTHOR})
+    page = client.get(f"/experiments/{number}").text
+    assert re.search(r'class="badge plain"[^>]*>.*?rejected, inconclusive', page, re.DOTALL)
+    assert re.search(rf'<blockquote class="decision-note">\s*{AUTHOR["author"]}: slower here', page)
+    assert "rejected, inconclusive" in text(client, "/experiments")
 
 
 def test_a_decision_by_form_is_kept_with_its_note(client: TestClient, engine: Engine, baseline: int) -> None:

@@ -192,5 +192,11 @@ class ExperimentResult:
     sentence: str = ""
     warnings: tuple[str, ...] = ()
 
+    @property
+    def inconclusive(self) -> bool:
+        """Return whether the step time was measured but not decided."""
+        time = None if self.verdict is None else self.verdict.step_time
+        return time is not None and time.decision == "inconclusive"
+
     def counted(self, side: Side) -> tuple[str, ...]:
         return self.baseline if side == "baseline" else self.candidate
