@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import dataclass
 from functools import lru_cache
 
 import structlog
@@ -170,10 +171,27 @@ def _forget_unused(period: int) -> None:  # noqa: ARG001  # reads every object r
     objects.forget_unused(_engine(), _log_files())
 
 
-@lru_cache(maxsize=1)
-def _refresh_costs(period: int, judged: int) -> None:  # noqa: ARG001  # they change with time and with new runs
+@dataclass(slots=True)
+class _CostRefresh:
+    """The last refresh of costs. `after`: its period and the newest verdict then; `next_at`: not again before."""
+
+    after: tuple[int, int] = (0, 0)
+    next_at: float = 0.0
+
+
+_refreshed = _CostRefresh()
+
+
+def _refresh_costs(period: int, judged: int) -> None:
+    """Refresh costs once per period and after new verdicts. With many regressions, use at most 2 % of the time."""
+    began = time.monotonic()
+    if _refreshed.after == (period, judged) or began < _refreshed.next_at:
+        return
     with transaction(_engine()) as session:
         refresh_costs(session, utc_now())
+    took = time.monotonic() - began
+    _refreshed.after = period, judged
+    _refreshed.next_at = began + 50 * took if took > 1 else 0.0
 
 
 @lru_cache(maxsize=1)
