@@ -408,26 +408,26 @@ def _continued(session: Session, run_id: int) -> set[int]:
 
     Regressions of other branches count only if they are of the baseline branch.
     """
-    run, began = session.get_one(RunRow, run_id), aliased(RunRow)
+    run = session.get_one(RunRow, run_id)
     if run.purpose not in ("ci", "release") or run.quarantine or not run.is_steady:
         return set()
     rows = session.execute(
         select_any(RegressionMemberRow, RegressionRow.metric)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
-        .join(began, col(began.id) == RegressionMemberRow.run_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
             col(RegressionMemberRow.stack_key) == run.stack_key,
             col(RegressionMemberRow.config_key) == run.config_key,
             col(RegressionMemberRow.proposal) != "fixed",
             col(RegressionRow.project_id) == run.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            col(began.job) == run.job,
+            col(RunRow.job) == run.job,
             or_(
                 col(ProjectRow.baseline_branch) == _ANY_BRANCH,
-                col(began.branch).in_((col(ProjectRow.baseline_branch), run.branch)),
+                col(RunRow.branch).in_((col(ProjectRow.baseline_branch), run.branch)),
             ),
-            tuple_(col(began.ordered_at), col(began.id)) < (run.ordered_at, run.id),
+            tuple_(col(RunRow.ordered_at), col(RunRow.id)) < (run.ordered_at, run.id),
         )
     )
     figures = {"step_time_ms": run.step_time_ms, "peak_memory_gib": run.peak_memory_gib}
