@@ -58,7 +58,9 @@ def show_run(request: Request, page: Page) -> HTMLResponse:
 def show_chart(request: Request, page: Page) -> HTMLResponse:
     if not page.view.tab:  # the chart stays while tabs change below it
         page.view = replace(page.view, tab=RunView.from_params(shown_params(request)).shown)
-    return render_run(request, page, block="run_chart", anchor="chart")
+    # The chart that loads with the page leaves the tabs alone, because a reader may have clicked one meanwhile.
+    has_loaded = request.headers.get("HX-Trigger") != "run-chart"
+    return render_run(request, page, block="run_chart", anchor="chart", whole=has_loaded)
 
 
 @router.get("/runs/{run_id}/tab")

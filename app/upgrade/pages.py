@@ -94,8 +94,6 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     measured = measure(session, project, query.field, old, new)
     offers = () if measured.report.pairs else _offers(query.field, values)
     answer = upgrade_sentence(measured.report, measured.gpu_hours_per_day)
-    if measured.report.pairs and not any(pair.shares_commits for pair in measured.report.pairs):
-        answer += " Code changed too."
     return UpgradePage(query, slugs, values, offers, measured, answer)
 
 

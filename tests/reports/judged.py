@@ -35,7 +35,8 @@ class Lab:
             "commit": facts.setdefault("commit", f"{number:08x}aaaa"),
             "outcome": facts.get("outcome", "completed"),
         }
-        run_id = make_run(self.session, project=self.project, step_time_ms=400.0 + number / 1000, **columns)
+        time_ms = 400.0 * math.exp(slower) + number / 1000
+        run_id = make_run(self.session, project=self.project, step_time_ms=time_ms, **columns)
         record = make_record(str(run_id), fields, slower=slower, project=self.project, **facts)
         row = self.session.get_one(RunRow, run_id)
         row.stack_key, row.config_key = record.stack_key, record.config_key

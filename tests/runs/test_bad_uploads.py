@@ -157,7 +157,7 @@ def test_metadata_are_sent_once(client: TestClient) -> None:
         ("multipart/form-data", b"--b\r\n", "without a boundary", "Content-Type"),
         ("multipart/form-data; boundary=b", b"no form at all", "not a complete multipart form", "body"),
         ("multipart/form-data; boundary=other", b"--b\r\nContent-Disposition: form-data\r\n", "boundary", "body"),
-        ("multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data\r\n\r\nx", "cut off", "body"),
+        ("multipart/form-data; boundary=b", b"--b\r\nContent-Disposition: form-data\r\n\r\nx", "truncated", "body"),
     ],
 )
 def test_a_broken_form_is_explained(client: TestClient, content_type: str, body: bytes, words: str, field: str) -> None:

@@ -130,8 +130,8 @@ def test_every_mark_is_at_its_value_or_shows_it_as_text(values: list[float], log
 
 
 def test_the_note_names_the_values_off_the_scale_and_of_many_the_ends() -> None:
-    note = "3 off scale: 29,934; 4,166; 3,900."
-    assert off_scale_note([4_166.0, 29_934.0, 3_900.0]) == note
+    assert off_scale_note([4_166.0, 29_934.0]) == "2 off scale: 29,934; 4,166."
+    assert off_scale_note([4_166.0, 29_934.0, 3_900.0]) == "3 off scale: 3,900 to 29,934."
     assert off_scale_note([float(100 + k) for k in range(30)]) == "30 off scale: 100.0 to 129.0."
 
 
