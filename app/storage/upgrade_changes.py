@@ -131,6 +131,8 @@ def _slower(
     session: Session, groups: Mapping[_Group, Sequence[UpgradeChangeRow]]
 ) -> dict[tuple[int, str], dict[tuple[str, str], float]]:
     """Return, by project and cause of a regression, the change in percent of each of its jobs where it began."""
+    if not groups:
+        return {}
     members = (
         select_any(
             RegressionRow.id, RegressionRow.project_id, RegressionRow.cause_key, RegressionMemberRow.run_id,
@@ -139,6 +141,7 @@ def _slower(
         .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
+            col(RegressionRow.project_id).in_({changes[0].project_id for changes in groups.values()}),
             col(RegressionRow.cause_key).in_([cause_key(*group[1:]) for group in groups]),
             col(RegressionRow.kind) == "upgrade",
             col(RegressionRow.metric) == "step_time_ms",
