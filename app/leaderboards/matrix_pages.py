@@ -48,6 +48,7 @@ from app.leaderboards.picture import EpPicture, ep_picture
 from app.leaderboards.words import board_time, board_unit, label, routing_words
 from app.storage.experiments import prior_of_sides
 from app.storage.json_text import from_json
+from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import activities
 from app.storage.stacks import full_records, names_of_titles
 from app.storage.standings import check_project
@@ -80,9 +81,20 @@ class MatrixStack:
     may_plan: bool = False
 
 
+_stacks_of: UntilRankedAgain[tuple[MatrixStack, ...]] = UntilRankedAgain(32)
+
+
 def stacks_of(session: Session, hardware: str, family: str, project: str = "") -> tuple[MatrixStack, ...]:
     """Return the stacks, newest first. Raises NotFound for a hardware and family without a stack."""
     check_project(session, project)
+    question = (slug(hardware), slug(family), project)
+    stacks = _stacks_of.get(session, question, lambda: _read_stacks(session, *question))
+    if not stacks:
+        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+    return stacks
+
+
+def _read_stacks(session: Session, hardware_slug: str, family_slug: str, project: str) -> tuple[MatrixStack, ...]:
     document = col(StandingRow.document)
     chosen = (
         select_any(
@@ -92,15 +104,13 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
         )
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(
-            col(StandingRow.hardware_slug) == slug(hardware),
-            col(StandingRow.family_slug) == slug(family),
+            col(StandingRow.hardware_slug) == hardware_slug,
+            col(StandingRow.family_slug) == family_slug,
             *([col(ProjectRow.slug) == project] if project else []),
         )
         .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
     )  # fmt: skip
     rows = session.execute(chosen).all()
-    if not rows:
-        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
     names = names_of_titles(session, (row.title for row in rows))
     return tuple(
         MatrixStack(
