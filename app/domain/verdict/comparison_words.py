@@ -141,20 +141,19 @@ def _result(comparison: SideComparison) -> Iterator[str]:
     elif measured.decision == "failed" or time is None:
         yield f"Their speeds cannot be compared. {measured.reason}"
     else:
-        yield _called(comparison, time)
+        yield _called(comparison, measured, time)
     if comparison.directional and time is not None:
         yield _directional(comparison)
 
 
-def _called(comparison: SideComparison, time: StepTimeChange) -> str:
+def _called(comparison: SideComparison, measured: Verdict, time: StepTimeChange) -> str:
     change, winner = _change(time), comparison.winner
     if time.decision == "no_change":
         return f"B is as fast as A, {within(time)}: {change}."
     if time.decision == "inconclusive":
         return f"{capitalized(change)}: {_certainty(time)}."
     if not winner:
-        assert comparison.measured is not None  # noqa: S101  # `time` is of it
-        return f"{capitalized(change)}, {_certainty(time)}; no winner, because {_cost(comparison.measured, time)}."
+        return f"{capitalized(change)}, {_certainty(time)}; no winner, because {_cost(measured, time)}."
     return f"{capitalized(change)}, {_certainty(time)}."
 
 

@@ -140,18 +140,11 @@ def rank_suspects(
 
     `not_slow`: earlier runs in which everything but the code was the same and that were not slow.
     """
-    ranked = [
-        RankedSuspect(
-            suspect,
-            "unlikely" if own else _support(change, past, elsewhere),
-            past,
-            elsewhere,
-            _sentences(past, elsewhere, own),
-            own,
-        )
-        for suspect, past, elsewhere in suspects
-        for own in [not_slow if suspect.axis != "code" else ()]
-    ]
+    ranked = []
+    for suspect, past, elsewhere in suspects:
+        own = not_slow if suspect.axis != "code" else ()
+        support = "unlikely" if own else _support(change, past, elsewhere)
+        ranked.append(RankedSuspect(suspect, support, past, elsewhere, _sentences(past, elsewhere, own), own))
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
