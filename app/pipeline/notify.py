@@ -335,7 +335,7 @@ _MOST_READ = 100
 
 @dataclass(frozen=True, slots=True)
 class LeaderUpdate:
-    """All changes of one board, from `first` to `newest`, as one entry."""
+    """The changes of one board as one entry. `first`, `newest`: the oldest and the latest of them."""
 
     newest: LeaderChange
     first: LeaderChange

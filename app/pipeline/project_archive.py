@@ -1,4 +1,4 @@
-"""Export a project with all rows and files as one stream, and import it, also into a service with another database.
+"""Export a project with all rows and files as one stream. Import it, even into a service with another database.
 
 The archive is a tar file: `project.json`, then `rows/...`, each with the rows of some runs (`storage/row_copies.py`),
 then `objects/...` with the stored files. It is written and read in batches, so that a project of any size needs little

@@ -617,7 +617,7 @@ SAME, DIFFERENT = 0, 3
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The result for one stack. `differs`: names of what differed. `waits`: its ranking is pending, so not compared."""
+    """The result for one stack. `differs`: the parts that differ. `waits`: not compared: it waits to be ranked."""
 
     key: Key
     differs: tuple[str, ...] = ()

@@ -121,7 +121,7 @@ class RegressionMembers:
         self._notifications: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
-        """Lock until commit: other stacks of the project cannot open regressions, and nobody else can change these.
+        """Lock the project until the commit, so that no other stack opens a regression or changes these.
 
         On SQLite nothing is read again, because no other transaction can have written since this one began.
         """

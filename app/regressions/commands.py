@@ -252,7 +252,7 @@ def _refused_rows(
 
 
 def _place(row: RegressionRow, seen: Sequence[Seen], field: str) -> str:
-    """Return the path of the field as sent: for one regression, or for a list."""
+    """Return the path of the field in the request, whether that changes one regression or a list."""
     position = next(k for k, regression in enumerate(seen) if regression.id == row.id)
     return field if len(seen) == 1 else f"regressions.{position}.{field}"
 

@@ -1063,7 +1063,7 @@ class RunAlarmRow(SQLModel, table=True):
 
 
 class UpgradeChangeRow(SQLModel, table=True):
-    """The change of step time after an upgrade, for one job and configuration, as measured so far.
+    """The change of step time of one job and configuration after an upgrade, measured over its runs so far.
 
     `run_id`: the first run after the upgrade, at history position `at`. `field`: the upgraded field; `others`: number
     of other fields that changed. `decision`: of the contrast between `runs` runs and `from_runs` runs of the stack

@@ -39,8 +39,8 @@ MEASURED_WORK = ("gpus", "seq_len", "gbs", "mbs", "precision")
 class Record:
     """A measured layout of the same model.
 
-    `gpu_seconds`: GPU-seconds for one token; `peak_gb`: allocated memory of the worst rank; None: not measured. `by`:
-    who published it; "" for `runs` launches of this service. `knobs`: their further settings.
+    `gpu_seconds`: GPU-seconds per token. `peak_gb`: allocated memory of the fullest rank, None if it was not measured.
+    `by`: the publisher, "" for `runs` launches of this service. `knobs`: the other settings of these launches.
     """
 
     layout: Layout
