@@ -9,8 +9,9 @@ from app.analysis.documents import as_json
 from app.analysis.options import FINE, USAGE
 from app.analysis.reading import read_statements
 from app.domain.numbers import plural
+from app.domain.planning.launch import CheckedLaunch, check_document
 from app.domain.rules.engine import Suggestion
-from app.domain.rules.launch_check import LaunchCheck, check_document, check_launch
+from app.domain.rules.launch_check import check_launch
 from app.domain.rules.load import SOURCES, TeamRules, built_in_rules, with_team
 from app.domain.text import some_of
 from app.errors import InvalidMetadata, Unavailable, UsageError
@@ -36,20 +37,23 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
         except OSError as error:
             raise Unavailable(f"{path} cannot be read: {error.strerror}.") from error
         try:
-            results.append((path, check_launch(text, rules.book, metadata, settings=rules.thresholds)))
+            launch = check_launch(text, rules.book, metadata, settings=rules.thresholds)
         except ValueError as error:
             raise UsageError(f"{path}: {error}") from error
+        results.append((path, CheckedLaunch(launch)))
     if options.json:
-        documents = [{"file": str(path), **check_document(result)} for path, result in results]
+        documents = [{"file": str(path), **check_document(launch)} for path, launch in results]
         print(as_json(documents[0] if len(documents) == 1 else documents))
     else:
-        print("\n\n".join(check_text(str(path), result) for path, result in results))
-    return BLOCKED if any(result.blockers for _, result in results) else FINE
+        print("\n\n".join(check_text(str(path), launch) for path, launch in results))
+    return BLOCKED if any(launch.check.blockers for _, launch in results) else FINE
 
 
-def check_text(name: str, result: LaunchCheck) -> str:
+def check_text(name: str, launch: CheckedLaunch) -> str:
     """Return the result for a terminal."""
-    lines = [f"{name}: {result.answer}", *_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
+    result = launch.check
+    lines = [f"{name}: {launch.answer}", f"Read: {launch.job}", f"Memory: {launch.memory}"]
+    lines += [*_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
     lines += [f"note: {problem}" for problem in (*result.problems, *result.contradictions, result.defaults)]
     if result.unknown:
         lines.append(f"Unknown: {some_of(result.unknown, SHOWN)}. State them with --set NAME=VALUE.")

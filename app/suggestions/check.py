@@ -1,9 +1,6 @@
 """Check a launch before it runs: the page `/check` and `POST /api/v1/check`."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any
-from urllib.parse import parse_qsl, urlsplit
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
@@ -11,14 +8,10 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.documents.metadata import read_metadata
-from app.domain.numbers import grouped, plural
-from app.domain.planning.hardware import hardware_of, in_gib
-from app.domain.planning.plan import given_layout, offers_of
-from app.domain.planning.request import InvalidPlan, plan_address, read_request
+from app.domain.planning.launch import CheckedLaunch, check_document
 from app.domain.rules.facts import FACTS
 from app.domain.rules.flags import flags_text
-from app.domain.rules.launch_check import MAX_BYTES, LaunchCheck, check_document, check_launch, marked_launch
-from app.domain.run import Value
+from app.domain.rules.launch_check import MAX_BYTES, check_launch, marked_launch
 from app.errors import FieldError, InvalidMetadata
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -43,9 +36,20 @@ class ObjectionOut(BaseModel):
     set: dict[str, Any] = Field(description="Contract fields with the values that resolve the problem.")
 
 
+class MemoryOut(BaseModel):
+    """Predicted peak memory per GPU, in GiB."""
+
+    peak_gib: float
+    usable_gib: float = Field(description="What tensors may use.")
+    gpu_gib: float
+    fits: bool
+
+
 class CheckOut(BaseModel):
     schema_: Annotated[str, Field(alias="schema", description="threewalls.check/1")]
     answer: str
+    job: str = Field(description="Model, GPUs, layout, sequence length, batch size and precision, as read.")
+    memory: MemoryOut | None = Field(description="Null if the launch does not state all that its prediction needs.")
     read_as: str
     trainer: str
     defaults: str = Field(description="The trainer whose defaults apply to omitted flags.")
@@ -101,79 +105,6 @@ class CheckForm(Form):
         return {name: text for name, text in self.values.items() if name != "launch" and text}
 
 
-@dataclass(frozen=True, slots=True)
-class PredictedPeak:
-    """The predicted peak memory of a GPU, of its memory and of what tensors may use, in GiB."""
-
-    peak_gib: float
-    gpu_gib: float
-    usable_gib: float
-
-    @property
-    def fits(self) -> bool:
-        return self.peak_gib <= self.usable_gib
-
-
-class CheckedLaunch:
-    """A checked launch for its page: what was read of the job, and whether it fits the GPU's memory."""
-
-    def __init__(self, check: LaunchCheck) -> None:
-        self.check = check
-        self._values: Mapping[str, Value] = {name: field.value for name, field in check.contract.fields.items()}
-        self.plan = plan_address(self._values)
-        self.peak = self._peak()
-
-    @property
-    def lead(self) -> str:
-        """Return the result, with a predicted lack of memory first."""
-        if self.peak is None or self.peak.fits:
-            return self.check.answer
-        blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
-        sizes = f"about {self.peak.peak_gib:.0f} GiB needed, {self.peak.usable_gib:.0f} usable"
-        return f"Probably out of memory: {sizes}. {blockers}."
-
-    @property
-    def job(self) -> str:
-        """Return what was read: `Qwen3-30B-A3B · 16 × H100 · TP1 PP1 CP1 EP16 · seq 4,096 · GBS 1,024 · bf16`."""
-        values = self._values
-        model, gpu, gpus, precision = (values.get(name) for name in ("model", "gpu", "gpus", "precision"))
-        degrees = [f"{name.upper()}{values[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if values.get(name)]
-        sizes = [("seq", values.get("seq_len")), ("GBS", values.get("gbs"))]
-        return " · ".join(
-            [
-                str(model or "unknown model"),
-                f"{grouped(gpus) if isinstance(gpus, int) else '?'} × {gpu or 'unknown GPU'}",
-                " ".join(degrees) or "unknown layout",
-                *(f"{name} {grouped(size)}" for name, size in sizes if isinstance(size, int)),
-                *([str(precision)] if precision else []),
-            ]
-        )
-
-    @property
-    def asked(self) -> list[tuple[str, str]]:
-        """Return the unknown facts that blockers depend on, with their meaning."""
-        names = [name for name in self.check.unknown if name in FACTS and not FACTS[name].inputs]
-        if self._values.get("gpu") is None and "gpu" not in names:
-            names.insert(0, "gpu")  # without it, no memory is predicted
-        return [(name, FACTS[name].meaning) for name in names[:MOST_ASKED]]
-
-    def _peak(self) -> PredictedPeak | None:
-        """Return the peak by the planner's formulas, without measured records; None if the layout is not complete."""
-        try:
-            request = read_request(dict(parse_qsl(urlsplit(self.plan).query)))
-        except InvalidPlan:
-            return None
-        if not request.is_complete:
-            return None
-        [offer] = offers_of(request, [given_layout(request)])
-        hardware = hardware_of(request.gpu, request.precision)
-        if offer.prediction is None or hardware is None:
-            return None
-        return PredictedPeak(
-            in_gib(offer.prediction.peak_gb), in_gib(hardware.memory_gb), in_gib(offer.prediction.usable_gb)
-        )
-
-
 @pages.get("/check")
 @requires(Action.READ)
 def show_check(request: Request) -> HTMLResponse:
@@ -188,13 +119,15 @@ async def answer_check(request: Request, rules: Rules) -> Response:
     """Show the result on the same page, because nothing is stored."""
 
     def act(form: CheckForm) -> Response:
-        check = _check(form.value("launch"), form.facts, rules)
+        launch = _check(form.value("launch"), form.facts, rules)
+        check = launch.check
         return render(
             request,
             "suggestions/check.html",
             form=form,
             check=check,
-            launch=CheckedLaunch(check),
+            launch=launch,
+            asked=_asked(launch),
             parts=marked_launch(form.value("launch"), (*check.blockers, *check.warnings)),
             flags_text=flags_text,
             problem="",
@@ -214,7 +147,7 @@ async def answer_check(request: Request, rules: Rules) -> Response:
     return await answer_form(request, CheckForm, act, again, max_fields=MAX_FIELDS, catch=(InvalidMetadata,))
 
 
-def _check(launch: str, facts: dict[str, Any], rules: RulesInForce) -> LaunchCheck:
+def _check(launch: str, facts: dict[str, Any], rules: RulesInForce) -> CheckedLaunch:
     """Return the result. Raises InvalidMetadata naming `launch` or a fact."""
     try:
         metadata = read_metadata(facts)
@@ -223,6 +156,14 @@ def _check(launch: str, facts: dict[str, Any], rules: RulesInForce) -> LaunchChe
         names = ", ".join(item.field for item in errors)
         raise InvalidMetadata(f"Correct {names} and check again.", errors) from error
     try:
-        return check_launch(launch, rules.book, metadata, settings=rules.thresholds)
+        return CheckedLaunch(check_launch(launch, rules.book, metadata, settings=rules.thresholds))
     except ValueError as error:
         raise InvalidMetadata(str(error), (FieldError("launch", str(error)),)) from error
+
+
+def _asked(launch: CheckedLaunch) -> list[tuple[str, str]]:
+    """Return the unknown facts that blockers depend on, with their meaning."""
+    names = [name for name in launch.check.unknown if name in FACTS and not FACTS[name].inputs]
+    if launch.values.get("gpu") is None and "gpu" not in names:
+        names.insert(0, "gpu")  # without it, no memory is predicted
+    return [(name, FACTS[name].meaning) for name in names[:MOST_ASKED]]

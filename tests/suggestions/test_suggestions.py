@@ -871,6 +871,31 @@ def test_the_page_says_what_was_read_and_whether_it_fits_the_memory(client: Test
     assert "Predicted peak" not in client.post("/check", data={"launch": LARGE.format(pp=4)}).text, "no GPU is known"
 
 
+def test_command_page_and_api_name_the_same_job_and_memory(
+    client: TestClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(LARGE.format(pp=4))
+    for facts in ({"gpu": "H100", "model": "DeepSeek-V3"}, {"gpu": "B300", "model": "Qwen3-30B-A3B"}):
+        command = ["check", str(launch), *(word for item in facts.items() for word in ("--set", "=".join(item)))]
+        assert main(command) == 1
+        answer, job, memory, *_ = capsys.readouterr().out.splitlines()
+        assert main([*command, "--json"]) == 1
+        document = json.loads(capsys.readouterr().out)
+        page = client.post("/check", data={"launch": launch.read_text(), **facts}).text
+        page = " ".join(unescape(re.sub(r"<[^>]+>", "", page)).split())
+        assert job == f"Read: {document['job']}"
+        assert document["job"] in page
+        assert memory.removeprefix("Memory: ") in page
+        assert answer.partition(": ")[2] == document["answer"]
+        assert document["answer"] in page
+        assert document["memory"]["fits"] is (document["memory"]["peak_gib"] <= document["memory"]["usable_gib"])
+        api = client.post("/api/v1/check", json={"launch": launch.read_text(), "facts": facts}).json()
+        assert api == {name: value for name, value in document.items() if name != "file"}
+    assert main(["check", str(launch)]) == 1
+    assert capsys.readouterr().out.splitlines()[2] == "Memory: not predicted without model and gpu."
+
+
 def test_an_unknown_fact_is_added_beside_the_result_and_checked_again(client: TestClient) -> None:
     page = client.post("/check", data={"launch": GOOD}).text
     asked = re.findall(r'<input id="f-([\w.]+)"[^>]*\sform="launch-form"', page)

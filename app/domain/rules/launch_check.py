@@ -32,7 +32,6 @@ from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.rules.stated import STATEABLE, read_facts
 from app.domain.run import Metadata, Value
 
-SCHEMA = "threewalls.check/1"
 MAX_BYTES = 256 * 1024
 ON_BY_DEFAULT = ("gradient_accumulation_fusion", "check_for_nan_in_loss_and_grad")
 """Switches of Megatron-LM that its flags turn off (`--no-...`)."""
@@ -127,32 +126,6 @@ class LaunchCheck:
             if name not in FACTS or FACTS[name].section != "log"
         ]
         return tuple(sorted(dict.fromkeys(missing), key=lambda name: (-missing.count(name), name)))
-
-
-def check_document(check: LaunchCheck) -> dict[str, object]:
-    """Return the result for the command line and the API."""
-    return {
-        "schema": SCHEMA,
-        "answer": check.answer,
-        "read_as": check.kind,
-        "trainer": check.trainer,
-        "defaults": check.defaults,
-        "blockers": [_item(item) for item in check.blockers],
-        "warnings": [_item(item) for item in check.warnings],
-        "unknown": list(check.unknown),
-        "problems": [*check.problems, *check.contradictions],
-        "contract": {name: field.value for name, field in check.contract.fields.items()},
-    }
-
-
-def _item(suggestion: Suggestion) -> dict[str, object]:
-    return {
-        "rule": suggestion.rule.id,
-        "title": suggestion.title,
-        "why": suggestion.why,
-        "change": suggestion.change_text,
-        "set": dict(suggestion.set),
-    }
 
 
 def check_launch(

@@ -1,0 +1,142 @@
+"""A checked launch as a job of the planner: what was read of it, and whether its layout fits the memory of a GPU."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlsplit
+
+from app.domain.numbers import grouped, plural
+from app.domain.planning.hardware import hardware_of, in_gib
+from app.domain.planning.plan import given_layout, offers_of
+from app.domain.planning.request import SHAPE, InvalidPlan, plan_address, read_request
+from app.domain.rules.engine import Suggestion
+from app.domain.rules.launch_check import LaunchCheck
+from app.domain.run import Value
+from app.domain.text import some_of
+
+SCHEMA = "threewalls.check/1"
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedPeak:
+    """The predicted peak memory of a GPU, of its memory and of what tensors may use, in GiB."""
+
+    peak_gib: float
+    gpu_gib: float
+    usable_gib: float
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_gib <= self.usable_gib
+
+    @property
+    def figure(self) -> str:
+        """Return the start of the sentence that `meaning` ends."""
+        return f"{self.peak_gib:.0f} of {self.gpu_gib:.0f} GiB" if self.fits else f"About {self.peak_gib:.0f} GiB"
+
+    @property
+    def meaning(self) -> str:
+        if self.fits:
+            return "per GPU predicted: it fits."
+        return f"per GPU predicted; {self.usable_gib:.0f} of {self.gpu_gib:.0f} GiB are usable."
+
+
+class CheckedLaunch:
+    """A checked launch.
+
+    `peak`: None if nothing can be predicted. `missing`: fields that a prediction needs and the launch does not state.
+    """
+
+    def __init__(self, check: LaunchCheck) -> None:
+        self.check = check
+        self.values: Mapping[str, Value] = {name: field.value for name, field in check.contract.fields.items()}
+        self.plan = plan_address(self.values)
+        self.missing: tuple[str, ...] = ()
+        self.peak = self._peak()
+
+    @property
+    def answer(self) -> str:
+        """Return the result, with a predicted lack of memory first."""
+        if self.peak is None or self.peak.fits:
+            return self.check.answer
+        blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
+        sizes = f"about {self.peak.peak_gib:.0f} GiB needed, {self.peak.usable_gib:.0f} usable"
+        return f"Probably out of memory: {sizes}. {blockers}."
+
+    @property
+    def job(self) -> str:
+        """Return what was read: `Qwen3-30B-A3B · 16 × H100 · TP1 PP1 CP1 EP16 · seq 4,096 · GBS 1,024 · bf16`."""
+        values = self.values
+        model, gpu, gpus, precision = (values.get(name) for name in ("model", "gpu", "gpus", "precision"))
+        degrees = [f"{name.upper()}{values[name]}" for name in ("tp", "pp", "vpp", "cp", "ep") if values.get(name)]
+        sizes = [("seq", values.get("seq_len")), ("GBS", values.get("gbs"))]
+        return " · ".join(
+            [
+                str(model or "unknown model"),
+                f"{grouped(gpus) if isinstance(gpus, int) else '?'} × {gpu or 'unknown GPU'}",
+                " ".join(degrees) or "unknown layout",
+                *(f"{name} {grouped(size)}" for name, size in sizes if isinstance(size, int)),
+                *([str(precision)] if precision else []),
+            ]
+        )
+
+    @property
+    def memory(self) -> str:
+        """Return whether the layout fits, as a sentence."""
+        if self.peak is None:
+            return f"not predicted without {some_of(self.missing)}." if self.missing else "not predicted."
+        return f"{self.peak.figure} {self.peak.meaning}"
+
+    def _peak(self) -> PredictedPeak | None:
+        """Return the peak by the planner's formulas, without measured records."""
+        try:
+            request = read_request(dict(parse_qsl(urlsplit(self.plan).query)))
+        except InvalidPlan as error:
+            is_named = "model" in self.values
+            names = ("model" if name in SHAPE and not is_named else name for name in error.fields)
+            self.missing = tuple(dict.fromkeys(names))
+            return None
+        if not request.is_complete:
+            self.missing = tuple(name for name in ("tp", "pp", "cp", "ep") if not request.fix(name))
+            return None
+        [offer] = offers_of(request, [given_layout(request)])
+        hardware = hardware_of(request.gpu, request.precision)
+        if offer.prediction is None or hardware is None:
+            return None
+        return PredictedPeak(
+            in_gib(offer.prediction.peak_gb), in_gib(hardware.memory_gb), in_gib(offer.prediction.usable_gb)
+        )
+
+
+def check_document(launch: CheckedLaunch) -> dict[str, object]:
+    """Return the result for the command line and the API."""
+    check, peak = launch.check, launch.peak
+    return {
+        "schema": SCHEMA,
+        "answer": launch.answer,
+        "job": launch.job,
+        "memory": peak
+        and {
+            "peak_gib": round(peak.peak_gib, 1),
+            "usable_gib": round(peak.usable_gib, 1),
+            "gpu_gib": round(peak.gpu_gib, 1),
+            "fits": peak.fits,
+        },
+        "read_as": check.kind,
+        "trainer": check.trainer,
+        "defaults": check.defaults,
+        "blockers": [_item(item) for item in check.blockers],
+        "warnings": [_item(item) for item in check.warnings],
+        "unknown": list(check.unknown),
+        "problems": [*check.problems, *check.contradictions],
+        "contract": dict(launch.values),
+    }
+
+
+def _item(suggestion: Suggestion) -> dict[str, object]:
+    return {
+        "rule": suggestion.rule.id,
+        "title": suggestion.title,
+        "why": suggestion.why,
+        "change": suggestion.change_text,
+        "set": dict(suggestion.set),
+    }
