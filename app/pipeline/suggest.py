@@ -16,6 +16,7 @@ from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, effect_of, size
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
+from app.domain.planning.hardware import in_gib
 from app.domain.rules.derive import PROFILE_SHARES
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.facts import FACTS
@@ -456,7 +457,8 @@ def expected_text(suggestion: Suggestion) -> str:
     elif forecast is not None and forecast.gain_pct is not None:
         texts.append(f"The planner predicts {gain_change(forecast.gain_pct, *(forecast.gain_range_pct or ())).text}.")
     if forecast is not None and forecast.at_most_gb is not None:
-        texts.append(f"By the measured peak it needs at most about {forecast.at_most_gb:.0f}\u202fGB per GPU.")
+        at_most_gib = in_gib(forecast.at_most_gb)
+        texts.append(f"By the measured peak it needs at most about {at_most_gib:.0f}\u202fGiB per GPU.")
     return " ".join(texts)
 
 

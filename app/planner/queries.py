@@ -10,9 +10,10 @@ from urllib.parse import parse_qsl, urlsplit
 from sqlalchemy import Row
 from sqlmodel import Session, col
 
+from app.domain.contract.values import GB_PER_GIB
 from app.domain.numbers import grouped, plural
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
-from app.domain.planning.hardware import AMD, GB_PER_GIB, in_gib
+from app.domain.planning.hardware import AMD, in_gib
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
 from app.domain.planning.plan import Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of

@@ -64,6 +64,7 @@ GPUS_PER_NODE |= dict.fromkeys(("MI300X", "MI325X", "MI355X"), 8)
 """Usual node sizes (NVIDIA/dgxc-benchmarking README; recipes launch GB systems with four GPUs per node; AMD's data
 sheets of the platforms)."""
 
+GB_PER_GIB = 2**30 / 1e9
 GPU_MEMORY_GIB = {"H100": 80, "B200": 180, "B300": 270, "GB200": 186, "GB300": 279}
 GPU_MEMORY_GIB |= {"MI300X": 192, "MI325X": 256, "MI355X": 288}
 """As vendors state it (NVIDIA/dgxc-benchmarking README.md, 2026-07; AMD's data sheets). Drivers report about as many

@@ -3,11 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from app.domain.contract.values import GPU_MEMORY_GIB
+from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB
 from app.domain.performance.flops import PEAKS, peak_flops
 from app.domain.rules.derive import FACTS
-
-GB_PER_GIB = 2**30 / 1e9
 
 # Bandwidths in GB/s (1e9 bytes). NVLink and network: README of NVIDIA/dgxc-benchmarking, which states both directions
 # of NVLink per GPU and the adapters of a node. HBM and host links: NVIDIA's data sheets of the products. AMD: the data

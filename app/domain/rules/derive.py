@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import PREFIX
-from app.domain.contract.values import GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
+from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
 from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
@@ -225,7 +225,7 @@ FACTS: Mapping[str, Callable[[object], object]] = {
     "blackwell": _generation(100, 109),
     "nvl72": lambda gpu: str(gpu) in _NVL72 if _has_data(gpu) else None,
     "nvlink_domain": lambda gpu: (72 if str(gpu) in _NVL72 else 8) if _has_data(gpu) or gpu in _OAM else None,
-    "hbm_gb": lambda gpu: None if (gib := GPU_MEMORY_GIB.get(str(gpu))) is None else float(gib),
+    "hbm_gb": lambda gpu: None if (gib := GPU_MEMORY_GIB.get(str(gpu))) is None else gib * GB_PER_GIB,
     "grace": lambda gpu: str(gpu).startswith("GB") if _has_data(gpu) else None,
 }
 

@@ -107,6 +107,15 @@ def test_a_log_yields_steps_memory_and_figures() -> None:
     assert evaluate(facts, built_in_rules()).broken == ()
 
 
+def test_a_stated_peak_in_gb_leaves_the_same_headroom_as_the_same_peak_of_a_log() -> None:
+    log = make_log([31_310.0] * 20, stated=OVERLAP_CASE, memory=(MemoryReport(3, 0, 2, 72.4e9, 74e9),))
+    measured = derive(facts_of(reading_of(summarise(log, make_metadata(PLACE)))))
+    stated = derive({"gpu": measured["gpu"], "mem_alloc_peak_gb": 72.4})
+
+    assert (measured["gpu"], measured["headroom_frac"]) == ("H100", pytest.approx(0.157, abs=0.0005))
+    assert stated["headroom_frac"] == pytest.approx(measured["headroom_frac"])
+
+
 def test_a_failed_import_and_lack_of_memory_are_facts() -> None:
     missing = make_log([], events=(LogEvent("deepep_missing", 7, "ImportError: DeepEP is not installed"),))
     oom = make_log([31_310.0] * 3, events=(LogEvent("out_of_memory", 9, "CUDA out of memory", rank=3, iteration=4),))
