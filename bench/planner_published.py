@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.domain.contract.values import GB_PER_GIB
 from app.domain.planning.candidates import candidates
 from app.domain.planning.estimate import Record, calibrate, comparable, degrees_of, estimator_of
 from app.domain.planning.layout import Layout, stage_shares
@@ -303,7 +304,6 @@ def _stack(ideal: Sequence[tuple[str, float]]) -> float:
 
 # --- Memory: peaks that were published with layout, recomputation and precision. GB are 1e9 bytes.
 
-_GIB = 1.073741824
 _QWEN = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "mbs": "1"}
 _MOONLIGHT = {
     "model": "Moonlight-16B", "num_layers": "27", "num_attention_heads": "16", "num_experts": "64", "topk": "6",
@@ -332,7 +332,7 @@ PEAKS: tuple[tuple[str, dict[str, str], MemoryOptions, float], ...] = (
         "Qwen3-30B-A3B EP16, HybridEP, overlap, graphs",
         _QWEN | {"tp": "1", "pp": "1", "cp": "1", "ep": "16", "etp": "1"},
         replace(_PERFORMANCE, graphs=True, overlap=True, dispatcher="hybridep"),
-        62.166 * _GIB,
+        62.166 * GB_PER_GIB,
     ),
     (
         "Qwen3-30B-A3B TP2 PP2 EP4, moe_act",
@@ -361,7 +361,7 @@ PEAKS: tuple[tuple[str, dict[str, str], MemoryOptions, float], ...] = (
         {"model": "Nemotron-3-Super-120B-A12B", "mtp": "2", "gpu": "H100", "gpus": "64", "seq_len": "4096",
          "mbs": "1", "gbs": "1280", "tp": "1", "pp": "2", "cp": "1", "ep": "32", "etp": "1"},
         _modules(replace(_PERFORMANCE, dispatcher="hybridep"), "moe", "moe_act", "layernorm"),
-        59.0 * _GIB,
+        59.0 * GB_PER_GIB,
     ),
     (
         "GPT-OSS-120B TP2 PP4 EP8, graphs",
