@@ -18,6 +18,7 @@ from tests.services import run
 if TYPE_CHECKING:  # domain tests do not wait for the import of the application
     from fastapi import FastAPI
     from sqlalchemy import Engine
+    from sqlmodel import Session
     from starlette.testclient import TestClient
 
     from app.settings import Settings
@@ -237,6 +238,15 @@ def client(app: "FastAPI") -> "TestClient":
 def engine(app: "FastAPI") -> "Engine":
     engine: Engine = app.state.engine
     return engine
+
+
+@pytest.fixture
+def session(engine: "Engine") -> "Iterator[Session]":
+    """A session that may write; the test commits."""
+    from sqlmodel import Session
+
+    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
+        yield session
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

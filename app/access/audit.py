@@ -22,13 +22,12 @@ from app.storage.runs import counted
 from app.storage.stacks import names_of_stacks
 from app.storage.users import names_by_id
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
 from app.web.lists import CellKind, FilterQuery, OneOf, Passes, only_parameters, table_answer, table_format
 from app.web.templating import render
 
-LARGEST_ID = 2**63 - 1
 MOST = 500
 
 
@@ -64,7 +63,7 @@ class AuditQuery(FilterQuery):
     )
     since: Annotated[str, Passes(_time_problem)] = Field("", description="From this date or time on.")
     until: Annotated[str, Passes(_time_problem)] = Field("", description="Up to this time, or to the end of this day.")
-    before: int | None = Field(None, ge=1, le=LARGEST_ID, description="Cursor: `next_before` of the previous page.")
+    before: int | None = Field(None, ge=1, le=LARGEST_NUMBER, description="Cursor: `next_before` of the previous page.")
     limit: int = Field(100, ge=1, le=MOST)
 
     @classmethod
@@ -232,7 +231,7 @@ _ON_A_PAGE = 50
 def show_audit(
     request: Request,
     session: ReadSession,
-    before: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
+    before: Annotated[int | None, Query(ge=1, le=LARGEST_NUMBER)] = None,
 ) -> HTMLResponse:
     query = AuditQuery.from_params(request.query_params)
     page = find_events(session, query.read(), before=before, limit=_ON_A_PAGE)

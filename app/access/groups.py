@@ -8,7 +8,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.access.members import read_role
-from app.access.members_api import LARGEST_ID, Author, UserId
+from app.access.members_api import Author, UserId
 from app.access.members_pages import MAX_FIELDS, MemberForm
 from app.domain.access.principal import Action, Role
 from app.errors import Conflict, InvalidChange, NotFound, ThreewallsError
@@ -17,13 +17,13 @@ from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
 from app.storage.users import MAX_GROUP_NAME, GroupRole
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, Slug, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, AppSettings, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.forms import answer_form
 from app.web.identity import signed
 from app.web.templating import render
 
-GroupId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the group.")]
+GroupId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the group.")]
 GroupName = Annotated[str, Field(min_length=1, max_length=MAX_GROUP_NAME)]
 
 

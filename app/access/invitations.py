@@ -19,7 +19,7 @@ from app.access import login
 from app.access.guards import CREDENTIALS_BYTES
 from app.access.login import with_password
 from app.access.members import read_role
-from app.access.members_api import LARGEST_ID, Author
+from app.access.members_api import Author
 from app.access.pages import came_from, logged_in
 from app.domain.access import passwords
 from app.domain.access.principal import Action, LoggedInUser, Role
@@ -33,7 +33,16 @@ from app.storage.projects import find_project
 from app.storage.tables import MemberRow
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import ApiValue, AppEngine, AppSettings, ReadSession, Slug, api_router, reading
+from app.web.dependencies import (
+    LARGEST_NUMBER,
+    ApiValue,
+    AppEngine,
+    AppSettings,
+    ReadSession,
+    Slug,
+    api_router,
+    reading,
+)
 from app.web.errors import documented
 from app.web.forms import Form, answer_form, sent_form
 from app.web.identity import access_of, signed
@@ -46,7 +55,7 @@ _NO_STORE = {"Cache-Control": "no-store"}
 _ORDER = list(Role)
 _MAX_FIELDS = 5
 
-InvitationId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the invitation.")]
+InvitationId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the invitation.")]
 Secret = Annotated[str, Path(max_length=100)]
 
 

@@ -19,18 +19,17 @@ from app.storage.tables import utc_now
 from app.storage.tokens import CreatedToken, tokens_by_creator
 from app.storage.users import User, list_users, roles_by_user
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.identity import NEEDS_LOG_INS, Access, access_of, how_to_have_log_ins, signed
 
-LARGEST_ID = 2**63 - 1
 _NO_STORE = {"Cache-Control": "no-store"}
 Author = Annotated[str, Field(max_length=100, description="Author of the change, on a service without log-ins.")]
 
-UserId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the user.")]
+UserId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the user.")]
 router = api_router("access", "/api/v1/projects")
 
-TokenId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the token, as listed.")]
+TokenId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the token, as listed.")]
 
 
 class ProjectOut(ApiValue):

@@ -12,7 +12,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from app.access.credentials import set_share
-from app.access.members_api import LARGEST_ID, Author
+from app.access.members_api import Author
 from app.access.owners import Owners
 from app.domain.access.principal import Action
 from app.domain.access.secrets import digest
@@ -23,7 +23,7 @@ from app.storage.projects import find_project
 from app.storage.share_links import ShareLink
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, Owner, requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router, reading
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ReadSession, Slug, api_router, reading
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
@@ -31,7 +31,7 @@ from app.web.templating import public_address, render
 
 router = APIRouter(include_in_schema=False)
 
-LinkId = Annotated[int, Path(ge=1, le=LARGEST_ID, description="Id of the link.")]
+LinkId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the link.")]
 
 LIVES = {"1": "1 day", "7": "7 days", "30": "30 days", "90": "90 days", "365": "1 year"}
 _DEFAULT_LIFE = 30

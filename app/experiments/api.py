@@ -20,7 +20,7 @@ from app.experiments.commands import accept, plan_experiment, reject, set_runs_e
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.pages import pair_rules
 from app.experiments.queries import EXPERIMENT_COLUMNS, ExperimentQuery, experiment_rows, journey_of
-from app.pipeline.propose import Wish
+from app.pipeline.propose import ExperimentRequest
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import find_experiments, get_experiment
@@ -62,8 +62,8 @@ def create_experiment(
     request: Request, response: Response, engine: AppEngine, settings: AppSettings, plan: ExperimentIn
 ) -> ExperimentOut:
     """Plan an A/B from a run: with a rule that fires in it, or with knobs of your own."""
-    wish = Wish(plan.run, plan.rule, plan.knobs, plan.title, plan.effect_pct, plan.runs_each)
-    experiment_id = plan_experiment(engine, settings, wish, plan.author, plan.note)
+    requested = ExperimentRequest(plan.run, plan.rule, plan.knobs, plan.title, plan.effect_pct, plan.runs_each)
+    experiment_id = plan_experiment(engine, settings, requested, plan.author, plan.note)
     response.headers["Location"] = f"/api/v1/experiments/{experiment_id}"
     return _read(engine, settings, experiment_id, public_address(request))
 

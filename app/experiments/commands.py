@@ -31,7 +31,7 @@ from app.domain.run import Stated
 from app.errors import Conflict, FieldError, InvalidChange, NotFound
 from app.pipeline.decisions import checked
 from app.pipeline.experiments import refresh
-from app.pipeline.propose import ExperimentProposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import suggest
 from app.settings import Settings
 from app.storage import audit
@@ -134,11 +134,11 @@ _ATTEMPTS = 5
 _NOT_IN_A_TAG = re.compile(r"[^a-z0-9]+")
 
 
-def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, note: str = "") -> int:
+def plan_experiment(engine: Engine, settings: Settings, requested: ExperimentRequest, who: str, note: str = "") -> int:
     """Plan an experiment and return its number. Raises NotFound, NotReady, and InvalidChange naming fields."""
     who, note = checked(who, note)
     with read_session(engine) as session:
-        proposal = propose(session, settings, wish)
+        proposal = propose(session, settings, requested)
     with transaction(engine, durable=True) as session:
         row = _add(session, proposal, who, note)
         experiment_id = row.id or 0
@@ -147,7 +147,7 @@ def plan_experiment(engine: Engine, settings: Settings, wish: Wish, who: str, no
             session, who=who, subject="experiment", subject_id=experiment_id, action="plan",
             project_id=row.project_id, after={"tag": row.tag, "runs_each": row.runs_each}, note=note,
         )  # fmt: skip
-    log.info("experiment_planned", experiment_id=experiment_id, run_id=wish.run_id, rule=wish.rule_id)
+    log.info("experiment_planned", experiment_id=experiment_id, run_id=requested.run_id, rule=requested.rule_id)
     return experiment_id
 
 
@@ -212,7 +212,7 @@ def _parent(session: Session, run_id: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class SweepWish:
+class SweepRequest:
     """`values`: of the contract field `field`. `confirm`: runs per side of the last value, None: as many as needed."""
 
     run_id: int
@@ -230,18 +230,23 @@ class SweepProposal:
     cost: SweepCost
 
 
-def propose_sweep(session: Session, settings: Settings, wish: SweepWish) -> SweepProposal:
+def propose_sweep(session: Session, settings: Settings, requested: SweepRequest) -> SweepProposal:
     """Plan the sweep without storing it. Raises NotFound, NotReady, and InvalidChange naming the invalid fields."""
-    values = list(dict.fromkeys(map(frozen, wish.values)))
-    advice = suggest(session, wish.run_id, rules_in_force(settings))
-    now = advice.run.contract.get(wish.field)
+    values = list(dict.fromkeys(map(frozen, requested.values)))
+    advice = suggest(session, requested.run_id, rules_in_force(settings))
+    now = advice.run.contract.get(requested.field)
     if not FEWEST_VALUES <= len(values) <= MOST_VALUES:
         message = f"must be {FEWEST_VALUES} to {MOST_VALUES} different values"
         raise InvalidChange(f"values {message}. Nothing was planned.", (FieldError("values", message),))
     single = [
-        propose(session, settings, Wish(wish.run_id, knobs={wish.field: value}, runs_each=wish.confirm), advice)
+        propose(
+            session,
+            settings,
+            ExperimentRequest(requested.run_id, knobs={requested.field: value}, runs_each=requested.confirm),
+            advice,
+        )
         for value in values
-        if not _is_now(wish.field, value, now)
+        if not _is_now(requested.field, value, now)
     ]
     if not single:
         raise InvalidChange("The run already has this value.", (FieldError("values", "must differ from the run's"),))
@@ -268,11 +273,11 @@ def _is_now(field: str, value: object, now: Stated | None) -> bool:
         return False
 
 
-def plan_sweep(engine: Engine, settings: Settings, wish: SweepWish, who: str, note: str = "") -> int:
+def plan_sweep(engine: Engine, settings: Settings, requested: SweepRequest, who: str, note: str = "") -> int:
     """Plan a sweep and return the number of its first experiment, which names it. Raises as `propose_sweep`."""
     who, note = checked(who, note)
     with read_session(engine) as session:
-        proposed = propose_sweep(session, settings, wish)
+        proposed = propose_sweep(session, settings, requested)
     with transaction(engine, durable=True) as session:
         rows = [_add(session, proposal, who, note) for proposal in proposed.proposals]
         for row in rows:
@@ -282,7 +287,7 @@ def plan_sweep(engine: Engine, settings: Settings, wish: SweepWish, who: str, no
             after = {"tag": row.tag, "runs_each": row.runs_each, "sweep": rows[0].id}
             _record(session, row, who, "plan", note, after=after)
         first = rows[0].id or 0
-    log.info("sweep_planned", experiment_id=first, run_id=wish.run_id, values=len(rows))
+    log.info("sweep_planned", experiment_id=first, run_id=requested.run_id, values=len(rows))
     return first
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
@@ -29,7 +29,7 @@ from app.storage.experiments import Experiment, get_experiment
 from app.storage.projects import find_project
 from app.storage.rules import read_run, rules_in_force
 from app.web.access_rule import requires
-from app.web.dependencies import AppSettings, ReadSession, api_router
+from app.web.dependencies import AppSettings, ReadSession, RunId, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import access_of
 from app.web.pictures import Kind, Picture, Theme, nested_body, picture_response
@@ -100,7 +100,6 @@ MOST_OPEN = 5
 """Experiments under way that the page shows in full."""
 
 router = APIRouter(include_in_schema=False)
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/journey")

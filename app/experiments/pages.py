@@ -25,8 +25,8 @@ from app.experiments.plan_page import (
     ExperimentDecisionForm,
     IdeaPage,
     PlanForm,
+    experiment_request,
     whole_number,
-    wish_of,
 )
 from app.experiments.queries import ExperimentQuery, newest_of_workloads
 from app.experiments.result_view import (
@@ -110,7 +110,9 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
     def plan(form: PlanForm) -> str:
         if form.value("runs_each") and form.runs_each is None:
             raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
-        return f"/experiments/{plan_experiment(engine, settings, wish_of(run_id, form), form.value('author'))}"
+        return (
+            f"/experiments/{plan_experiment(engine, settings, experiment_request(run_id, form), form.value('author'))}"
+        )
 
     def again(session: Session, form: PlanForm, _: ThreewallsError) -> Response:
         return render(request, "experiments/new.html", status=422, p=IdeaPage(session, settings, run_id, form))

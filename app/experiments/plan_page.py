@@ -17,7 +17,7 @@ from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
-from app.pipeline.propose import ExperimentProposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import MeasuredKnob, RunSuggestions, measured_knobs, suggest
 from app.settings import Settings
 from app.storage.rules import rules_in_force
@@ -137,7 +137,7 @@ def offer(
 ) -> OfferedPlan:
     """Return the offer. `advice`: for the run, if the caller has it. Raises NotFound for an unknown run or rule."""
     try:
-        return OfferedPlan(run_id, form, propose(session, settings, wish_of(run_id, form), advice))
+        return OfferedPlan(run_id, form, propose(session, settings, experiment_request(run_id, form), advice))
     except NotReady as error:
         return OfferedPlan(run_id, form, refused=error.detail)
     except InvalidChange as error:
@@ -145,8 +145,8 @@ def offer(
         return OfferedPlan(run_id, marked, refused=" ".join(marked.errors.values()) or error.detail)
 
 
-def wish_of(run_id: int, form: PlanForm) -> Wish:
-    return Wish(run_id, rule_id=form.value("rule"), knobs=form.knobs or None, runs_each=form.runs_each)
+def experiment_request(run_id: int, form: PlanForm) -> ExperimentRequest:
+    return ExperimentRequest(run_id, rule_id=form.value("rule"), knobs=form.knobs or None, runs_each=form.runs_each)
 
 
 class IdeaPage:

@@ -18,7 +18,7 @@ from app.domain.experiments.sweep import Round, SweepProgress, Trial, rounds
 from app.domain.experiments.values import PlannedGain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
-from app.experiments.commands import SweepProposal, SweepWish, advance_sweep, plan_sweep, progress_of, propose_sweep
+from app.experiments.commands import SweepProposal, SweepRequest, advance_sweep, plan_sweep, progress_of, propose_sweep
 from app.experiments.pages import gain_text, is_generated
 from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm
 from app.settings import Settings
@@ -61,7 +61,7 @@ class SweepPlanPage:
         self.proposal: SweepProposal | None = None
         if form.value("field") and form.value("values"):
             try:
-                self.proposal = propose_sweep(session, settings, _wish(run_id, form))
+                self.proposal = propose_sweep(session, settings, _sweep_request(run_id, form))
             except (InvalidChange, NotReady) as error:
                 self.form = form.refused(error)
 
@@ -81,12 +81,12 @@ class SweepPlanPage:
         return rounds(len(self.proposal.proposals), self.proposal.sizing.runs_each)
 
 
-def _wish(run_id: int, form: SweepForm) -> SweepWish:
+def _sweep_request(run_id: int, form: SweepForm) -> SweepRequest:
     if not form.value("field"):
         raise InvalidChange("Nothing was planned.", (FieldError("field", "must be chosen"),))
     if form.value("runs_each") and form.runs_each is None:
         raise InvalidChange("Nothing was planned.", (FieldError("runs_each", RUNS_EACH),))
-    return SweepWish(run_id, form.value("field"), form.values_list, form.runs_each)
+    return SweepRequest(run_id, form.value("field"), form.values_list, form.runs_each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ async def plan_sweep_by_form(request: Request, engine: AppEngine, settings: AppS
     """Plan a sweep like the API's POST."""
 
     def plan(form: SweepForm) -> str:
-        return f"/experiments/{plan_sweep(engine, settings, _wish(run_id, form), form.value('author'))}/sweep"
+        return f"/experiments/{plan_sweep(engine, settings, _sweep_request(run_id, form), form.value('author'))}/sweep"
 
     def again(session: Session, form: SweepForm, _: ThreewallsError) -> Response:
         page = SweepPlanPage(session, settings, run_id, form)
@@ -276,8 +276,8 @@ def create_sweep(
     request: Request, response: Response, engine: AppEngine, settings: AppSettings, plan: SweepIn
 ) -> SweepOut:
     """Plan a sweep of one knob: an experiment per value, halved after each round."""
-    wish = SweepWish(plan.run, plan.field, plan.values, plan.runs_each)
-    sweep_id = plan_sweep(engine, settings, wish, plan.author, plan.note)
+    requested = SweepRequest(plan.run, plan.field, plan.values, plan.runs_each)
+    sweep_id = plan_sweep(engine, settings, requested, plan.author, plan.note)
     response.headers["Location"] = f"/api/v1/experiments/{sweep_id}/sweep"
     return _read(engine, sweep_id, public_address(request))
 

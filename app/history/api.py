@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
@@ -17,7 +17,7 @@ from app.errors import FieldError, InvalidQuery, NotFound
 from app.history.page import HistoryPage, ProposalRow
 from app.history.queries import HistoryView, get_stack, matching_keys
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession, api_router
+from app.web.dependencies import ReadSession, StackKey, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import CellKind, csv_text, table_answer, table_format
 
@@ -196,8 +196,6 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
 
 
 router = api_router("history")
-
-StackKey = Annotated[str, Path(max_length=100, description="A stack key, or at least 8 of its first digits.")]
 
 
 class HistoryQuery(BaseModel):

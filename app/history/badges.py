@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Query, Request
 from sqlalchemy import ColumnElement, Engine, and_
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
@@ -24,7 +24,7 @@ from app.storage.stacks import is_stack
 from app.storage.tables import ProjectRow, RunRow, select_any
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine
+from app.web.dependencies import AppEngine, StackKey
 from app.web.forms import AUTHOR, sent_form
 from app.web.identity import author
 from app.web.pictures import Theme, picture_svg
@@ -85,7 +85,6 @@ router = APIRouter(include_in_schema=False)
 MAX_AGE_SECONDS = 120
 """Seconds after which forges fetch a badge again."""
 
-StackKey = Annotated[str, Path(max_length=100)]
 Key = Annotated[str, Query(max_length=100)]
 
 

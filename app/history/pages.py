@@ -1,9 +1,8 @@
 """Pages of histories: the list of stacks, one stack and its parts, its golden run. HTTP in, template out."""
 
 from collections.abc import Callable
-from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Request
 from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
@@ -17,7 +16,7 @@ from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, 
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, ReadSession
+from app.web.dependencies import AppEngine, ReadSession, StackKey
 from app.web.forms import answer_form
 from app.web.lists import csv_download
 from app.web.pictures import Kind, Theme, picture_response
@@ -26,8 +25,6 @@ from app.web.templating import render
 MAX_FIELDS = 8
 
 router = APIRouter(include_in_schema=False)
-
-StackKey = Annotated[str, Path(max_length=100)]
 
 
 @router.get("/history")

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from fastapi import APIRouter, Depends, Path, Query, Request
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import and_, or_
@@ -54,7 +54,7 @@ from app.storage.stacks import full_records, names_of_titles
 from app.storage.standings import check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, BoardSlug, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.identity import access_of
 from app.web.lists import only_parameters
@@ -635,12 +635,11 @@ def _published(book: RuleBook, family: str, hardware: str) -> Iterable[Published
 # --- Pages.
 
 router = APIRouter(include_in_schema=False)
-Slug = Annotated[str, Path(max_length=230)]
 ProjectName = Annotated[str, Query(max_length=100)]
 
 
 def get_stacks(
-    request: Request, session: ReadSession, hardware: Slug, family: Slug, project: ProjectName = ""
+    request: Request, session: ReadSession, hardware: BoardSlug, family: BoardSlug, project: ProjectName = ""
 ) -> tuple[MatrixStack, ...]:
     may = access_of(request).may
     stacks = stacks_of(session, hardware, family, project)

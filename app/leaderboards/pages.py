@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
-from fastapi import APIRouter, Depends, HTTPException, Path, Request
+from fastapi import APIRouter, Depends, HTTPException, Request
 from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
@@ -79,7 +79,7 @@ from app.storage.suspect_evidence import find_availability
 from app.storage.tables import RunRow, select_any
 from app.web.access_rule import requires
 from app.web.charts import AvailabilityTable, availability_table
-from app.web.dependencies import ReadSession
+from app.web.dependencies import BoardSlug, ReadSession
 from app.web.identity import access_of
 from app.web.lists import table_answer
 from app.web.pictures import DotRow, Kind, Picture, Theme, dispatcher_colour, picture_response, rows_body
@@ -399,10 +399,8 @@ def dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
 
 router = APIRouter(include_in_schema=False)
 
-Slug = Annotated[str, Path(max_length=230)]
 
-
-def redirect_names(request: Request, hardware: Slug, family: Slug) -> None:
+def redirect_names(request: Request, hardware: BoardSlug, family: BoardSlug) -> None:
     """Redirect displayed names, `H100/Qwen3-30B-A3B`, to the address with their slugs."""
     if (slug(hardware), slug(family)) != (hardware, family):
         parts = ("leaderboards", slug(hardware), slug(family), *request.scope["path"].split("/")[4:])
@@ -415,7 +413,7 @@ Canonical = Depends(redirect_names)
 
 
 def get_page(
-    request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
+    request: Request, session: ReadSession, hardware: BoardSlug, family: BoardSlug, _: None = Canonical
 ) -> LeaderboardPage:
     return LeaderboardPage(session, hardware, family, BoardQuery.from_params(request.query_params))
 
@@ -435,7 +433,7 @@ def list_leaderboards(
 @router.get("/leaderboards/{hardware}/{family}")
 @requires(Action.READ)
 def show_leaderboard(
-    request: Request, session: ReadSession, hardware: Slug, family: Slug, _: None = Canonical
+    request: Request, session: ReadSession, hardware: BoardSlug, family: BoardSlug, _: None = Canonical
 ) -> HTMLResponse:
     """Show the board, or published figures for a model and a GPU without runs."""
     if not leaderboard_title(session, hardware, family):

@@ -23,15 +23,14 @@ from app.storage.projects import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart
 from app.storage.runs import newest_contract
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, Slug, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ReadSession, Slug, api_router
 from app.web.errors import documented
 from app.web.forms import Form, answer_form
 from app.web.identity import signed
 
 _BOARD = re.compile(r"/leaderboards/([^/]{1,100})/([^/]{1,100})")
-_LARGEST_ID = 2**63 - 1
 
-ChartId = Annotated[int, Path(ge=1, le=_LARGEST_ID, description="Id of the chart.")]
+ChartId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Id of the chart.")]
 
 
 def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, address: str) -> tuple[str, str]:

@@ -58,7 +58,7 @@ _MOST_LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ExperimentRequest:
     """A request for an experiment: the change of a rule, or own knobs.
 
     `runs_each`: None for as many as needed to detect `effect_pct`. `effect_pct`: None for the effect that the rule's
@@ -102,26 +102,26 @@ class _Change:
 
 
 def propose(
-    session: Session, settings: Settings, wish: Wish, advice: RunSuggestions | None = None
+    session: Session, settings: Settings, requested: ExperimentRequest, advice: RunSuggestions | None = None
 ) -> ExperimentProposal:
     """Return the proposal. Raises NotFound, NotReady, and InvalidChange naming the field that cannot be planned.
 
     `advice`: the suggestions for the run, if the caller has them.
     """
-    _check(wish)
+    _check(requested)
     if advice is None:
-        advice = suggest(session, wish.run_id, rules_in_force(settings))
+        advice = suggest(session, requested.run_id, rules_in_force(settings))
     advised, evaluation, rules = advice.advised, advice.evaluation, advice.rules
-    record = full_record(session, wish.run_id)
+    record = full_record(session, requested.run_id)
     if advice.job is None:
         raise _refused("run", f"Run {record.run} cannot be a baseline: {unplannable_because(record)}.")
-    turn = _turn(evaluation, rules.book, wish, record)
+    turn = _turn(evaluation, rules.book, requested, record)
     candidate = turned(record.contract, turn.knobs)
     if turn.rule is None:
         _refuse_without_effect(record.contract, candidate, turn.knobs)
     key = _candidate_key(record, candidate, turn)
-    effect_pct = effect_of(turn.rule) if wish.effect_pct is None else wish.effect_pct
-    plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, wish.runs_each))
+    effect_pct = effect_of(turn.rule) if requested.effect_pct is None else requested.effect_pct
+    plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, requested.runs_each))
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=_ran_before(session, advised.run.project_id, key),
@@ -129,29 +129,29 @@ def propose(
     warnings = (*blockers_of(advised, candidate, rules, evaluation), *warnings)
     return ExperimentProposal(
         run=advised.run,
-        rule_id=wish.rule_id,
-        title=(one_line(wish.title) or turn.title)[:_MOST_TITLE],
+        rule_id=requested.rule_id,
+        title=(one_line(requested.title) or turn.title)[:_MOST_TITLE],
         knobs=turn.knobs,
         candidate_key=key,
         plan=replace(plan, warnings=warnings),
-        tag_words=wish.rule_id or "-".join(knob.field.removeprefix(PREFIX) for knob in turn.knobs[:2]),
+        tag_words=requested.rule_id or "-".join(knob.field.removeprefix(PREFIX) for knob in turn.knobs[:2]),
     )
 
 
-def _turn(evaluation: Evaluation, book: RuleBook, wish: Wish, record: RunRecord) -> _Change:
-    if not wish.rule_id:
-        knobs = read_knobs(wish.knobs or {}, record.contract)
+def _turn(evaluation: Evaluation, book: RuleBook, requested: ExperimentRequest, record: RunRecord) -> _Change:
+    if not requested.rule_id:
+        knobs = read_knobs(requested.knobs or {}, record.contract)
         return _Change(_idea(knobs), knobs)
-    if wish.rule_id not in book.rules:
-        raise NotFound(f"Rule {wish.rule_id[:60]!r} does not exist. It may have been renamed.")
-    suggestion = evaluation.find(wish.rule_id)
+    if requested.rule_id not in book.rules:
+        raise NotFound(f"Rule {requested.rule_id[:60]!r} does not exist. It may have been renamed.")
+    suggestion = evaluation.find(requested.rule_id)
     if suggestion is None:
         raise _refused(
             "rule",
-            f"{wish.rule_id} does not fire in this run, so it has no change for it. Use `knobs` instead.",
+            f"{requested.rule_id} does not fire in this run, so it has no change for it. Use `knobs` instead.",
         )
     if not (suggestion.set or suggestion.env or suggestion.open or suggestion.megatron_lm or suggestion.bridge):
-        raise _refused("rule", f"{wish.rule_id} changes nothing measurable.")
+        raise _refused("rule", f"{requested.rule_id} changes nothing measurable.")
     return _Change(suggestion, _knobs_of(suggestion, record.contract), suggestion)
 
 
@@ -180,13 +180,13 @@ def _plan(
     )
 
 
-def _check(wish: Wish) -> None:
+def _check(requested: ExperimentRequest) -> None:
     errors = []
-    if bool(wish.rule_id) == bool(wish.knobs):
+    if bool(requested.rule_id) == bool(requested.knobs):
         errors.append(FieldError("rule", "or `knobs` must be given, not both"))
-    if wish.runs_each is not None and not 1 <= wish.runs_each <= MOST_ASKED_EACH:
+    if requested.runs_each is not None and not 1 <= requested.runs_each <= MOST_ASKED_EACH:
         errors.append(FieldError("runs_each", RUNS_EACH))
-    if wish.effect_pct is not None and not LEAST_EFFECT_PCT <= wish.effect_pct <= MOST_EFFECT_PCT:
+    if requested.effect_pct is not None and not LEAST_EFFECT_PCT <= requested.effect_pct <= MOST_EFFECT_PCT:
         errors.append(FieldError("effect_pct", f"must be {LEAST_EFFECT_PCT} to {MOST_EFFECT_PCT:.0f}"))
     if errors:
         raise InvalidChange.of(*errors, outcome="Nothing was planned")

@@ -30,15 +30,14 @@ from app.storage.tables import utc_now
 from app.storage.usage import counted_at, database_bytes, usage_of_projects
 from app.storage.worker_activity import stage_times
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, AppLogFiles, ReadSession, Slug, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, AppLogFiles, ReadSession, RunId, Slug, api_router
 from app.web.errors import as_content, documented
 from app.web.identity import Author, AuthorBody, access_of, author_field
 from app.web.identity import author as stated_author
 
 router = api_router("projects")
 
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
-DeletionId = Annotated[int, Path(ge=1, lt=2**63)]
+DeletionId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER)]
 Days = Annotated[int | None, Field(ge=1, le=MOST_DAYS)]
 
 
@@ -76,7 +75,7 @@ class DeletionList(BaseModel):
 
 class DeletionIn(BaseModel, extra="forbid"):
     what: Literal["runs", "stack", "project"]
-    runs: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(
+    runs: list[Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]] = Field(
         [], max_length=MOST_CHOSEN, description="Numbers of runs, for `runs`."
     )
     stack: str = Field("", max_length=64, description="Complete stack key, for `stack`.")

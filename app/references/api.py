@@ -37,7 +37,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.references import Reference, find_reference
 from app.web import identity
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, api_router
+from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ListOut, ReadSession, api_router
 from app.web.errors import as_content, documented
 from app.web.lists import only_parameters, table_answer, table_format
 from app.web.templating import public_address
@@ -232,7 +232,7 @@ def list_references(
 def read_nearest(
     request: Request,
     session: ReadSession,
-    run: Annotated[int | None, Query(ge=1, le=2**31 - 1, description="Number of the run.")] = None,
+    run: Annotated[int | None, Query(ge=1, le=LARGEST_NUMBER, description="Number of the run.")] = None,
     stack: Annotated[str, Query(max_length=64, description="A stack key or its first digits, instead of a run.")] = "",
 ) -> NearestOut:
     """Claim check: the nearest published figure of the same model and GPU, what differs, and the likely causes."""

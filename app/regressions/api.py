@@ -43,7 +43,16 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunRow, select_any, utc_now
 from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ListOut, ReadSession, RegressionId, RunId, api_router
+from app.web.dependencies import (
+    LARGEST_NUMBER,
+    ApiValue,
+    AppEngine,
+    ListOut,
+    ReadSession,
+    RegressionId,
+    RunId,
+    api_router,
+)
 from app.web.errors import as_content, documented
 from app.web.identity import Author, author_field
 from app.web.lists import table_answer, table_format
@@ -170,7 +179,7 @@ class OneChangeIn(ChangeIn):
 
 
 class SeenIn(BaseModel, extra="forbid"):
-    id: int = Field(ge=1, le=2**31 - 1)
+    id: int = Field(ge=1, le=LARGEST_NUMBER)
     changed_at: datetime | None = None
 
 

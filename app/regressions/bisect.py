@@ -3,7 +3,6 @@
 import math
 from typing import Annotated
 
-from fastapi import Path
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
@@ -16,7 +15,7 @@ from app.storage.runs import get_run
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, RunId, api_router
 from app.web.errors import documented
 
 MOST_COMMITS = 5_000
@@ -25,7 +24,6 @@ _MOST_LISTED = 100
 
 router = api_router("regressions")
 
-RunId = Annotated[int, Path(ge=1, le=2**31 - 1, description="Number of a run of the bad commit.")]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{7,64}$")]
 
 

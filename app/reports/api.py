@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import Path, Query, Request, Response
+from fastapi import Query, Request, Response
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
@@ -51,7 +51,7 @@ from app.storage.tables import (
 from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
-from app.web.dependencies import api_router
+from app.web.dependencies import RunId, api_router
 from app.web.errors import as_content, documented
 from app.web.templating import public_address
 
@@ -233,7 +233,6 @@ MARKDOWN = "text/markdown; charset=utf-8"
 MAX_WAIT_SECONDS = 300
 _ASK_AGAIN_SECONDS = 0.5
 
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a pending verdict.")]
 
 

@@ -52,7 +52,16 @@ from app.storage.runs import RunState, StoredSeries, lines_of
 from app.storage.tables import PROCESSED
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
-from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, RunId, api_router
+from app.web.dependencies import (
+    LARGEST_NUMBER,
+    AppEngine,
+    AppLogFiles,
+    AppSettings,
+    ReadSession,
+    RoomOnDisk,
+    RunId,
+    api_router,
+)
 from app.web.errors import as_content, documented
 from app.web.forms import sent_form
 from app.web.identity import Author, author, author_field, optional_body, require_contributor, upload_project, uploader
@@ -254,7 +263,7 @@ class Correction(BaseModel, extra="forbid"):
 
 
 class BulkCorrection(Correction):
-    runs: list[Annotated[int, Field(ge=1, lt=2**63)]] = Field(
+    runs: list[Annotated[int, Field(ge=1, le=LARGEST_NUMBER)]] = Field(
         min_length=1, max_length=MOST_RUNS, description="Numbers of runs of the same change."
     )
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from fastapi import Path, Request
+from fastapi import Request
 from pydantic import BaseModel, Field
 
 from app.domain.access.principal import Action
@@ -22,7 +22,7 @@ from app.storage.database import read_session
 from app.storage.readings import in_force
 from app.suggestions.commands import state
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, AppEngine, ReadSession, Rules, api_router
+from app.web.dependencies import ApiValue, AppEngine, ReadSession, Rules, RunId, api_router
 from app.web.errors import documented
 from app.web.identity import Author, author_field
 from app.web.templating import public_address
@@ -215,8 +215,6 @@ class SuggestionsOut(ApiValue):
 
 
 router = api_router("runs")
-
-RunId = Annotated[int, Path(ge=1, lt=2**63)]
 
 
 @router.get("/runs/{run_id}/suggestions", responses=documented(404, 409, 422))

@@ -16,7 +16,7 @@ from app.domain.rules.change import change_of
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import Phase, Recipe
 from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
-from app.pipeline.propose import ExperimentProposal, Wish, propose
+from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
@@ -333,6 +333,6 @@ def plan_offer(session: Session, settings: Settings, advice: RunSuggestions, rul
     run_id = advice.run.id
     form = Form({"run": str(run_id), "rule": rule})
     try:
-        return PlanOffer(run_id, form, propose(session, settings, Wish(run_id, rule_id=rule), advice))
+        return PlanOffer(run_id, form, propose(session, settings, ExperimentRequest(run_id, rule_id=rule), advice))
     except (NotReady, InvalidChange) as error:
         return PlanOffer(run_id, form, refused=" ".join(wrong.message for wrong in error.errors) or error.detail)

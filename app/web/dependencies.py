@@ -138,6 +138,9 @@ ReadSession = Annotated[Session, Depends(get_read_session, scope="function")]
 # --- Path parameters that the routes of several features share.
 
 LARGEST_NUMBER = 2**31 - 1
+"""The largest id: a column of ids is a 32-bit integer in PostgreSQL."""
 Slug = Annotated[str, Path(min_length=1, max_length=100, description="Name of the project, as in `meta.project`.")]
 RunId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Number of the run.")]
 RegressionId = Annotated[int, Path(ge=1, le=LARGEST_NUMBER, description="Number of the regression.")]
+StackKey = Annotated[str, Path(max_length=100, description="A stack key, or at least 8 of its first digits.")]
+BoardSlug = Annotated[str, Path(max_length=230, description="Hardware or model family, as in the address of a board.")]

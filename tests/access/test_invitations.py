@@ -18,9 +18,9 @@ PAGE = f"/settings/projects/{OURS}/invitations"
 PASSWORD = "a horse, a battery"
 
 
-def invite(teams: Teams, **wish: Any) -> str:
+def invite(teams: Teams, **fields: Any) -> str:
     """Invite as a maintainer; return the path of the link."""
-    answer = teams.client("maintainer").post(API, json={"role": "contributor"} | wish)
+    answer = teams.client("maintainer").post(API, json={"role": "contributor"} | fields)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["link"].removeprefix("http://testserver"))
 
@@ -102,9 +102,9 @@ def test_of_two_concurrent_acceptances_one_succeeds(teams: Teams) -> None:
         assert len([user for user in list_users(session) if user.name in clients]) == 1
 
 
-@pytest.mark.parametrize("wish", [{"role": "administrator"}, {"email": "ada"}, {"days": 0}, {"days": 31}])
-def test_wrong_invitations_are_refused(teams: Teams, wish: dict[str, Any]) -> None:
-    answer = teams.client("maintainer").post(API, json={"role": "viewer"} | wish)
+@pytest.mark.parametrize("fields", [{"role": "administrator"}, {"email": "ada"}, {"days": 0}, {"days": 31}])
+def test_wrong_invitations_are_refused(teams: Teams, fields: dict[str, Any]) -> None:
+    answer = teams.client("maintainer").post(API, json={"role": "viewer"} | fields)
     assert answer.status_code == 422
     assert teams.client("contributor").post(API, json={"role": "viewer"}).status_code == 403
     assert states(teams) == []

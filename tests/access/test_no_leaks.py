@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from app.access.routes import route_table
 from app.experiments.commands import plan_experiment
 from app.main import create_app
-from app.pipeline.propose import Wish
+from app.pipeline.propose import ExperimentRequest
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.rules import keep_firings
@@ -102,7 +102,7 @@ def add_work(teams: Teams, settings: Settings, slug: str) -> Belongings:
     """One object of each kind: judged and ranked stacks, a log that was read, an experiment, rules that fired."""
     with transaction(teams.engine) as session:
         owned = make_belongings(session, slug, whole=True)
-    knobs = Wish(owned.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
+    knobs = ExperimentRequest(owned.run, knobs={"ep_overlap": True}, title=f"{slug} tries overlap")
     owned = replace(owned, experiment=plan_experiment(teams.engine, settings, knobs, f"{slug}-lead"))
     meta = {
         "project": slug,

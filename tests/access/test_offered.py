@@ -22,9 +22,9 @@ from app.access.check import AccessMiddleware
 from app.access.routes import RouteTable, route_table
 from app.domain.access.principal import Action
 from app.domain.definitions import DEFINITION_VERSION
-from app.experiments.commands import SweepWish, plan_experiment, plan_sweep
+from app.experiments.commands import SweepRequest, plan_experiment, plan_sweep
 from app.main import create_app
-from app.pipeline.propose import Wish
+from app.pipeline.propose import ExperimentRequest
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.projects import add_chart
@@ -108,10 +108,10 @@ class Town:
             states = [(item, *_states(session, item)) for item in self.owned]
         self.addresses: dict[str, list[str]] = {}
         for item, runs, receiver in states:
-            wish = Wish(item.run, knobs={"ep_overlap": True}, title=f"{item.slug} tries overlap")
-            planned = plan_experiment(self.teams.engine, unlimited, wish, f"{item.slug}-lead")
+            requested = ExperimentRequest(item.run, knobs={"ep_overlap": True}, title=f"{item.slug} tries overlap")
+            planned = plan_experiment(self.teams.engine, unlimited, requested, f"{item.slug}-lead")
             params = item.params() | {"experiment_id": str(planned)}
-            sweep = plan_sweep(self.teams.engine, unlimited, SweepWish(item.run, "mbs", ["2", "4", "8"], 2), "lead")
+            sweep = plan_sweep(self.teams.engine, unlimited, SweepRequest(item.run, "mbs", ["2", "4", "8"], 2), "lead")
             measure_sweep(self.teams.engine, sweep, item.run, item.slug)
             self.addresses[item.slug] = [
                 *(self._address(path, params) for path in self._pages()),

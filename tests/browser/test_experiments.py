@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from app.experiments.commands import SweepWish, accept, plan_experiment, plan_sweep
-from app.pipeline.propose import Wish
+from app.experiments.commands import SweepRequest, accept, plan_experiment, plan_sweep
+from app.pipeline.propose import ExperimentRequest
 from app.storage.database import read_session, transaction
 from app.storage.experiments import get_experiment
 from tests.browser.conftest import House, OpenPage, sign
@@ -130,8 +130,8 @@ def ids(house: House) -> dict[str, int]:
 
     run = add(31_310.0, 0, name=long)
 
-    def planned(**wish: Any) -> tuple[int, str]:
-        number = plan_experiment(house.engine, house.settings, Wish(run, **wish), "mara")
+    def planned(**requested: Any) -> tuple[int, str]:
+        number = plan_experiment(house.engine, house.settings, ExperimentRequest(run, **requested), "mara")
         with read_session(house.engine) as session:
             return number, get_experiment(session, number).tag
 
@@ -142,7 +142,7 @@ def ids(house: House) -> dict[str, int]:
     add(30_900.0, 2, fields={"recompute_modules": ("core_attn",)}, tags=[tag, "candidate"])
     add(30_900.0, 3, fields={"recompute_modules": ("core_attn",), "tp": 2}, tags=[tag, "candidate"], name=long)
     waiting, _ = planned(knobs={"dispatcher": "hybridep"}, runs_each=4)
-    sweep = plan_sweep(house.engine, house.settings, SweepWish(run, "mbs", [1, 4, 8], 2), "mara")
+    sweep = plan_sweep(house.engine, house.settings, SweepRequest(run, "mbs", [1, 4, 8], 2), "mara")
     return {"run": run, "accepted": accepted, "undecided": undecided, "waiting": waiting, "sweep": sweep}
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from app.domain.run import Value
 from app.experiments.commands import plan_experiment
-from app.pipeline.propose import Wish
+from app.pipeline.propose import ExperimentRequest
 from app.settings import get_settings
 from app.storage.database import read_session, transaction
 from app.storage.experiments import Experiment, get_experiment
@@ -42,10 +42,10 @@ def make_baseline(engine: Engine, ms: float = USUAL_MS, *, fields: Fields | None
         )[0]  # fmt: skip
 
 
-def plan(engine: Engine, run: int, rule: str = "eo-enable", **wish: Any) -> int:
-    if "knobs" in wish:
+def plan(engine: Engine, run: int, rule: str = "eo-enable", **requested: Any) -> int:
+    if "knobs" in requested:
         rule = ""
-    return plan_experiment(engine, get_settings(), Wish(run, rule, **wish), "mara")
+    return plan_experiment(engine, get_settings(), ExperimentRequest(run, rule, **requested), "mara")
 
 
 def add_runs(

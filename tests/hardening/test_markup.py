@@ -87,8 +87,8 @@ def fill(teams: Teams) -> Hostile:
     run = upload(client, HOSTILE_LOG, name=f"{NAME}.log", meta=meta)
     assert run.status_code == 202, run.text
     process_run(run.json()["id"])
-    wish = {"run": make_baseline(teams.engine), "knobs": {"ep_overlap": True}, "title": NAME, "note": NAME}
-    experiment = client.post("/api/v1/experiments", json=wish)
+    fields = {"run": make_baseline(teams.engine), "knobs": {"ep_overlap": True}, "title": NAME, "note": NAME}
+    experiment = client.post("/api/v1/experiments", json=fields)
     assert experiment.status_code == 201, experiment.text
     read = replace(theirs, run=run.json()["id"], experiment=experiment.json()["id"], slug="alpha")
     return Hostile(teams, {*addresses(teams, theirs), *addresses(teams, read)}, theirs, read)

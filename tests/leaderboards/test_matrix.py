@@ -2,7 +2,6 @@
 
 import random
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +20,6 @@ PAGE = "/leaderboards/h100/qwen3-30b-a3b"
 NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0)
 HYBRIDEP = {"dispatcher_type": "flex", "flex_backend": "hybridep", "dispatcher": "hybridep"}
 TE: dict[str, Any] = {"graph_impl": "transformer_engine", "graph_modules": ("attn", "moe_router")}
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
-        yield session
 
 
 def stack(session: Session, ms: float, fields: dict[str, Any], **columns: Any) -> list[int]:

@@ -3,13 +3,11 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from pyarrow import parquet
-from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.testclient import TestClient
 
@@ -20,12 +18,6 @@ from tests.runs.uploading import assert_problem
 
 KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
 NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0)
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
-        yield session
 
 
 def stack(

@@ -37,12 +37,6 @@ def engine(either_engine: Engine) -> Engine:
     return either_engine
 
 
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with transaction(engine) as session:
-        yield session
-
-
 def test_a_page_has_the_stacks_of_one_hardware_and_family(session: Session) -> None:
     leaderboard = make_leaderboard(session)
     page = standings_of(session, *HERE, StandingsFilters())

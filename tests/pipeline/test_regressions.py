@@ -2,7 +2,6 @@
 
 import math
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from sqlalchemy import Engine
@@ -35,16 +34,10 @@ from app.storage.tables import (
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import members_with_one_slow_run, regressions_of, verdicts_of
 from tests.builders import make_run, make_stack
-from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
+from tests.regressions.judging import arrive, bring, document_of, judge_all, regressions_in, steady
 from workers import tasks
 
 NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
-
-
-def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: Any) -> list[int]:
-    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
-    judge_all(engine, settings)
-    return runs
 
 
 def close(engine: Engine, state: str, regression_id: int = 1) -> None:

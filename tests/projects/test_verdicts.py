@@ -6,27 +6,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, select, update
-from sqlmodel import col
+from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
 from app.domain.run import Value
 from app.pipeline.notify import notify_silent_stacks
 from app.settings import Settings
-from app.storage.database import read_session, transaction
+from app.storage.database import transaction
 from app.storage.tables import RunRow, StackWorkRow, utc_now
 from tests.builders import make_run
 from tests.notifications.sent import deliveries, listen
-from tests.regressions.judging import arrive, document_of, judge_all, regressions_in, steady
+from tests.regressions.judging import bring, document_of, judge_all, regressions_in, steady, works
 
 POLICY = "/api/v1/projects/moe-lab/verdicts"
 NOWHERE = "http://127.0.0.1:9/"
-
-
-def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: Any) -> list[int]:
-    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
-    judge_all(engine, settings)
-    return runs
 
 
 def put(client: TestClient, **policy: Any) -> dict[str, Any]:
@@ -209,11 +202,6 @@ def patch(client: TestClient, **body: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     rules: dict[str, Any] = answer.json()
     return rules
-
-
-def works(engine: Engine) -> list[str]:
-    with read_session(engine) as session:
-        return list(session.execute(select(col(StackWorkRow.work))).scalars())
 
 
 def test_omitted_fields_stay_and_each_change_is_recorded(client: TestClient) -> None:

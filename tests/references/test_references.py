@@ -3,7 +3,6 @@
 import csv
 import io
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -280,12 +279,6 @@ def test_an_unknown_parameter_is_rejected_by_name(client: TestClient) -> None:
 
 RECORD = {"mbs": 1, "dispatcher": "hybridep", "task": "pretrain"}
 NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0)
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
-        yield session
 
 
 def nearest(client: TestClient, **query: Any) -> dict[str, Any]:

@@ -80,3 +80,16 @@ def regressions_in(engine: Engine) -> list[tuple[str, str, list[int]]]:
 def steady(level_ms: float, n: int) -> list[float]:
     """A level with 0.3 % of variation between launches, the same each time."""
     return [level_ms * (1 + 0.003 * ((number * 7) % 5 - 2) / 2) for number in range(n)]
+
+
+def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: Any) -> list[int]:
+    """Store a run for each step time, judge all, and return their numbers."""
+    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
+    judge_all(engine, settings)
+    return runs
+
+
+def works(engine: Engine) -> list[str]:
+    """Return the queued work of stacks."""
+    with read_session(engine) as session:
+        return list(session.execute(select(col(StackWorkRow.work))).scalars())

@@ -37,27 +37,12 @@ URL = "/api/v1/regressions"
 
 
 @pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with transaction(engine) as session:
-        yield session
-
-
-@pytest.fixture
 def stack(engine: Engine) -> SlowStack:
     def make() -> SlowStack:
         with transaction(engine) as session:
             return make_slow_stack(session)
 
     return prepared(engine, make)
-
-
-@pytest.fixture
-def make(engine: Engine, stack: SlowStack) -> Make:
-    def make(stacks: Any = stack, **columns: Any) -> int:
-        with transaction(engine) as session:
-            return make_regression(session, stacks, **columns)
-
-    return make
 
 
 def patch(client: TestClient, number: int, **body: Any) -> Any:

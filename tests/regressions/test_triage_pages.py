@@ -18,7 +18,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms, regressions_of
 from tests.prepared import prepared
-from tests.regressions.triaged import SlowStack, continue_in_stack, make_regression, make_slow_stack
+from tests.regressions.triaged import SlowStack, continue_in_stack, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -34,15 +34,6 @@ def stack(engine: Engine) -> SlowStack:
             return make_slow_stack(session, back=4)
 
     return prepared(engine, make)
-
-
-@pytest.fixture
-def make(engine: Engine, stack: SlowStack) -> Make:
-    def make(stacks: Any = stack, **columns: Any) -> int:
-        with transaction(engine) as session:
-            return make_regression(session, stacks, **columns)
-
-    return make
 
 
 def row_of(engine: Engine, number: int) -> RegressionRow:

@@ -4,6 +4,8 @@ They run until the janitor ends them.
 """
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,6 +13,9 @@ from tests.services import run
 from tests.services.postgres_server import Postgres, start_postgres
 from tests.services.redis_server import free_port, start_redis
 from tests.services.s3_server import S3Server, running_s3
+
+if TYPE_CHECKING:
+    from app.settings import Settings
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +60,14 @@ def redis_server(request: pytest.FixtureRequest) -> str:
 def s3_server() -> Iterator[S3Server]:
     with running_s3() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> "Settings":
+    """Settings of a database without tables, of each kind in turn."""
+    from app.settings import Settings
+
+    if request.param == "sqlite":
+        return Settings(data_dir=tmp_path)
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))

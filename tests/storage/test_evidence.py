@@ -1,11 +1,9 @@
 """Evidence about suspects: A/Bs on the same knob, and other stacks with the same change."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
 from sqlmodel import Session
 
 from app.domain.verdict.evidence import RankedSuspect
@@ -21,12 +19,6 @@ KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
 NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0, 1.0, -2.0)
 LATER = FIRST_PLACE + timedelta(days=8)
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
-        yield session
 
 
 def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:

@@ -28,14 +28,6 @@ from tests.services.postgres_server import Postgres
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    if request.param == "sqlite":
-        return Settings(data_dir=tmp_path)
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
 def migrated_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
     """A copy of a database that was migrated once."""
     if request.param == "sqlite":
@@ -191,17 +183,9 @@ def rows_of_0_1() -> Rows:
     }
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings_of_0_1(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    if request.param == "sqlite":
-        return Settings(data_dir=tmp_path)
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
-
-
 @pytest.fixture
-def engine_of_0_1(settings_of_0_1: Settings, rows_of_0_1: Rows) -> Iterator[Engine]:
-    engine = make_engine(settings_of_0_1)
+def engine_of_0_1(empty_database: Settings, rows_of_0_1: Rows) -> Iterator[Engine]:
+    engine = make_engine(empty_database)
     command.upgrade(alembic_config(engine), REVISION)
     tables = MetaData()
     tables.reflect(engine)
@@ -235,9 +219,9 @@ def _with_present_names(board: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_every_row_is_kept_read_as_before_and_can_be_taken_back(
-    settings_of_0_1: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
+    empty_database: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
 ) -> None:
-    migrate(settings_of_0_1)
+    migrate(empty_database)
     assert_runs_verdicts_and_tokens_are_read_as_before(engine_of_0_1, rows_of_0_1)
     with engine_of_0_1.connect() as connection:
         stored = {name: _stored(connection, SQLModel.metadata, name) for name in rows_of_0_1}
@@ -255,7 +239,7 @@ def test_every_row_is_kept_read_as_before_and_can_be_taken_back(
     before.reflect(engine_of_0_1)
     with engine_of_0_1.connect() as connection:
         assert _stored(connection, before, "run", "id") == _sorted(rows_of_0_1["run"], ["id"])
-    migrate(settings_of_0_1)
+    migrate(empty_database)
 
 
 def assert_runs_verdicts_and_tokens_are_read_as_before(engine: Engine, rows_of_0_1: Rows) -> None:
@@ -281,11 +265,11 @@ def assert_runs_verdicts_and_tokens_are_read_as_before(engine: Engine, rows_of_0
 
 
 def test_outcomes_that_no_column_had_come_from_the_documents(
-    settings_of_0_1: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
+    empty_database: Settings, engine_of_0_1: Engine, rows_of_0_1: Rows
 ) -> None:
     with engine_of_0_1.execution_options(writes=True).begin() as connection:
         connection.execute(text("UPDATE run SET outcome = ''"))
-    migrate(settings_of_0_1)
+    migrate(empty_database)
     with engine_of_0_1.connect() as connection:
         outcomes = [row["outcome"] for row in _stored(connection, SQLModel.metadata, "run")]
     assert outcomes == [row["outcome"] for row in _sorted(rows_of_0_1["run"], ["id"])]

@@ -53,18 +53,10 @@ def rows() -> dict[str, list[dict[str, Any]]]:
     }
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    if request.param == "sqlite":
-        return Settings(data_dir=tmp_path)
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
-
-
 @pytest.fixture
-def engine(settings: Settings, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Engine]:
+def engine(empty_database: Settings, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Engine]:
     """A database of the earlier revision with its rows."""
-    engine = make_engine(settings)
+    engine = make_engine(empty_database)
     command.upgrade(alembic_config(engine), REVISION)
     tables = MetaData()
     tables.reflect(engine)
@@ -84,10 +76,10 @@ def _stored(engine: Engine, name: str) -> list[dict[str, Any]]:
 
 
 def test_a_check_names_what_is_pending_and_changes_nothing(
-    settings: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    empty_database: Settings, engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = inspect(engine).get_table_names(), _schemas(engine)
-    plan = plan_upgrade(settings)
+    plan = plan_upgrade(empty_database)
     assert (plan.revision, plan.migrations[0].revision) == (REVISION, "0046")
     assert plan.newest == plan.migrations[-1].revision
     every = [step for migration in plan.migrations for step in migration.steps]
@@ -101,17 +93,17 @@ def test_a_check_names_what_is_pending_and_changes_nothing(
         assert max(step.count for step in every if (step.action, step.table) == ("build index", "run")) > 20
     assert plan.derived_runs == 9
     assert (inspect(engine).get_table_names(), _schemas(engine)) == before
-    assert plan_upgrade(settings) == plan  # it left nothing behind
+    assert plan_upgrade(empty_database) == plan  # it left nothing behind
 
-    monkeypatch.setenv("THREEWALLS_DATA_DIR", str(settings.data_dir))
-    monkeypatch.setenv("THREEWALLS_DATABASE_URL", settings.database_url)
+    monkeypatch.setenv("THREEWALLS_DATA_DIR", str(empty_database.data_dir))
+    monkeypatch.setenv("THREEWALLS_DATABASE_URL", empty_database.database_url)
     forget_settings()
     for words in (["upgrade", "--check"], ["upgrade"], ["upgrade", "--check"]):
         assert main(words) == 0
     shown = capsys.readouterr().out
     assert "run_label" in shown
     assert "Nothing to migrate" in shown
-    assert plan_upgrade(settings).migrations == ()
+    assert plan_upgrade(empty_database).migrations == ()
     forget_settings()
 
 
@@ -119,16 +111,16 @@ def _schemas(engine: Engine) -> list[str]:
     return inspect(engine).get_schema_names()
 
 
-def test_an_empty_database_has_all_migrations_pending(settings: Settings) -> None:
+def test_an_empty_database_has_all_migrations_pending(empty_database: Settings) -> None:
     with warnings.catch_warnings(action="error"):
-        plan = plan_upgrade(settings)
+        plan = plan_upgrade(empty_database)
     assert (plan.revision, plan.migrations[0].revision, plan.seconds) == ("", "0001", 0)
 
 
 def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
-    settings: Settings, engine: Engine, rows: dict[str, list[dict[str, Any]]]
+    empty_database: Settings, engine: Engine, rows: dict[str, list[dict[str, Any]]]
 ) -> None:
-    migrate(settings)
+    migrate(empty_database)
     for name, values in rows.items():
         if name in ("run_value", "stack", "standing_board"):  # derived again, and renamed inside its documents
             continue

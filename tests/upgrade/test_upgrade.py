@@ -7,7 +7,6 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -28,12 +27,6 @@ NOISE = (0.0, 2.0, -2.0, 1.0, -1.0, 3.0, 1.0, -2.0)
 LATER = FIRST_PLACE + timedelta(days=8)
 ADDRESS = f"/upgrade?project=moe-lab&field=container&from={OLD}&to={NEW}"
 KNOWN = {"cluster": "west", "pp_layout": "even", "attention": "flash"}
-
-
-@pytest.fixture
-def session(engine: Engine) -> Iterator[Session]:
-    with Session(engine.execution_options(writes=True), expire_on_commit=False) as session:
-        yield session
 
 
 def stack(session: Session, container: str, ms: float, **fields: Any) -> list[int]:

@@ -16,10 +16,8 @@ from app.domain.contract.fields import FIELDS
 from app.domain.run import LogEvidence, Slice
 from app.runs.run_page import TABS, failure_lead
 from app.storage.database import transaction
-from app.storage.log_files import LogFiles
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 from app.web.docs_pages import terms
-from tests.builders import make_run
 from tests.explained import FOLLOWED, OUT_OF_MEMORY, explained
 
 HTML = {"Accept": "text/html"}
@@ -28,15 +26,6 @@ TEMPLATES = Path(__file__).resolve().parents[2] / "templates"
 TERM_LINK = re.compile(r'ui\.term\("([^"]+)"(?:, "([^"]+)")?\)')
 
 Make = Callable[..., int]
-
-
-@pytest.fixture
-def make(engine: Engine, log_files: LogFiles) -> Make:
-    def make(**columns: Any) -> int:
-        with transaction(engine) as session:
-            return make_run(session, log_files=log_files, **columns)
-
-    return make
 
 
 def test_failures_come_before_figures_with_evidence_and_advice(client: TestClient, make: Make) -> None:

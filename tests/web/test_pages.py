@@ -17,7 +17,6 @@ from starlette.testclient import TestClient
 
 from app.runs.run_page import TABS
 from app.storage.database import transaction
-from app.storage.log_files import LogFiles
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from app.web.help_pages import PAGES
 from tests.builders import FIRST_LINE, make_run, stated_activity
@@ -28,15 +27,6 @@ HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
 
 Make = Callable[..., int]
-
-
-@pytest.fixture
-def make(engine: Engine, log_files: LogFiles) -> Make:
-    def make(**columns: Any) -> int:
-        with transaction(engine) as session:
-            return make_run(session, log_files=log_files, **columns)
-
-    return make
 
 
 def test_htmx_gets_the_block_and_everyone_else_the_page(client: TestClient, make: Make) -> None:

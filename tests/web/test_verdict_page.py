@@ -18,6 +18,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
 from app.storage.verdicts import keep_alarms
 from tests.judged import judge, make_baseline, make_stack_run
+from tests.regressions.judging import works
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -292,11 +293,6 @@ def test_lists_name_the_verdict_of_an_ab_as_its_page_does(client: TestClient, ma
             r'<span class="badge regression"[^>]*>.*?</svg>\s*([^<]+?)\s*</span>', client.get(address).text
         )
         assert badges == ["A/B slower"], address
-
-
-def works(engine: Engine) -> list[str]:
-    with read_session(engine) as session:
-        return list(session.execute(select(col(StackWorkRow.work))).scalars())
 
 
 def recorded(engine: Engine, subject: audit.Subject, subject_id: int) -> tuple[audit.AuditEvent, ...]:
