@@ -1,6 +1,7 @@
 """Store answers of the demo as the examples of the API reference: `python docs/take_answers.py URL` of a complete demo.
 
-It uploads one run to a project of its own. Lists are cut to one item and long texts to one line.
+It uploads a run to a project of its own, changes it, and deletes it at the end; it also saves a view and a chart
+in the demo. Calls that need a log-in have no example. Lists are cut to one item and long texts to one line.
 """
 
 import json
@@ -19,9 +20,9 @@ LONGEST = 100
 BOUNDARY, BYTES = "boundary", "application/octet-stream"
 
 
-def call(address: str, body: bytes | None = None, kind: str = "application/json") -> bytes:
+def call(address: str, body: bytes | None = None, kind: str = "application/json", method: str | None = None) -> bytes:
     """Return the body of the answer; empty if the service refused the call."""
-    request = urllib.request.Request(address, body, {"Content-Type": kind})
+    request = urllib.request.Request(address, body, {"Content-Type": kind}, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return bytes(answer.read())
@@ -46,12 +47,14 @@ def take(base: str) -> dict[str, Any]:
     multipart = f"multipart/form-data; boundary={BOUNDARY}"
     log = call(f"{base}/api/v1/runs/{first(base, 'runs?project=demo&verdict=no_change')['id']}/files/0")
     new = form(log=log, meta=b'{"project": "moe", "gpu": "H100"}')
-    sent = [("get", path, call(base + address)) for path, address in addresses(base, document).items()]
-    sent += [
+    upload = call(f"{base}/api/v1/runs?wait=30", new, multipart)
+    sent = [
         ("post", "/api/v1/uploads/preview", call(f"{base}/api/v1/uploads/preview?name=train.log", log, BYTES)),
         ("post", "/api/v1/uploads/check", call(f"{base}/api/v1/uploads/check", new, multipart)),
-        ("post", "/api/v1/runs", call(f"{base}/api/v1/runs?wait=30", new, multipart)),
+        ("post", "/api/v1/runs", upload),
+        *changes(base, json.loads(upload)["id"], log),
     ]
+    sent += [("get", path, call(base + address)) for path, address in addresses(base, document).items()]
     answers: dict[str, Any] = {}
     for method, path, body in sent:
         answer = json.loads(body or '{"items": []}')
@@ -61,6 +64,32 @@ def take(base: str) -> dict[str, Any]:
         else:
             print(f"no answer: {method} {path}")
     return {name: json.loads(json.dumps(value).replace(base, "BASE")) for name, value in sorted(answers.items())}
+
+
+def changes(base: str, run: int, log: bytes) -> list[tuple[str, str, bytes]]:
+    """Return method, path and answer of calls that change things. The run is deleted last."""
+    regression = first(base, "regressions?project=demo")
+    launch = "torchrun --nproc-per-node 8 pretrain_gpt.py --num-experts 128 --moe-token-dispatcher-type alltoall"
+    bodies: list[tuple[str, str, str, Any]] = [
+        ("post", "/api/v1/runs/{run_id}/logs", f"/api/v1/runs/{run}/logs?name=node-1.log", log),
+        ("patch", "/api/v1/runs", "", {"runs": [run], "tags": ["nightly"], "author": "Ana"}),
+        ("patch", "/api/v1/regressions", "",
+         {"regressions": [{"id": regression["id"]}], "note": "Measured again.", "author": "Ana"}),
+        ("post", "/api/v1/check", "", {"launch": launch, "facts": {"gpu": "H100"}}),
+        ("put", "/api/v1/projects/{slug}/views/{name}", "/api/v1/projects/demo/views/slower",
+         {"query": "verdict=regression", "author": "Ana"}),
+        ("post", "/api/v1/projects/{slug}/dashboard", "/api/v1/projects/demo/dashboard",
+         {"page": f"/history/{regression['members'][0]['stack_key']}", "author": "Ana"}),
+        ("post", "/api/v1/projects/{slug}/deletions/preview", "/api/v1/projects/demo/deletions/preview",
+         {"what": "runs", "runs": [run]}),
+        ("delete", "/api/v1/runs/{run_id}", f"/api/v1/runs/{run}?author=Ana", b""),
+    ]  # fmt: skip
+    return [
+        (method, path, call(base + (address or path), body, BYTES, method.upper()))
+        if isinstance(body, bytes)
+        else (method, path, call(base + (address or path), json.dumps(body).encode(), method=method.upper()))
+        for method, path, address, body in bodies
+    ]
 
 
 def schema_of(operation: Mapping[str, Any]) -> str:
@@ -92,9 +121,15 @@ def addresses(base: str, document: Mapping[str, Any]) -> dict[str, str]:
         "/api/v1/commits/{commit}/report": "?project=demo",
         "/api/v1/plan": "?model=Qwen3-30B-A3B&gpu=H100&gpus=16&seq_len=4096&gbs=512",
         "/api/v1/references/nearest": f"?run={run['id']}",
+        "/api/v1/run-filters": "?q=gpu:h",
+    }
+    profiled = json.loads(call(f"{base}/api/v1/runs/{json.loads(call(f'{base}/api/v1/profiles/1'))['run']}"))
+    of_profile = {
+        "/api/v1/runs/{run_id}/profiles": {"run_id": profiled["id"]},
+        "/api/v1/history/{stack}/profiles": {"stack": profiled["stack_key"]},
     }
     return {
-        path: path.format(**values) + queries.get(path, "")
+        path: path.format(**values | of_profile.get(path, {})) + queries.get(path, "")
         for path, calls in document["paths"].items()
         if schema_of(calls.get("get", {"responses": {}})) and "{receiver_id}" not in path
     }

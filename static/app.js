@@ -225,8 +225,8 @@ const find = (target) => {
   $("#announce").textContent = `${matching.length} of ${rows.length}`;
   if (!target.value) return;
   for (const row of matching) {
-    for (let fold = row.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
-    if (matching.length < 10) for (const fold of $$("details", row)) fold.open = true;
+    for (let fold = row.parentElement.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+    if (matching.length < 10) for (const fold of [row, ...$$("details", row)]) if (fold.localName === "details") fold.open = true;
   }
 };
 document.addEventListener("input", ({ target }) => target.matches("[data-finds]") && find(target));

@@ -65,7 +65,16 @@ class Operation:
     @property
     def summary(self) -> str:
         """Return the first sentence of the description."""
-        return _SENTENCE.split(" ".join(self.text.split()), maxsplit=1)[0]
+        return self._sentences[0]
+
+    @property
+    def rest(self) -> str:
+        """Return the description without its first sentence."""
+        return " ".join(self._sentences[1:])
+
+    @property
+    def _sentences(self) -> list[str]:
+        return _SENTENCE.split(" ".join(self.text.split()), maxsplit=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +154,7 @@ def operations(document: Mapping[str, Any]) -> tuple[Operation, ...]:
             path=path,
             text=call.get("description") or call.get("summary", ""),
             example=_example(method.upper(), path, call, named),
-            response=_response(call, named),
+            response=_response(call),
             entries=(*_parameters(call), *_form_fields(call)),
             answers=tuple(_answers(call)),
         )
@@ -216,10 +225,6 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
     return " ".join((*parts, shlex.quote(f"BASE{address}")))
 
 
-_DEPTH = 3
-"""Levels of objects and lists in an example of a response that no stored answer shows; deeper ones are empty."""
-
-
 @lru_cache
 def answers() -> Mapping[str, Any]:
     """Return answers of the demo by the name of their schema, taken by `docs/take_answers.py`."""
@@ -227,30 +232,14 @@ def answers() -> Mapping[str, Any]:
     return stored
 
 
-def _response(call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return a successful answer, of the demo if one is stored, else made from the schema; empty if it is not JSON."""
+def _response(call: Mapping[str, Any]) -> str:
+    """Return a successful answer of the demo as JSON; empty if none is stored."""
     for status, answer in sorted(call["responses"].items()):
-        schema = answer.get("content", {}).get("application/json", {}).get("schema")
-        if status.startswith("2") and schema and (value := _sample_answer(schema, named, _DEPTH)):
-            return json.dumps(value, indent=2, ensure_ascii=False)
+        schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
+        stored = answers().get(schema.get("$ref", "").removeprefix(_REF))
+        if status.startswith("2") and stored is not None:
+            return json.dumps(stored, indent=2, ensure_ascii=False)
     return ""
-
-
-def _sample_answer(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int, word: str = "...") -> Any:
-    """Return the stored answer of the schema, else a value with all properties, down to `depth` levels."""
-    if (stored := answers().get(schema.get("$ref", "").removeprefix(_REF))) is not None:
-        return stored
-    schema = _resolved(schema, named)
-    match schema:
-        case {"anyOf": [first, *_]}:
-            return _sample_answer(first, named, depth, word)
-        case {"properties": properties} if depth:
-            return {name: _sample_answer(value, named, depth - 1, name) for name, value in properties.items()}
-        case {"items": inner} if depth:
-            return [_sample_answer(inner, named, depth, word)]
-        case {"properties": _} | {"items": _}:
-            return {} if "properties" in schema else []
-    return _sample(schema, named, word)
 
 
 def _resolved(schema: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:

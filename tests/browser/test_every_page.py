@@ -220,6 +220,17 @@ def test_keys_lead_everywhere_but_not_while_typing(open_page: OpenPage, ids: dic
 FADE = "([colour, selector]) => { document.querySelector(selector).style.color = colour }"
 
 
+def test_the_reference_opens_the_call_of_its_address_and_what_a_search_finds(open_page: OpenPage) -> None:
+    page = open_page("/docs/runs#read_run")
+    opened = page.locator(":is(.reference-call, .reference-object)[open]:visible")
+    expect(opened.locator("h2")).to_have_text(["/api/v1/runs/{run_id}"])
+    expect(page.locator("#read_run")).to_be_in_viewport()
+    page.goto("/docs/runs")
+    expect(opened).to_have_count(0)
+    page.get_by_label("Find a call or object").fill("read-as")
+    expect(opened.locator("h2")).to_have_text(["/api/v1/runs/{run_id}/read-as"])
+
+
 def test_axe_finds_a_contrast_that_is_too_low_in_either_theme_and_an_input_without_a_name(open_page: OpenPage) -> None:
     page = open_page("/nowhere")
     assert_accessible(page)
