@@ -22,7 +22,8 @@ from app.leaderboards.api_models import (
     StandingsOut,
     page_values,
 )
-from app.leaderboards.queries import LeaderboardQuery
+from app.leaderboards.picture import board_sentence
+from app.leaderboards.queries import LeaderboardQuery, dispatcher_experiments
 from app.storage.standings import (
     HardwareFamily,
     LeaderChange,
@@ -259,7 +260,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     """
     chosen = table_format(request, strict=True)
     page, index = _standings_page(session, query)
-    items = ordered(page.items, query.rank)
+    items = ordered(_with_experiments(session, page.items), query.rank)
     if chosen != "json":
         return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [standings_table(items)], "standings"))
     base = public_address(request)
@@ -303,6 +304,15 @@ def list_leader_changes(
     if chosen != "json":
         return table_answer(chosen, CHANGE_COLUMNS, [changes_table(changes)], "leaders")
     return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
+
+
+def _with_experiments(session: Session, items: Sequence[StoredStandings]) -> Iterable[StoredStandings]:
+    """Return the stacks with the sentences of the page, which name the A/Bs that contradict a ranking."""
+    experiments = dispatcher_experiments(session, [item.stack_key for item in items])
+    for item in items:
+        own = experiments.get(item.key, ())
+        boards = (replace(board, sentence=board_sentence(board, own)) for board in item.standings.boards)
+        yield replace(item, standings=replace(item.standings, boards=tuple(boards)))
 
 
 def _standings_page(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Sequence[HardwareFamily]]:

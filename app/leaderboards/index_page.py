@@ -1,7 +1,7 @@
 """`/leaderboards`: a matrix of model families and GPUs; and the page of a pair that has no run yet."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 from urllib.parse import urlencode
@@ -16,10 +16,11 @@ from app.domain.ranking.runs import Family, family_of, hardware_of
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
-from app.leaderboards.picture import FEW_RUNS, other_knobs, published_range
+from app.leaderboards.picture import FEW_RUNS, DispatcherExperiment, contradictions, other_knobs, published_range
+from app.leaderboards.queries import dispatcher_experiments
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.references import Reference, references
-from app.storage.standings import StandingsFilters, check_project, class_summaries, hardware_and_families
+from app.storage.standings import Key, StandingsFilters, check_project, class_summaries, hardware_and_families
 
 NEWEST = 10
 Outcome = Literal["won", "tie", "only", "unranked", "published"]
@@ -31,7 +32,7 @@ class Cell:
     `over`: the second place of a single ranking, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide a tie, None if they are equal or
-    it takes many.
+    it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`.
     """
 
     outcome: Outcome
@@ -43,6 +44,7 @@ class Cell:
     tied: tuple[str, ...] = ()
     more_runs: int | None = None
     over: str = REFERENCE
+    contradictions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,13 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
             board.published.append(reference)
     families = _ordered((board.family, board.runs) for board in boards.values())
     gpus = _ordered((board.hardware, board.runs) for board in boards.values())
-    by_name = {(board.hardware, board.family): _cell(pair, board, filters.project) for pair, board in boards.items()}
+    experiments = dispatcher_experiments(
+        session, {key for summary in summaries for key in _only_ranked(summary)}, filters.project
+    )
+    by_name = {
+        (board.hardware, board.family): _cell(pair, board, filters.project, experiments)
+        for pair, board in boards.items()
+    }
     columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu))
     rows = tuple(
         FamilyRow(family, tuple(by_name.get((gpu, family)) for gpu in columns))
@@ -191,7 +199,13 @@ def _pair_of(reference: Reference) -> tuple[Family, Family]:
     return hardware_of(str(reference.point.contract["gpu"])), reference.point.family
 
 
-def _cell(pair: Pair, board: _Board, project: str) -> Cell:
+def _only_ranked(summary: ClassSummary) -> set[str]:
+    """Return the key of the stack with the only ranking; several where the same dispatchers ran in other stacks."""
+    placed = [set(tally.stacks) for tally in summary.overall.tallies if tally.won or tally.tied or tally.lost]
+    return set.intersection(*placed) if placed and summary.rankings == 1 else set()
+
+
+def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Sequence[DispatcherExperiment]]) -> Cell:
     href = f"/leaderboards/{pair[0]}/{pair[1]}" + (f"?{urlencode({'project': project})}" if project else "")
     published = published_range(board.published)
     if not board.runs:
@@ -205,7 +219,10 @@ def _cell(pair: Pair, board: _Board, project: str) -> Cell:
     best = max(ranked, key=lambda summary: (summary.semantic_class == "training_equivalent", summary.rankings))
     dispatcher, margin, over = _winner(best)
     if dispatcher:
-        return Cell("won", href, dispatcher, margin, board.runs, published, over=over)
+        keys = _only_ranked(best)
+        own = [item for (_, key), items in experiments.items() if key in keys for item in items]
+        contradicted = tuple(contradictions(own, dispatcher, over))
+        return Cell("won", href, dispatcher, margin, board.runs, published, over=over, contradictions=contradicted)
     tied = tuple(tally.dispatcher for tally in best.overall.tallies if tally.tied or tally.won)
     more = [tally.more_runs for tally in best.overall.tallies if tally.more_runs]
     few = min(more, default=None)

@@ -1,6 +1,6 @@
 """`/leaderboards` and `/leaderboards/{hardware}/{family}`: pages, their charts, their tables as CSV."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -12,14 +12,11 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.experiments.values import KnobChange
 from app.domain.naming import SEPARATOR, common_parts
-from app.domain.numbers import TimeUnit, change_text, gain_change
-from app.domain.ranking.pairwise import DISPATCHER_AXIS
+from app.domain.numbers import TimeUnit, change_text
 from app.domain.ranking.rank import head_text
-from app.domain.ranking.runs import DISPATCHERS, hardware_of, slug
+from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board
-from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -44,7 +41,7 @@ from app.leaderboards.charts import (
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
 from app.leaderboards.matrix_pages import MatrixPage, StackMatrix, ep_note, stacks_of
 from app.leaderboards.picture import BoardPicture, DispatcherExperiment, board_picture
-from app.leaderboards.queries import RANKINGS, BoardQuery
+from app.leaderboards.queries import RANKINGS, BoardQuery, dispatcher_experiments
 from app.leaderboards.views import (
     MOST_COMPARED,
     ClassView,
@@ -62,11 +59,11 @@ from app.leaderboards.views import (
     stack_card,
 )
 from app.leaderboards.words import board_unit, meanings_of
-from app.storage.experiments import ExperimentItem, experiments_of_stack
 from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
 from app.storage.standings import (
+    Key,
     LeaderChange,
     StandingsPage,
     StoredStandings,
@@ -140,7 +137,7 @@ class LeaderboardPage:
         """Return the stacks with something to rank, and a stack that was requested alone."""
         wanted = [stack for stack in self.standings.items if self.standings.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
-        return tuple(stack_card(stack, self.filters.rank, knobs) for stack in wanted)
+        return tuple(stack_card(stack, self.filters.rank, knobs, self._experiments) for stack in wanted)
 
     @cached_property
     def quarantines(self) -> Mapping[str, Quarantine]:
@@ -362,37 +359,19 @@ class LeaderboardPage:
         ]
         return availability_table([*here, *ran])
 
-    @cached_property
+    @property
     def experiments(self) -> list[DispatcherExperiment]:
-        """Return the newest finished A/B of each two dispatchers of the only ranking that changes nothing else."""
+        """Return the A/Bs between the dispatchers of the only ranking."""
         if self.ranked is None:
             return []
         stack, board = self.ranked
         ranked = {entry.dispatcher for entry in board.entries}
-        newest: dict[frozenset[str], DispatcherExperiment] = {}
-        for item in experiments_of_stack(self._session, stack.project_id, stack.stack_key):
-            sides = dispatchers_of(item.knobs)
-            if item.result.finished and item.result.verdict and sides and ranked.issuperset(sides):
-                newest.setdefault(frozenset(sides), _experiment(item, sides, item.result.verdict))
-        return list(newest.values())
+        return [item for item in self._experiments.get(stack.key, ()) if ranked.issuperset(item.dispatchers)]
 
-
-def _experiment(item: ExperimentItem, sides: tuple[str, str], verdict: Verdict) -> DispatcherExperiment:
-    is_open = verdict.decision == "inconclusive" or item.result.gain is None
-    result = "inconclusive" if is_open or not item.result.gain else gain_change(item.result.gain.pct).figure
-    faster = {"improvement": sides[0], "regression": sides[1]}.get(verdict.decision, "")
-    return DispatcherExperiment(item.id, sides, faster, result)
-
-
-def dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
-    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else None."""
-    if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
-        return None
-    candidate, baseline = (
-        {str(value) for value in values if value in DISPATCHERS}
-        for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
-    )
-    return (candidate.pop(), baseline.pop()) if len(candidate) == len(baseline) == 1 else None
+    @cached_property
+    def _experiments(self) -> Mapping[Key, list[DispatcherExperiment]]:
+        ranked = [item.stack_key for item in self.standings.items if has_rivals(item)]
+        return dispatcher_experiments(self._session, ranked)
 
 
 # --- Routes.

@@ -200,9 +200,10 @@ class DispatcherExperiment:
         """Return `A/B #6 inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
         return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
 
-    def contradicts(self, pair: PairwiseComparison) -> bool:
-        """Return whether it compared the dispatchers of the pair with another outcome."""
-        return {pair.first, pair.second} == set(self.dispatchers) and self.faster != pair.winner
+
+def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[str]:
+    """Return the A/Bs of the two that did not find `winner` faster, as text."""
+    return [item.text for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +269,7 @@ def board_picture(
     return BoardPicture(
         stack.name.removeprefix(f"{stack.family}{SEPARATOR}"),
         tuple(bars),
-        f"{lead_sentence(board, experiments)}.",
+        board_sentence(board, experiments),
         _ticks(axis, unit),
         _basis({run for _, _, runs, _ in rows for run in runs}, dates),
         "" if beside else published_range(published),
@@ -292,6 +293,11 @@ def _change(pair: PairwiseComparison) -> str:
     return gain_change(pair.gain_pct).figure + (f", {_tie_word(pair)}" if pair.tie else "")
 
 
+def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
+    """Return the result of a ranking with the A/Bs that contradict it; the stored sentence of a board without one."""
+    return f"{lead_sentence(board, experiments)}." if board.is_ranking else board.sentence
+
+
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
     """Return `hybridep is 11.2 % faster than alltoall: 20.97 s`, or `deepep and hybridep are equal, ...`.
 
@@ -309,10 +315,11 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         return f"{first.dispatcher} is fastest: {time}"
     if pair.tie:
         return f"{_tied((pair.first, pair.second), (pair,))}: {time}"
+    otherwise = contradictions(experiments, pair.first, pair.second)
     if first.gain and pair.second == first.gain.over:
-        return f"{_gain_words(board, first.gain)}: {time}"
+        beside = f" ({'; '.join(otherwise)})" if otherwise else ""
+        return f"{_gain_words(board, first.gain)}{beside}: {time}"
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    otherwise = [item.text for item in experiments if item.contradicts(pair)]
     beside = "; ".join([change.interval, *otherwise] if change.interval else otherwise)
     text = f"{pair.first} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
     if first.gain and not first.gain.comparison.tie:

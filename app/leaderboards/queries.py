@@ -1,15 +1,25 @@
-"""Filters of a leaderboard. The query string is its whole state, so it is validated as input."""
+"""Filters of a leaderboard, and the A/Bs of its dispatchers.
 
-from collections.abc import Sequence
+The query string is the whole state of a page, so it is validated as input.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated
 
 from pydantic import Field
+from sqlmodel import Session
 
 from app.domain.contract.fields import FIELDS, PRECISIONS
-from app.domain.ranking.runs import LEVELS
+from app.domain.experiments.values import KnobChange
+from app.domain.numbers import gain_change
+from app.domain.ranking.pairwise import DISPATCHER_AXIS
+from app.domain.ranking.runs import DISPATCHERS, LEVELS
+from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
+from app.leaderboards.picture import DispatcherExperiment
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
-from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, StandingsFilters, invalid_key, is_key
+from app.storage.experiments import ExperimentItem, experiments_of_stacks
+from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, Key, StandingsFilters, invalid_key, is_key
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 
 RANKINGS = {
@@ -83,3 +93,43 @@ def _there_are(names: Sequence[str]) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:_MOST_NAMED]) + (", ..." if len(names) > _MOST_NAMED else "")
+
+
+# --- A/Bs of dispatchers, which a board names where they contradict it.
+
+
+def dispatcher_experiments(
+    session: Session, stack_keys: Collection[str], project: str = ""
+) -> Mapping[Key, list[DispatcherExperiment]]:
+    """Return, by stack, the newest finished A/B of each two dispatchers that changes nothing else.
+
+    `project`: its slug; empty for all.
+    """
+    newest: dict[tuple[Key, frozenset[str]], DispatcherExperiment] = {}
+    for item in experiments_of_stacks(session, stack_keys) if stack_keys else ():
+        sides = _dispatchers_of(item.knobs)
+        if item.result.finished and item.result.verdict and sides and project in ("", item.project):
+            key = (item.project_id, item.stack_key)
+            newest.setdefault((key, frozenset(sides)), _experiment(item, sides, item.result.verdict))
+    by_stack: dict[Key, list[DispatcherExperiment]] = {}
+    for (key, _), experiment in newest.items():
+        by_stack.setdefault(key, []).append(experiment)
+    return by_stack
+
+
+def _experiment(item: ExperimentItem, sides: tuple[str, str], verdict: Verdict) -> DispatcherExperiment:
+    is_open = verdict.decision == "inconclusive" or item.result.gain is None
+    result = "inconclusive" if is_open or not item.result.gain else gain_change(item.result.gain.pct).figure
+    faster = {"improvement": sides[0], "regression": sides[1]}.get(verdict.decision, "")
+    return DispatcherExperiment(item.id, sides, faster, result)
+
+
+def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
+    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else None."""
+    if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
+        return None
+    candidate, baseline = (
+        {str(value) for value in values if value in DISPATCHERS}
+        for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
+    )
+    return (candidate.pop(), baseline.pop()) if len(candidate) == len(baseline) == 1 else None

@@ -38,6 +38,7 @@ from app.domain.ranking.standings import (
 )
 from app.domain.run import Metric, Stated
 from app.domain.text import capitalized
+from app.leaderboards.picture import DispatcherExperiment, board_sentence
 from app.leaderboards.queries import BY_STEP_TIME
 from app.leaderboards.words import (
     EP_SIZES,
@@ -51,7 +52,7 @@ from app.leaderboards.words import (
 )
 from app.storage.experiments import contracts_of
 from app.storage.runs import Quarantine, aware
-from app.storage.standings import StoredStandings
+from app.storage.standings import Key, StoredStandings
 from app.storage.tables import RunRow, select_any
 
 # --- Summary over many stacks: which dispatcher leads in how many, and the range of its gain.
@@ -343,6 +344,7 @@ class BoardView:
     """
 
     board: Board
+    sentence: str
     rows: tuple[EntryRow, ...]
     outside: tuple[OutsideRow, ...]
     unranked_results: tuple[UnrankedRow, ...]
@@ -378,10 +380,20 @@ class StackCard:
     left_out: str
 
 
-def stack_card(standings: StoredStandings, rank: str, knobs: Mapping[str, str]) -> StackCard:
+def stack_card(
+    standings: StoredStandings,
+    rank: str,
+    knobs: Mapping[str, str],
+    experiments: Mapping[Key, Sequence[DispatcherExperiment]],
+) -> StackCard:
+    """Return the boards of a stack. `experiments`: A/Bs by stack, which the sentence of a contradicted board names."""
     about = ((name, value) for name, value in standings.about.items() if name not in _IN_TITLE and value is not None)
     facts = tuple(words for name, value in about if (words := field_words(name, value)) not in standings.name)
-    boards = tuple(_board(board, standings.standings.missing, rank, knobs) for board in standings.standings.boards)
+    own = experiments.get(standings.key, ())
+    boards = tuple(
+        _board(board, standings.standings.missing, rank, knobs, board_sentence(board, own))
+        for board in standings.standings.boards
+    )
     reasons = Counter(LEFT_OUT[refusal.why] for refusal in standings.standings.refused).most_common()
     return StackCard(standings, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
 
@@ -395,7 +407,9 @@ def figure_of(entry: Entry, rank: str) -> Interval | None:
     return entry.tflops_per_gpu if rank == BY_TFLOPS else entry.tokens_per_s_per_gpu
 
 
-def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str]) -> BoardView:
+def _board(
+    board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str], sentence: str
+) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
     seen = [Interval(result.step_time_ms) for result in board.unranked_results] + [
@@ -408,6 +422,7 @@ def _board(board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs:
     unit = board_unit([*(entry.step_time_ms.value for entry in entries), *(interval.value for interval in seen)])
     return BoardView(
         board=board,
+        sentence=sentence,
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
         outside=tuple(OutsideRow(entry, drawn.dot(entry.step_time_ms) if drawn else None) for entry in board.outside),
         unranked_results=tuple(

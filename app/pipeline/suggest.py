@@ -32,7 +32,7 @@ from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
-from app.storage.experiments import ExperimentItem, experiments_of_stack
+from app.storage.experiments import ExperimentItem, experiments_of_stacks
 from app.storage.faster_runs import faster_work
 from app.storage.profiles import MeasuredFacts, lent_facts
 from app.storage.readings import StatedFact, in_force
@@ -144,7 +144,8 @@ def _experiments_by_rule(
     knobs = {row.rule.id: knob for row in suggestions if (knob := knob_of(row.set, run.contract)) is not None}
     if not knobs or not run.stack_key:
         return {}
-    experiments = experiments_of_stack(session, run.project_id, run.stack_key)
+    of_stack = experiments_of_stacks(session, [run.stack_key])
+    experiments = [experiment for experiment in of_stack if experiment.project_id == run.project_id]
     return {
         rule: experiment
         for rule, knob in knobs.items()

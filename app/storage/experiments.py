@@ -173,15 +173,11 @@ def find_experiments(
     return ExperimentListPage(items, total, page, page_size, counts)
 
 
-def experiments_of_stack(session: Session, project_id: int, stack_key: str) -> tuple[ExperimentItem, ...]:
-    """Return the experiments on a stack that were not withdrawn, newest first."""
+def experiments_of_stacks(session: Session, stack_keys: Collection[str]) -> tuple[ExperimentItem, ...]:
+    """Return the experiments on stacks, of any project, that were not withdrawn, newest first."""
     rows = session.execute(
         _select()
-        .where(
-            col(ExperimentRow.project_id) == project_id,
-            col(ExperimentRow.stack_key) == stack_key,
-            col(ExperimentRow.state) != "withdrawn",
-        )
+        .where(col(ExperimentRow.stack_key).in_(stack_keys), col(ExperimentRow.state) != "withdrawn")
         .order_by(col(ExperimentRow.id).desc())
     )
     return tuple(ExperimentItem(**_columns(row)) for row in rows)

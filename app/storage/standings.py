@@ -78,6 +78,10 @@ class StoredStandings:
     standings: StackStandings
 
     @property
+    def key(self) -> Key:
+        return self.project_id, self.stack_key
+
+    @property
     def unknown(self) -> tuple[str, ...]:
         """Return the fields of the stack key that its runs do not state; with any, the boards are provisional.
 

@@ -10,21 +10,25 @@ from typing import Any
 
 import pytest
 from pyarrow import parquet
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
+from sqlmodel import col
 from starlette.testclient import TestClient
 
+from app.domain.experiments.values import ExperimentResult
 from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.across import board_results, results_of, summaries
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
-from app.domain.verdict.step_time import Prior
+from app.domain.verdict.step_time import Prior, Verdict
 from app.leaderboards.charts import leader_chart, leadership_periods
 from app.leaderboards.picture import DispatcherExperiment, lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
+from app.storage.json_text import to_json
 from app.storage.standings import leader_changes, stack_standings
+from app.storage.tables import ExperimentRow, RunRow
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
 from tests.domain.ranking.runs import make_run, make_runs
 from tests.prepared import prepared
@@ -654,6 +658,30 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     interval = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval.replace("\u202f", " ")
     lead = lead_sentence(board, experiments).replace("\u202f", " ")
     assert lead == f"deepep is 4.8 % faster than hybridep ({interval}{said}), 20.0 % than alltoall: 400.0 ms"
+
+
+def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
+    client: TestClient, engine: Engine, stacks: dict[str, str]
+) -> None:
+    verdict = Verdict("inconclusive", "", (), (), (), (), Prior(0.01**2, 12, 5))
+    with transaction(engine) as session:
+        run = session.execute(select(RunRow).where(col(RunRow.stack_key) == stacks["other"])).scalars().first()
+        assert run is not None
+        assert run.id is not None
+        ab = ExperimentRow(
+            project_id=run.project_id, baseline_run_id=run.id, title="x", stack_key=stacks["other"], baseline_key="",
+            tag="x", state="done", created_by="Ada", knobs={"dispatcher": {"from": "alltoall", "to": "hybridep"}},
+            result=to_json(ExperimentResult(finished=True, verdict=verdict)),
+        )  # fmt: skip
+        session.add(ab)
+        session.flush()
+        text = f"A/B #{ab.id} inconclusive"
+    assert f"; {text}" in cells(client)["DeepSeek-V3 on GB200"][1]
+    page = client.get("/leaderboards/gb200/deepseek-v3").text
+    (stack,) = client.get("/api/v1/leaderboards?hardware=gb200&family=deepseek-v3").json()["items"]
+    sentence = stack["boards"][0]["sentence"]
+    assert f"({text}): 7.40" in sentence
+    assert sentence in page
 
 
 @pytest.mark.parametrize(("second", "rivals"), [(420, (("hybridep", 5.0),)), (520, ())])
