@@ -224,7 +224,8 @@ def marked_launch(text: str, objections: Sequence[Suggestion]) -> tuple[LaunchPa
 
 def _fields_of(name: str) -> frozenset[str]:
     argument = name.replace("-", "_")
-    return frozenset(field for field, names in FLAGS.items() if argument in names.arguments)
+    fields = {field for field, names in FLAGS.items() if argument in names.arguments}
+    return frozenset(fields | {fact.name for fact in FACTS.values() if argument in fact.argument})
 
 
 def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str | None]:

@@ -23,7 +23,7 @@ from app.domain.run import (
 )
 from app.domain.text import some_of
 
-_ASKED_FOR = ("flex_backend", "sp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
+_ASKED_FOR = ("flex_backend", "sp", "vpp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
 """Knobs that a rule warns about although another field makes them ineffective."""
 _IMPORTS = {"deepep_missing": "deep_ep", "hybridep_missing": "hybrid_ep", "ncclep_missing": "nccl_ep"}
 _FLEX = ("deepep", "hybridep")

@@ -71,6 +71,11 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
         ("--recompute-granularity full", {"fit-recompute-full-fields"}),
         ("--tensor-model-parallel-size 2", {"scale-moe-tp-needs-sp"}),
         ("--tensor-model-parallel-size 64 --sequence-parallel", {"scale-heads-tp"}),
+        ("--pipeline-model-parallel-size 1 --num-layers-per-virtual-pipeline-stage 2", {"scale-interleave-pp"}),
+        ("--pipeline-model-parallel-size 1 --num-virtual-stages-per-pipeline-rank 2", {"scale-interleave-pp"}),
+        ("--max-position-embeddings 2048", {"scale-positions"}),
+        ("--fp16", {"prec-two-formats"}),
+        ("--moe-router-topk 256", {"scale-router-topk-experts"}),
         ("--moe-router-enable-expert-bias", {"disp-expert-bias-softmax"}),
         ("--moe-router-padding-for-fp8 --moe-token-dispatcher-type alltoall", {"disp-router-padding"}),
         (
@@ -81,6 +86,21 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+@pytest.mark.parametrize(
+    ("switch", "version", "blocks"),
+    [
+        ("--group-query-attention", "0.15.3", True),
+        ("--group-query-attention", "0.16.1", False),
+        ("", "0.15.3", False),
+    ],
+)
+def test_query_groups_are_divisible_by_tp(switch: str, version: str, blocks: bool) -> None:
+    """Since 0.16 TP may be a multiple of the groups; without the switch Megatron-LM ignores them."""
+    flags = f"--tensor-model-parallel-size 8 --sequence-parallel --num-query-groups 4 {switch}"
+    blockers, _ = ids(SCRIPT.replace("FLAGS", flags), mcore_version=version)
+    assert ("scale-query-groups-tp" in blockers) == blocks
 
 
 @pytest.mark.parametrize(
