@@ -538,8 +538,10 @@ def leader_changes(
     )
     chosen = (
         select_any(
-            LeaderChangeRow, StandingRow.title, StandingRow.hardware_slug, StandingRow.family_slug,
-            StandingRow.newest_at, ProjectRow.slug, RunRow.name, RunRow.ordered_at,
+            LeaderChangeRow.id, LeaderChangeRow.stack_key, LeaderChangeRow.floor, LeaderChangeRow.at,
+            LeaderChangeRow.before, LeaderChangeRow.after, LeaderChangeRow.run_id, StandingRow.title,
+            StandingRow.hardware_slug, StandingRow.family_slug, StandingRow.newest_at, ProjectRow.slug, RunRow.name,
+            RunRow.ordered_at,
         )
         .join(StandingRow, same)
         .join(ProjectRow, col(ProjectRow.id) == LeaderChangeRow.project_id)
@@ -603,21 +605,20 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
 
 
 def _change(row: Row[Any]) -> LeaderChange:
-    change: LeaderChangeRow = row.LeaderChangeRow
-    before = None if change.before is None else from_json(Head, change.before)
+    before = None if row.before is None else from_json(Head, row.before)
     return LeaderChange(
-        id=change.id or 0,
+        id=row.id,
         project=row.slug,
-        stack_key=change.stack_key,
+        stack_key=row.stack_key,
         name="",
         title=row.title,
         hardware_slug=row.hardware_slug,
         family_slug=row.family_slug,
-        floor=change.floor,
-        at=aware(change.at),
-        run_id=change.run_id,
+        floor=row.floor,
+        at=aware(row.at),
+        run_id=row.run_id,
         run_name=row.name or "",
         placed_at=aware(row.ordered_at) if row.ordered_at else None,
         measured_until=aware(row.newest_at),
-        change=HeadChange(before, from_json(Head, change.after)),
+        change=HeadChange(before, from_json(Head, row.after)),
     )
