@@ -6,8 +6,12 @@ off. What a recipe of Megatron-Bridge decides stays unknown, and so do flags tha
 
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 
 from app.domain.contract.resolve import Contract, resolve
 from app.domain.contract.trainer_defaults import Trainer, launch_defaults
@@ -55,6 +59,8 @@ _TEST_FLAGS, _TEST_VARIABLES = "MODEL_ARGS", "ENV_VARS"
 _PRIMUS_LAUNCHER = re.compile(r"\bprimus-cli\b|\bprimus/cli/|\brun_(?:slurm_|local_)?pretrain\.sh\b")
 """Launchers of Primus: a preset decides what their command omits, the model above all."""
 _WHERE = "the configuration"
+_SIMILAR = 0.85
+"""Share of equal characters from which an unknown flag is taken for a misspelt one; scripts have flags of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +176,7 @@ def check_launch(
         launch=command,
     )
     facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
+    facts["misspelt_flags"] = _misspelt(command) if trainer == "Megatron-LM" and command and not script else []
     if (
         trainer == "Megatron-LM"
         and not script
@@ -210,12 +217,14 @@ def marked_launch(text: str, objections: Sequence[Suggestion]) -> tuple[LaunchPa
     """Divide the text of a launch at the settings that `objections` name, blockers first."""
     settings = [(match, _fields_of(match[1] or match[2].rpartition(".")[2])) for match in _SETTING.finditer(text)]
     stated = frozenset[str]().union(*(fields for _, fields in settings))
-    # A change names the setting to blame, if the launch states it; else the condition does.
+    # A change names the setting to blame, if the launch states it; else the condition does, or the flag itself.
     blamed = {item.rule.id: item.set.keys() & stated or {fact.fact.name for fact in item.facts} for item in objections}
     parts: list[LaunchPart] = []
     done = 0
     for match, fields in settings:
-        against = tuple(item for item in objections if fields & blamed[item.rule.id])
+        against = tuple(
+            item for item in objections if fields & blamed[item.rule.id] or (match[1] and f"--{match[1]} (" in item.why)
+        )
         if against:
             parts += [LaunchPart(text[done : match.start()]), LaunchPart(match[0], against)]
             done = match.end()
@@ -321,6 +330,26 @@ def _arguments(flags: Sequence[tuple[str, list[str]]]) -> dict[str, Value]:
         else:
             arguments[name] = True if not values else _number(values[0]) if len(values) == 1 else tuple(values)
     return arguments
+
+
+def _misspelt(command: str) -> list[str]:
+    """Return the flags that Megatron-LM lacks but that resemble one of its flags, each with that one."""
+    megatron = _megatron_flags()
+    fields = {argument for row in FLAGS.values() for argument in row.arguments}
+    fields |= {argument for fact in FACTS.values() for argument in fact.argument}
+    words = [word for part in read_commands(command)[0] for word, _ in read_flags(part.words)[0]]
+    misspelt = []
+    for word in dict.fromkeys(words):
+        if word not in megatron and ("_" in word or word.removeprefix("--").replace("-", "_") not in fields):
+            misspelt += [f"{word} (meant: {flag}?)" for flag in get_close_matches(word, megatron, 1, _SIMILAR)]
+    return misspelt
+
+
+@cache
+def _megatron_flags() -> Mapping[str, None]:
+    """Return the flags of Megatron-LM, in order."""
+    table = tomllib.loads((Path(__file__).parents[1] / "megatron_flags.toml").read_text(encoding="utf-8"))
+    return {f"--{name}": None for name in table["flags"].split()}
 
 
 def _plain(arguments: Mapping[str, object]) -> dict[str, Value]:

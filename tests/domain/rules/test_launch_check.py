@@ -4,7 +4,7 @@ import pytest
 
 from app.domain.documents.metadata import read_metadata
 from app.domain.documents.shell import expand
-from app.domain.rules.launch_check import LaunchCheck, check_launch
+from app.domain.rules.launch_check import LaunchCheck, check_launch, marked_launch
 from app.domain.rules.load import built_in_rules
 
 SCRIPT = """#!/bin/bash
@@ -86,6 +86,29 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+@pytest.mark.parametrize(
+    ("flag", "meant"),
+    [
+        ("--moe-token-dispacher-type", "--moe-token-dispatcher-type"),
+        ("--moe_router_topk", "--moe-router-topk"),
+        ("--expert-parallel-size", "--expert-model-parallel-size"),
+        ("--moe-ffn-hidden-size", ""),
+        ("--no-masked-softmax-fusion", ""),
+        ("--our-own-option", ""),
+    ],
+)
+def test_a_misspelt_flag_is_named_with_the_flag_that_was_meant(flag: str, meant: str) -> None:
+    script = SCRIPT.replace("FLAGS", f"{flag} 8")
+    check = checked(script)
+    warnings = {item.rule.id: item.why for item in check.warnings}
+    assert ("contract-misspelt-flags" in warnings) == bool(meant)
+    assert meant in warnings.get("contract-misspelt-flags", "")
+    marked = [part.text for part in marked_launch(script, check.warnings) if part.kind]
+    assert (f"{flag} 8" in marked) == bool(meant)
+    wrapped = f"./launch.sh --moe-router-topk 8 --num-layers 4 --bf16 {flag} 8"
+    assert "contract-misspelt-flags" not in ids(wrapped)[1]
 
 
 @pytest.mark.parametrize(
