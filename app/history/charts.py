@@ -6,6 +6,7 @@ titles and in the layers that have data. The data are separate, under `datasets`
 
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 from sqlmodel import Session
 
+from app.domain.naming import container_tag
 from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
@@ -100,6 +102,20 @@ class Drawing:
                 row |= {"label": f"{label}  {letter}{text.delta}", "change": f"{letter}{text.text} than {step.before}"}
             rows.append(row | {"container": step.full_name or step.container, "is_last": number == len(drawn) - 1})
         return rows if len(self.steps) > 1 else []
+
+    @cached_property
+    def tags(self) -> dict[str, str]:
+        """Return the container of each joined stack, by its key."""
+        return {step.stack_key: step.container for step in self.steps}
+
+    @property
+    def in_newer_band(self) -> int:
+        """Return how many drawn runs are of an older container than the one that has begun: the two ran in turn."""
+        begins = [step.position for step in self.steps]
+        return sum(
+            self.steps[bisect_right(begins, position) - 1].stack_key != self.history.runs[position].facts.stack_key
+            for position in (self.positions if self.steps else ())
+        )
 
     @property
     def top(self) -> int:
@@ -308,6 +324,9 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
         if eligibility == "counts"
         else f"not counted: {ELIGIBILITY_LABELS[eligibility]}",
         "config": letter,
+        "container": drawing.tags.get(run.facts.stack_key)
+        or container_tag(drawing.history.stack.contract)
+        or "unknown",
     }
 
 
@@ -463,6 +482,7 @@ EVENT_MARKS = {
 _TIP = {
     "run": "run", "commit": "commit", "when": "when", "text": "", "interval": "95 % interval", "n": "iterations",
     "verdict": "verdict", "counts": "in levels", "config": "configuration",
+    "container": "container",
 }  # fmt: skip
 
 
@@ -742,6 +762,9 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
     outside = sum(row["mark"] in ("above", "below") for row in rows["lane"])
     if outside:
         notes.append(f"{plural(outside, 'run is', 'runs are')} off the scale: see the values above the axis.")
+    if older := drawing.in_newer_band:
+        runs = plural(older, "run is", "runs are")
+        notes.append(f"{runs} in the band of a newer container; the tooltip of a run names its own.")
     if drawing.metric == NOT_OF_STEP_TIME:
         notes.append(
             f"Segments and change points exist for step time only; {series_label(drawing.metric).lower()} has none."

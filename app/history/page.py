@@ -1,5 +1,6 @@
 """The page of one stack. Each part is computed when a template needs it, so that a block costs only its own parts."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.naming import SEPARATOR, container_tag, field_words
-from app.domain.numbers import UNITS, change_text, plural, step_time
+from app.domain.numbers import UNITS, change_text, days_text, plural, step_time
 from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.history_view import (
@@ -56,6 +57,7 @@ from app.history.workloads import (
     across_containers,
     configuration_names,
     configuration_steps,
+    container_steps,
 )
 from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
@@ -152,7 +154,7 @@ class HistoryPage:
     """The data of the page. Each part is read on first use and cached for the request. Raises InvalidQuery.
 
     `own`: the history of the stack. `history`: the shown history, which includes other containers. `steps`: where each
-    container begins.
+    container begins with one of the shown configurations.
     """
 
     def __init__(
@@ -171,10 +173,11 @@ class HistoryPage:
         self.view = view
         self.form = form or PinForm()
         self.own: HistoryOfStack = read_history(session, stack)
-        self.history, self.steps = self.own, tuple[ContainerStep, ...]()
+        self.history, stacks = self.own, dict[str, HistoryStack]()
         if across and view.containers == ALL:
-            self.history, self.steps = across_containers(session, self.own, self.neighbours)
+            self.history, stacks = across_containers(session, self.own, self.neighbours)
         self.shown = self._shown()
+        self.steps = tuple(container_steps(self.history, self.shown, stacks))
         self.positions = self._zoomed()
 
     @property
@@ -192,9 +195,7 @@ class HistoryPage:
     def lead(self) -> str:
         """Return the current level and its open regression, else the change since the previous container, else the last
         change."""
-        step, own, history = self.newest, self.answered_configuration, self.own
-        if step is not None and step.stack_key != self.stack.stack_key:
-            own, history = self._last_of(step), self.history
+        step, (own, history) = self.newest, self._leading
         now = own.now
         if now is None:
             return level_text(history.runs, history.eligibilities, own)
@@ -206,9 +207,33 @@ class HistoryPage:
             )
         alarm = self._alarm_of(own.letter)
         if alarm is not None and alarm.delta_pct is not None and not is_slower:
-            since = f"{change_text(alarm.delta_pct).text} since #{alarm.run_id}"
-            return f"{step_time(now.step_time_ms)} per step now; regression {alarm.regression_id}: {since}."
+            return self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
         return upgraded or level_text(history.runs, history.eligibilities, own)
+
+    @property
+    def _leading(self) -> tuple[ConfigurationHistory, HistoryOfStack]:
+        """Return the configuration of the lead, and the history in which its positions are."""
+        if self.newest is not None and self.newest.stack_key != self.stack.stack_key:
+            return self._last_of(self.newest), self.history
+        return self.answered_configuration, self.own
+
+    @property
+    def first_alarm(self) -> HistoryAlarm | None:
+        """Return the regression of the primary button: one to triage, else that of the lead, else any active one."""
+        first = next(iter(self.open_alarms), None)
+        return (self._alarm_of(self._leading[0].letter) or first) if first and first.proposal else first
+
+    def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
+        """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
+        newest_ms = math.exp(newest.log_step_time)
+        has_moved_back = alarm.usual_ms is not None and newest_ms < alarm.usual_ms * (1 + delta_pct / 200)
+        since = f"{change_text(delta_pct).text} since #{alarm.run_id}"
+        if not (alarm.proposal or has_moved_back):
+            return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
+        at = days_text(newest.ordered_at, newest.ordered_at)
+        was = "was " if has_moved_back else ""
+        state = ", stale" if alarm.proposal == "stale" else ""
+        return f"{step_time(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
 
     def _alarm_of(self, letter: str) -> HistoryAlarm | None:
         """Return the newest open step-time regression of a configuration."""
@@ -241,11 +266,11 @@ class HistoryPage:
         return next((step for step in reversed(self.steps) if step.position <= last), None)
 
     def _last_of(self, step: ContainerStep) -> ConfigurationHistory:
-        """Return the configuration that ran last in a container."""
+        """Return the shown configuration that ran last in a container."""
         runs = self.history.runs
         of_container = [
             configuration
-            for configuration in self.history.configurations
+            for configuration in self.shown
             if configuration.counted and runs[configuration.runs[0]].facts.stack_key == step.stack_key
         ]
         return max(of_container, key=lambda configuration: configuration.counted[-1])
@@ -398,7 +423,7 @@ class HistoryPage:
 
     @cached_property
     def open_alarms(self) -> list[HistoryAlarm]:
-        """Return active regressions, newest first."""
+        """Return active regressions: those to triage first, then newest first."""
         positions = {position for configuration in self.shown for position in configuration.runs}
         runs = {self.history.runs[position].id for position in positions}
         active = {
@@ -406,7 +431,7 @@ class HistoryPage:
             for alarm in self.alarms
             if alarm.shown_state in OPEN_STATES and alarm.run_id in runs and not alarm.is_back
         }
-        return sorted(active.values(), key=lambda alarm: -alarm.regression_id)
+        return sorted(active.values(), key=lambda alarm: (bool(alarm.proposal), -alarm.regression_id))
 
     @property
     def events(self) -> list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow]]:

@@ -1,5 +1,6 @@
 """Reading one stack's history: runs with their eligibility, configurations, golden runs and regressions."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -209,7 +210,8 @@ OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 class HistoryAlarm:
     """A regression that includes the stack. `run_id`: the slow run. `fixed_by`: the run that ended it.
 
-    `is_back`: the runs of this stack have recovered, or its job moved to another stack.
+    `usual_ms`: step time before it. `is_back`: the runs of this stack have recovered, or its job moved to another
+    stack. `is_stale`: it is proposed for closing, because its stacks no longer run.
     """
 
     regression_id: int
@@ -218,7 +220,14 @@ class HistoryAlarm:
     metric: str
     fixed_by: int | None
     delta_pct: float | None
+    usual_ms: float | None
     is_back: bool
+    is_stale: bool
+
+    @property
+    def proposal(self) -> str:
+        """Return as what the service proposes to close it here."""
+        return "fixed" if self.is_back else "stale" if self.is_stale else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +337,9 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
             regression.metric,
             regression.proposal_run_id,
             alarm.delta_pct,
+            None if alarm.usual_level is None else math.exp(alarm.usual_level),
             alarm.proposal == "fixed",
+            regression.proposal == "stale",
         )
         for alarm, regression, shown_state in rows
     )

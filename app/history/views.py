@@ -25,7 +25,7 @@ class ChangeRow:
     """A change point.
 
     `run`: first run of the new segment. `before`: last run of the old segment. `called_by`: the run whose verdict
-    reported it. `regression_id` and its state: of the regression that it opened or ended.
+    reported it. `regression_id`, its state and `proposal`: of the regression that it opened or ended.
     """
 
     letter: str
@@ -37,7 +37,7 @@ class ChangeRow:
     called_by: StackRun | None
     regression_id: int | None
     regression_state: str
-    is_back: bool
+    proposal: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ def change_rows(
             before, run = history.runs[change.before], history.runs[change.run]
             called = called_at(change, verdicts)
             number = alarm_of(change, level.last, placed)
+            of_regression = [alarm for alarm in alarms if alarm.regression_id == number]
             rows.append(
                 ChangeRow(
                     letter=configuration.letter,
@@ -78,8 +79,8 @@ def change_rows(
                     compare_address=range_address(history.stack.compare_url, before.commit, run.commit),
                     called_by=None if called is None else history.runs[called],
                     regression_id=number,
-                    regression_state=next((a.shown_state for a in alarms if a.regression_id == number), ""),
-                    is_back=all(alarm.is_back for alarm in alarms if alarm.regression_id == number),
+                    regression_state=next((alarm.shown_state for alarm in of_regression), ""),
+                    proposal=next((alarm.proposal for alarm in of_regression if not alarm.is_back), "fixed"),
                 )
             )
     return tuple(sorted(rows, key=lambda row: -row.change.run))

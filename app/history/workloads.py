@@ -13,7 +13,7 @@ from app.domain.naming import container_tag
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange, StackSegment, letter
 from app.domain.verdict.words import knobs_text, sides_text
-from app.history.queries import HistoryOfStack, Neighbour, get_stack, read_history
+from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_stack, read_history
 from app.storage.runs import stored_contract
 from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
@@ -28,7 +28,7 @@ _MOST_KNOBS = 2
 
 @dataclass(frozen=True, slots=True)
 class ContainerStep:
-    """A change of container. `position`: the first counted run. `before`: the previous container; empty for the first.
+    """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
     `from_ms` and `to_ms`: levels of the last segment before and the first segment after, of the configuration `letter`;
     None if no configuration ran in both.
@@ -122,17 +122,17 @@ def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, 
 
 def across_containers(
     session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]
-) -> tuple[HistoryOfStack, tuple[ContainerStep, ...]]:
-    """Return the history joined with those of its neighbours, and where each container begins.
+) -> tuple[HistoryOfStack, dict[str, HistoryStack]]:
+    """Return the history joined with those of its neighbours, and the joined stacks by key; none if it stands alone.
 
     Only configurations of neighbours with counted runs are included. A configuration with the same settings as an
     earlier one gets the same letter.
     """
     histories = [own, *_others(session, own, neighbours)]
     if len(histories) == 1:
-        return own, ()
-    joined = _joined(histories, _letters(session, histories))
-    return joined, tuple(_steps(histories, joined))
+        return own, {}
+    stacks = {history.stack.stack_key: history.stack for history in histories}
+    return _joined(histories, _letters(session, histories)), stacks
 
 
 def _others(session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]) -> Iterator[HistoryOfStack]:
@@ -239,22 +239,24 @@ def _moved(
     )
 
 
-def _steps(histories: Sequence[HistoryOfStack], joined: HistoryOfStack) -> Iterator[ContainerStep]:
+def container_steps(
+    joined: HistoryOfStack, shown: Sequence[ConfigurationHistory], stacks: Mapping[str, HistoryStack]
+) -> Iterator[ContainerStep]:
+    """Yield where each container begins with one of the shown configurations. `stacks`: the joined ones by key."""
     of_stack: dict[str, list[ConfigurationHistory]] = {}
-    for configuration in joined.configurations:
-        if configuration.counted:
-            of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
-    contracts = {history.stack.stack_key: history.stack.contract for history in histories}
-    begins = sorted((min(part.counted[0] for part in parts), key) for key, parts in of_stack.items())
+    for configuration in shown if stacks else ():
+        of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
+    # Not from the first counted run: a band that begins later would show runs in the container before.
+    begins = sorted((min(part.runs[0] for part in parts), key) for key, parts in of_stack.items())
     for (_, before), (position, key) in pairwise([(0, ""), *begins]):
-        full = contracts[key]["container"].value if "container" in contracts[key] else ""
+        contract = stacks[key].contract
         letter_of_both, from_ms, to_ms = _levels(of_stack.get(before, ()), of_stack[key])
         yield ContainerStep(
             stack_key=key,
-            container=container_tag(contracts[key]) or "unknown container",
-            full_name=str(full or ""),
+            container=container_tag(contract) or "unknown container",
+            full_name=str(contract["container"].value or "") if "container" in contract else "",
             position=position,
-            before=container_tag(contracts[before]) if before else "",
+            before=container_tag(stacks[before].contract) if before else "",
             letter=letter_of_both,
             from_ms=from_ms,
             to_ms=to_ms,
@@ -265,8 +267,8 @@ def _levels(
     before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
 ) -> tuple[str, float | None, float | None]:
     """Return the configuration that ran in both containers (the one used last), with its levels on both sides."""
-    last = {configuration.letter: configuration for configuration in before}
-    shared = [configuration for configuration in after if configuration.letter in last]
+    last = {configuration.letter: configuration for configuration in before if configuration.counted}
+    shared = [configuration for configuration in after if configuration.counted and configuration.letter in last]
     if not shared:
         return "", None, None
     used = max(shared, key=lambda configuration: configuration.counted[-1])

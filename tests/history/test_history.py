@@ -19,10 +19,11 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.domain.naming import stack_title
+from app.domain.numbers import change_text
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
-from app.storage.tables import AuditEventRow, RegressionMemberRow, RunRow, StackRow
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow, StackRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, make_regression, make_slow_stack
@@ -293,6 +294,53 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     assert [row["label"] for row in zoomed["containers"]] == ["26.06"]
     api = client.get(f"/api/v1{addresses[1]}").json()
     assert [run["id"] for run in api["runs"]] == after
+
+
+def test_containers_are_those_of_the_shown_configuration(client: TestClient, engine: Engine, make: Make) -> None:
+    upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
+    later = FIRST_PLACE + timedelta(days=8)
+    make([400.0] * 8)
+    make([600.0] * 8, fields=other, started=FIRST_PLACE + timedelta(hours=2))
+    unsteady = make([440.0], fields=upgrade, started=later, is_steady=False)
+    quicker = make([440.0] * 6, fields=upgrade, started=later + timedelta(days=1))
+    make([480.0] * 6, fields=upgrade | other, started=later + timedelta(days=4, hours=2))
+    (late,) = make([600.0], fields=other, started=later + timedelta(days=5, hours=3))
+    address = f"/history/{key_of(engine, quicker[0])}"
+    spec = chart_of(client, f"{address}/chart")["datasets"]
+    bands, points = spec["containers"], {row["id"]: row for row in spec["points"]}
+    assert bands[1]["label"] == f"26.07  B {change_text(-20.0).delta}"
+    assert bands[1]["at"] < points[unsteady[0]]["at"], "a run that does not count is in its container's band, too"
+    assert (points[late]["container"], points[late]["at"] > bands[1]["at"]) == ("nemo:26.06", True)
+    assert "1 run is in the band of a newer container" in text_of(client.get(f"{address}/chart", headers=HTMX).text)
+    first, second = re.findall(r'<option value="([0-9a-f]{12}[^"]*)"', client.get(address).text)
+    for config, change, level in ((first, 10.0, 440), (second, -20.0, 480)):
+        drawn = chart_of(client, f"{address}/chart?config={config}")["datasets"]
+        assert [row["label"] for row in drawn["containers"]] == ["26.06", f"26.07  {change_text(change).delta}"]
+        changes = client.get(f"{address}?config={config}").text.partition('id="changes"')[2].partition("</table>")[0]
+        assert [round(float(ms), -1) for ms in re.findall(r"→ (\S+) ms container", text_of(changes))] == [level]
+
+
+@pytest.mark.parametrize(
+    ("slow", "proposal", "expected"),
+    [
+        (12, "", r"4\d\d\.\d ms per step now; regression 1: \S+ % slower since #15\."),
+        (12, "stale", r"4\d\d\.\d ms in #26 \(\d+ \w+\); \S+ % slower since #15 \(regression 1, stale\)\."),
+        (11, "stale", r"398\.6 ms in #26 \(\d+ \w+\); was \S+ % slower since #15 \(regression 1, stale\)\."),
+    ],
+)
+def test_a_regression_to_close_is_not_the_current_state(
+    client: TestClient, engine: Engine, make: Make, slow: int, proposal: str, expected: str
+) -> None:
+    runs = make(series((14, 400.0), (slow, 424.0), (12 - slow, 402.0)))
+    with transaction(engine) as session:
+        session.execute(update(RegressionRow).values(proposal=proposal))
+    page = client.get(f"/history/{key_of(engine, runs[0])}").text
+    (answer,) = re.findall(r'<p class="answer">(.*?)</p>', page, re.DOTALL)
+    assert re.fullmatch(expected, text_of(answer).strip())
+    button = re.search(r'class="button primary" href="/regressions/1">(.*?)</a>', page, re.DOTALL)
+    assert button is not None
+    assert button[1].split() == [("Open" if proposal else "Triage"), "regression", "1"]
+    assert ("Its stacks no longer run" in page) == bool(proposal)
 
 
 def test_versions_and_releases_stand_below_the_points(client: TestClient, engine: Engine, make: Make) -> None:
