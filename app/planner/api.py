@@ -169,6 +169,9 @@ class OfferOut(ApiValue):
         description="null: the widths of the model or the figures of the GPU are unknown."
     )
     measured: MeasurementOut | None = Field(description="null: no record of these degrees on this GPU.")
+    rejected_in: int | None = Field(
+        description="Id of the experiment that rejected this layout, or a setting of it, for the same work."
+    )
     other_vpp: list[int]
     placement: str
     notes: list[Note]

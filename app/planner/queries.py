@@ -11,12 +11,13 @@ from sqlalchemy import Row
 from sqlmodel import Session, col
 
 from app.domain.contract.values import GB_PER_GIB
+from app.domain.experiments.plan import turned
 from app.domain.numbers import grouped, plural
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
 from app.domain.planning.hardware import AMD, in_gib
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
-from app.domain.planning.plan import Offer, Plan, make_plan
-from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
+from app.domain.planning.plan import DecidedChange, Offer, Plan, make_plan
+from app.domain.planning.records import UsedLayout, decided_change, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import (
     DEGREES,
     INPUTS,
@@ -30,18 +31,62 @@ from app.domain.planning.request import (
 )
 from app.domain.ranking.runs import family_of
 from app.errors import FieldError, InvalidQuery
+from app.storage.experiments import knobs_of
 from app.storage.json_text import frozen
 from app.storage.references import references
+from app.storage.runs import stored_contract
 from app.storage.standings import pooled_times
-from app.storage.tables import RunResultRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, RunResultRow, RunRow, select_any
 
 _RUNS = 40
 """Newest runs that are checked: a contract has 15 KB of JSON."""
+_EXPERIMENTS = 40
 
 
-def used_layouts(session: Session, request: PlanRequest) -> list[UsedLayout]:
-    """Return published layouts and those of our own runs."""
-    return [*_published(session, request), *_runs(session, request)]
+@dataclass(frozen=True, slots=True)
+class _Experiments:
+    """Decided experiments on a model and GPU. `rejected`: stack and configuration of those that were rejected."""
+
+    changes: tuple[DecidedChange, ...]
+    rejected: frozenset[tuple[str, str]]
+
+
+def _decided(session: Session, request: PlanRequest) -> _Experiments:
+    """Return the decisions, newest first; the newest on a configuration decides whether it is rejected."""
+    rows = session.execute(
+        select_any(
+            ExperimentRow.id, ExperimentRow.state, ExperimentRow.stack_key, ExperimentRow.candidate_key,
+            ExperimentRow.knobs, RunResultRow.contract,
+        )
+        .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .where(
+            col(RunRow.model) == request.model.name,
+            col(RunRow.gpu) == request.gpu,
+            col(ExperimentRow.state).in_(("accepted", "rejected")),
+        )
+        .order_by(col(ExperimentRow.id).desc())
+        .limit(_EXPERIMENTS)
+    ).all()  # fmt: skip
+    changes = []
+    states: dict[tuple[str, str], str] = {}
+    for row in rows:
+        states.setdefault((row.stack_key, row.candidate_key), row.state)
+        before = stored_contract(row.contract)
+        sides = (before, turned(before, knobs_of(row.knobs)))
+        values = ({name: stated.value for name, stated in side.items()} for side in sides)
+        change = decided_change(row.id, *values, is_rejected=row.state == "rejected")
+        if change is not None:
+            changes.append(change)
+    rejected = frozenset(key for key, state in states.items() if state == "rejected" and key[1])
+    return _Experiments(tuple(changes), rejected)
+
+
+def used_layouts(
+    session: Session, request: PlanRequest, rejected: frozenset[tuple[str, str]] = frozenset()
+) -> list[UsedLayout]:
+    """Return published layouts and those of our own runs. `rejected`: stack and key of rejected configurations."""
+    return [*_published(session, request), *_runs(session, request, rejected)]
 
 
 def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
@@ -62,7 +107,7 @@ def _published(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
             )
 
 
-def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
+def _runs(session: Session, request: PlanRequest, rejected: frozenset[tuple[str, str]]) -> Iterable[UsedLayout]:
     """Yield the layouts of every project's configurations, newest first, with the figures of their ranking.
 
     An unranked configuration has the medians of its runs. A run without figures does not prove that its layout works.
@@ -103,6 +148,7 @@ def _runs(session: Session, request: PlanRequest) -> Iterable[UsedLayout]:
             runs=pooled.runs if pooled else max(1, len(times)),
             stack=key[0],
             rank=pooled.rank if pooled else math.inf,
+            is_rejected=key in rejected,
         )
 
 
@@ -151,9 +197,10 @@ def planned(session: Session, values: Mapping[str, str]) -> Planned:
     """Return the plan of a query, corrected by measured layouts. Raises InvalidQuery with a sentence for each field."""
     try:
         request = read_request(values)
-        used = used_layouts(session, request)
+        decided = _decided(session, request)
+        used = used_layouts(session, request, decided.rejected)
         request = replace(request, fastest_dispatcher=fastest_dispatcher(request, used))
-        return Planned(make_plan(request, records_of(used)), nearest_layouts(request, used))
+        return Planned(make_plan(request, records_of(used), decided.changes), nearest_layouts(request, used))
     except InvalidPlan as error:
         errors = tuple(FieldError(name, why) for name, why in error.fields.items())
         raise InvalidQuery(_REFUSED, errors) from None
@@ -189,14 +236,16 @@ def answer(plan: Plan) -> list[str]:
     reasons = []
     if plan.given is not None:
         broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
-        reasons.append(
-            f"{name} violates {plural(len(broken), 'constraint')}." if broken else f"{name} satisfies every constraint."
-        )
+        rejected = f", but experiment #{plan.given.rejected_in} rejected it" if plan.given.rejected_in else ""
+        result = f"violates {plural(len(broken), 'constraint')}" if broken else f"satisfies every constraint{rejected}"
+        reasons.append(f"{name} {result}.")
     if not plan.offers:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return reasons
     first = plan.offers[0]
     reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first, plan.request)}.")
+    if first.rejected_in is not None:
+        reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
         reasons.append(f"{timed.origin[0].upper()}{timed.origin[1:]}.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")

@@ -16,6 +16,7 @@ from app.pipeline.rank import rebuild_all
 from app.planner.pages import EXAMPLES
 from app.storage.database import transaction
 from tests.builders import FIRST_PLACE, make_run, make_stack
+from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.runs.uploading import assert_problem
 
 DEEPSEEK = {
@@ -255,3 +256,43 @@ def test_a_layout_at_the_usable_limit_says_so(client: TestClient) -> None:
     ]
     assert ["at the usable limit" in card for card in best_cards(client, query)] == full
     assert any(full)
+
+
+def test_what_an_experiment_rejected_is_last_until_a_newer_one_accepts_it(client: TestClient, engine: Engine) -> None:
+    """The rejected side is faster and leads the ranking: the planner takes the flags of the other side."""
+    make_history(engine)
+    baseline = make_baseline(engine)
+    first = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, first).tag, [25_000.0])
+    assert list(rebuild_all(engine))
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024", "mbs": "2"}
+    overlapped = query | {"ep_overlap": "true"}
+
+    def decide(experiment: int, state: str) -> None:
+        sent = {"author": "kai", "state": state, "note": "the loss differs"}
+        assert client.patch(f"/api/v1/experiments/{experiment}", json=sent).status_code == 200
+
+    def tried(asked: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Return position and offer of the layout of the experiment."""
+        degrees = {"tp": 1, "pp": 1, "cp": 1, "ep": 16, "etp": 1}
+        offers = planned(client, **asked)["offers"]
+        return next((at, offer) for at, offer in enumerate(offers) if degrees.items() <= offer.items())
+
+    place, before = tried(query)
+    assert (place, before["rejected_in"], before["prediction"]["ep_overlap"]) == (0, None, True)
+    decide(first, "rejected")
+    place, offer = tried(query)
+    assert (offer["rejected_in"], offer["prediction"]["ep_overlap"]) == (None, False), "the baseline's flags"
+    place, offer = tried(overlapped)
+    offers = planned(client, **overlapped)["offers"]
+    assert (place, offer["rejected_in"]) == (len(offers) - 1, first)
+    assert [other["rejected_in"] for other in offers[:-1]] == [None] * (len(offers) - 1)
+    assert f'href="/experiments/{first}"' in page(client, overlapped)
+    given = dict(zip(("tp", "pp", "cp", "ep", "etp"), ("1", "1", "1", "16", "1"), strict=True))
+    assert f"but experiment #{first} rejected it." in planned(client, **overlapped, **given)["answer"]
+    assert planned(client, **(overlapped | {"gbs": "2048"}))["offers"][0]["rejected_in"] is None, "other work"
+
+    second = plan(engine, baseline, knobs={"ep_overlap": True}, runs_each=1)
+    add_runs(engine, read(engine, second).tag, [25_100.0])
+    decide(second, "accepted")
+    assert tried(overlapped)[1]["rejected_in"] is None

@@ -30,7 +30,7 @@ from app.domain.planning.layout import (
     static_gb,
 )
 from app.domain.planning.memory import FLEX, MemoryOptions
-from app.domain.planning.request import PlanRequest
+from app.domain.planning.request import DEGREES, SPLIT, WORK, PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.rules.flags import written
 from app.domain.rules.rule import Setting
@@ -325,6 +325,7 @@ class Offer:
     parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU. `measured`:
     records of the same degrees on the same GPU and sequence length, those of the requested work first.
     `run`: the own run that did the requested work with this layout; then the prediction assumes its recipe.
+    `rejected_in`: id of the experiment that rejected this layout or a setting of it; None without one.
     """
 
     layout: Layout
@@ -342,6 +343,48 @@ class Offer:
     notes: tuple[Note, ...]
     violations: tuple[Violation, ...]
     other_vpp: tuple[int, ...]
+    rejected_in: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedChange:
+    """The changed side of an experiment that users accepted or rejected. `changed`: the contract fields that differ."""
+
+    experiment: int
+    is_rejected: bool
+    candidate: Record
+    changed: frozenset[str]
+
+    def is_repeated(self, request: PlanRequest, offer: Offer) -> bool:
+        """Return whether an offer does the same work with the same degrees and the same changed settings.
+
+        An offer without an own run leaves some settings open, which then do not count.
+        """
+        layout, knobs = self.candidate.layout, self.candidate.knobs
+        if self.candidate.differs(request) or layout.degrees != offer.layout.degrees:
+            return False
+        if self.changed & {"vpp", "pp_layout", "pp_account"} and layout != offer.layout:
+            return False
+        same = _same_recipe(self.candidate.request, offer.prediction.recipe) if offer.prediction else {}
+        if offer.run is not None:
+            same = {name: offer.run.knobs.get(name) == knobs.get(name) for name in self.changed} | same
+        decided = self.changed & {*WORK, *DEGREES, *SPLIT, *same}
+        return bool(decided) and all(same.get(name, True) for name in decided)
+
+
+def _same_recipe(work: PlanRequest, recipe: MemoryOptions) -> dict[str, bool]:
+    """Return the contract fields of a recipe, and whether both have the same value."""
+    recompute, offload = (work.recompute or frozenset()) == recipe.recompute, (work.offload or 0.0) == recipe.offload
+    return {
+        "recompute_granularity": recompute,
+        "recompute_modules": recompute,
+        "opt_offload": offload,
+        "opt_offload_fraction": offload,
+        "dispatcher": work.dispatcher == recipe.dispatcher,
+        "ep_overlap": bool(work.ep_overlap) == recipe.overlap,
+        "dist_opt": work.dist_opt == recipe.distributed,
+        "graph_impl": work.graphs == recipe.graphs,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,10 +416,17 @@ class Plan:
     records: tuple[Record, ...] = ()
 
 
-def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: int = OFFERED) -> Plan:
+def make_plan(
+    request: PlanRequest,
+    records: Iterable[Record] = (),
+    decided: Sequence[DecidedChange] = (),
+    *,
+    first: int = OFFERED,
+) -> Plan:
     """Return the `first` layouts for a request. A complete layout is judged, and alternatives are planned.
 
-    `records`: measured layouts of the same model, which correct the predictions.
+    `records`: measured layouts of the same model, which correct the predictions. `decided`: newest first; what the
+    newest rejected comes last.
     """
     usable = comparable(request, records)
     request = replace(request, calibration=calibrate(request, usable))
@@ -384,12 +434,13 @@ def make_plan(request: PlanRequest, records: Iterable[Record] = (), *, first: in
     options = candidates(asked)
     feasible = np.flatnonzero(options.broken == 0)
     ranked = best_first(asked, options, feasible, usable)[:first]
+    offers = offers_of(asked, [options.layout(asked, int(index)) for index in ranked], usable, decided)
     return Plan(
         request=request,
-        given=offers_of(request, [given_layout(request)], usable)[0] if request.is_complete else None,
+        given=offers_of(request, [given_layout(request)], usable, decided)[0] if request.is_complete else None,
         tried=len(options),
         feasible=len(feasible),
-        offers=offers_of(asked, [options.layout(asked, int(index)) for index in ranked], usable),
+        offers=tuple(sorted(offers, key=lambda offer: offer.rejected_in is not None)),
         closest=() if len(feasible) else _closest(asked, options),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
@@ -404,8 +455,13 @@ def given_layout(request: PlanRequest) -> Layout:
     return combinations(fixed).layout(fixed, 0)
 
 
-def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Record, ...] = ()) -> tuple[Offer, ...]:
-    """Return layouts with their derived figures, predictions, records and notes."""
+def offers_of(
+    request: PlanRequest,
+    layouts: Sequence[Layout],
+    records: tuple[Record, ...] = (),
+    decided: Sequence[DecidedChange] = (),
+) -> tuple[Offer, ...]:
+    """Return layouts with their derived figures, predictions, records, notes and rejections."""
     estimator = estimator_of(request)
     predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
     offers = []
@@ -413,9 +469,13 @@ def offers_of(request: PlanRequest, layouts: Sequence[Layout], records: tuple[Re
         measured = _records_of(request, layout, records)
         run = next((record for record in measured if _is_run_of(record, request, layout)), None)
         if run is None:
-            offers.append(_offer(request, layout, prediction, measured))
+            offer = _offer(request, layout, prediction, measured)
         else:
-            offers.append(_offer(request, run.layout, _as_run(request, run), measured, run))
+            offer = _offer(request, run.layout, _as_run(request, run), measured, run)
+        newest = next((change for change in decided if change.is_repeated(request, offer)), None)
+        offers.append(
+            replace(offer, rejected_in=newest.experiment) if newest is not None and newest.is_rejected else offer
+        )
     return tuple(offers)
 
 

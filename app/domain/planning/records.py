@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS
 from app.domain.performance.flops import flops_per_token
 from app.domain.planning.estimate import Record
-from app.domain.planning.plan import given_layout
+from app.domain.planning.plan import DecidedChange, given_layout
 from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, input_text, read_request
 from app.domain.run import Value
 
@@ -29,7 +29,8 @@ class UsedLayout:
     """A layout that was used. `values`: contract fields. `figure`: its speed, "" when unknown. `whose`: its source.
 
     `by`: who published it, "" for runs of this service: `runs` launches of one configuration, with their pooled figures
-    and the newest one's title and address. `stack`: their stack; `rank`: the configuration's position in its ranking.
+    and the newest one's title and address. `stack`: their stack; `rank`: the configuration's position in its ranking;
+    `is_rejected`: by an experiment.
     `step_time_s`, `tokens_per_s_per_gpu`, `tflops_per_gpu` and `peak_gb` (allocated, worst rank): as far as measured.
     """
 
@@ -46,6 +47,7 @@ class UsedLayout:
     runs: int = 1
     stack: str = ""
     rank: float = math.inf
+    is_rejected: bool = False
 
     @property
     def key(self) -> tuple[Value, ...]:
@@ -94,7 +96,7 @@ def fastest_dispatcher(request: PlanRequest, used: Iterable[UsedLayout]) -> str 
     """Return the dispatcher of the fastest own run of the nearest GPU count; None unless two dispatchers ran there."""
     fastest: dict[tuple[float, str], float] = {}
     for layout in used:
-        record = None if layout.by else _record(layout)
+        record = None if layout.by or layout.is_rejected else _record(layout)
         if record is None or record.gpu_seconds is None or record.layout.ep == 1:
             continue
         work = record.request
@@ -113,17 +115,17 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
     """Return the complete layouts among `used`, with the best one of each layout and work.
 
     Within a stack the ranking decides which configuration is best: a shorter time alone may be chance. Over stacks and
-    published figures the shortest time does.
+    published figures the shortest time does. A rejected configuration counts only without another one.
     """
     best: dict[tuple[object, ...], Record] = {}
     ranked: set[tuple[object, ...]] = set()
-    for layout in sorted(used, key=lambda layout: layout.rank):
+    for layout in sorted(used, key=lambda layout: (layout.is_rejected, layout.rank)):
         record = _record(layout)
         if record is None or (record.gpu_seconds is None and record.peak_gb is None):
             continue
         work = record.request
         key = (record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision)
-        if (layout.stack, *key) in ranked:
+        if (layout.stack, *key) in ranked or (layout.is_rejected and key in best):
             continue
         if layout.rank < math.inf:
             ranked.add((layout.stack, *key))
@@ -131,6 +133,17 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
         if previous is None or (record.gpu_seconds or math.inf) < (previous.gpu_seconds or math.inf):
             best[key] = record
     return tuple(best.values())
+
+
+def decided_change(
+    experiment: int, before: Mapping[str, Value], after: Mapping[str, Value], *, is_rejected: bool
+) -> DecidedChange | None:
+    """Return what users decided on a change of contract values; None if its layout is not known."""
+    record = _record(UsedLayout(f"experiment #{experiment}", "", "", after))
+    if record is None:
+        return None
+    changed = frozenset(name for name in (*INPUTS, *KNOBS) if before.get(name) != after.get(name))
+    return DecidedChange(experiment, is_rejected, record, changed)
 
 
 def _record(used: UsedLayout) -> Record | None:
