@@ -335,47 +335,54 @@ def _line(
     return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
 
 
+# Built once, because building them takes as much time as running them.
+_LIKE = (
+    not_indexed(col(RunRow.project_id)) == bindparam("project_id"),
+    col(RunRow.job) == bindparam("job"),
+    col(RunRow.dispatcher).is_not_distinct_from(bindparam("dispatcher")),
+)
+_UPGRADE_OF_LINE: Select[Any] = (
+    select_any(UpgradeChangeRow.from_value, UpgradeChangeRow.level, UpgradeChangeRow.delta_pct)
+    .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
+    .where(
+        col(UpgradeChangeRow.project_id) == bindparam("project_id"),
+        col(UpgradeChangeRow.stack_key) == bindparam("stack_key"),
+        col(UpgradeChangeRow.field) == "container",
+        col(UpgradeChangeRow.side_by_side).is_(False),
+        *_LIKE,
+    )
+    .order_by(col(UpgradeChangeRow.at))
+    .limit(1)
+)
+_LEVEL_OF_LINE: Select[Any] = (
+    select_any(RegressionMemberRow.usual_level)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .where(
+        col(RegressionMemberRow.stack_key) == bindparam("stack_key"),
+        col(RegressionMemberRow.usual_level).is_not(None),
+        col(RegressionRow.metric) == "step_time_ms",
+        col(RegressionRow.state) != "invalid",
+        col(RegressionRow.kind) == bindparam("kind"),
+        *_LIKE,
+    )
+    .order_by(col(RegressionRow.id).desc())
+    .limit(1)
+)
+
+
 def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, float]:
     """Return what 100 % is, and its step time: the level that a regression of the newest container compares with.
 
     Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
     """
-    like = (
-        not_indexed(col(RunRow.project_id)) == last.project_id,
-        col(RunRow.job) == last.job,
-        col(RunRow.dispatcher) == last.dispatcher,
-    )
-    step = session.execute(
-        select_any(UpgradeChangeRow.from_value, UpgradeChangeRow.level, UpgradeChangeRow.delta_pct)
-        .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
-        .where(
-            col(UpgradeChangeRow.project_id) == last.project_id,
-            col(UpgradeChangeRow.stack_key) == last.stack_key,
-            col(UpgradeChangeRow.field) == "container",
-            col(UpgradeChangeRow.side_by_side).is_(False),
-            *like,
-        )
-        .order_by(col(UpgradeChangeRow.at))
-        .limit(1)
-    ).one_or_none()
+    of_line = {
+        "project_id": last.project_id, "stack_key": last.stack_key, "job": last.job, "dispatcher": last.dispatcher,
+    }  # fmt: skip
+    step = session.execute(_UPGRADE_OF_LINE, of_line).one_or_none()
     tag = step.from_value.partition("@")[0].rpartition("/")[2] if step else _tag(own[-2][1]) if len(own) > 1 else ""
-    member = (
-        select_any(RegressionMemberRow.usual_level)
-        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(
-            col(RegressionMemberRow.stack_key) == last.stack_key,
-            col(RegressionMemberRow.usual_level).is_not(None),
-            col(RegressionRow.metric) == "step_time_ms",
-            col(RegressionRow.state) != "invalid",
-            # After an upgrade only its own regression compares with the container before.
-            col(RegressionRow.kind) == ("upgrade" if tag else "run"),
-            *like,
-        )
-        .order_by(col(RegressionRow.id).desc())
-        .limit(1)
-    )
-    usual = session.execute(member).scalar_one_or_none()
+    # After an upgrade only its own regression compares with the container before.
+    usual = session.execute(_LEVEL_OF_LINE, of_line | {"kind": "upgrade" if tag else "run"}).scalar_one_or_none()
     if usual is not None:
         return tag or EARLIER, math.exp(usual)
     if step:
