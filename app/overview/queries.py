@@ -49,7 +49,7 @@ _UNFINISHED = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's stack; `jobs`: number of jobs affected.
+    """`since_run`: its first slow run, with that run's stack; `jobs`: number of its jobs that are still slow.
 
     `spark`: the newest step times of the first stack. `once`: `in one run` if a single run of each job was slow.
     `is_up_to`: its jobs changed by different amounts.
@@ -205,7 +205,7 @@ def _item(
     spark: Sparkline | None,
     once: Set[tuple[int, int]],
 ) -> OverviewRegression:
-    of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct}
+    of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct, "jobs": 0}
     if jobs:
         # The jobs that are still slow; all of them if none is. Of these, the ones that more than one run shows.
         slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
@@ -218,7 +218,7 @@ def _item(
         if len(counted) < len(slow):
             worst = max((change for change in changes if change is not None), default=worst)
         of_jobs |= {
-            "since_run": first.id, "delta_pct": worst, "is_up_to": is_up_to(worst, changes),
+            "jobs": len(slow), "since_run": first.id, "delta_pct": worst, "is_up_to": is_up_to(worst, changes),
             "once": "" if several else "in one run each" if len(slow) > 1 else "in one run",
         }  # fmt: skip
     return OverviewRegression(
@@ -232,7 +232,6 @@ def _item(
         cause="",
         assignee=row.assignee,
         opened_at=aware(row.opened_at),
-        jobs=len(jobs),
         spark=spark,
         **of_jobs,
     )

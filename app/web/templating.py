@@ -190,7 +190,7 @@ def render(
             headers["HX-Push-Url"] = address
         html = render_block(environment(), template, fragment, context)
         if toast:
-            html += environment().get_template("web/toast.html").render(toast=toast)
+            html += environment().get_template("web/toast.html").render(context | {"toast": toast})
     else:
         html = environment().get_template(template).render(context)
     if fragment and status == 200 and request.method == "GET":

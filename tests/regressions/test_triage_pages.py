@@ -499,6 +499,10 @@ def test_proposals_are_one_line_and_accepted_together(
     assert form["page"] == page
     done = client.post("/regressions", data=form, headers=HTMX).text
     assert "3 regressions closed." in done
+    badge = done.partition('hx-swap-oob="innerHTML:[data-open-regressions]"')[2]
+    assert 'title="1 open regression"' in badge
+    if not page:
+        assert re.search(r'id="regression-lead"\s+hx-swap-oob="true"\s+data-to-triage="1"\s+data-proposed="0"', done)
     assert [row_of(engine, number).state for number in (work, *closing)] == ["open", "stale", "fixed", "stale"]
     undo = client.post(
         "/regressions/undo", data={"event": events_in(done), "page": page, "author": "Ada"}, headers=HTMX
@@ -567,6 +571,7 @@ def test_a_change_of_the_list_is_undone_in_the_list(client: TestClient, engine: 
     shown = HTMX | {"HX-Current-URL": "http://testserver/regressions?state=open"}
     undone = client.post("/regressions/undo", data={"author": "Ada", "event": events_in(changed)}, headers=shown)
     assert undone.text.count('name="seen"') == 2
+    assert 'data-to-triage="2"' in undone.text, "the lead changes, too"
     rows = [row_of(engine, number) for number in numbers]
     assert [(row.state, row.assignee) for row in rows] == [("open", "")] * 2
 
@@ -670,6 +675,17 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
     sizes |= {f"/runs/{slow.since}": f"5.0\u202f% slower{over}", f"/runs/{milder.since}": f"3.0\u202f% slower{over}"}
     for path, text in sizes.items():
         assert text in html.unescape(client.get(path).text), path
+
+
+def test_the_overview_counts_the_jobs_that_are_still_slow(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        stacks = [make_slow_stack(session, stack=name, slow_pct=5.0) for name in "abc"]
+    make(stacks)
+    assert re.search(r"· 3 jobs<", client.get("/").text)
+    with transaction(engine) as session:
+        own = RegressionMemberRow.run_id == stacks[0].since
+        session.execute(update(RegressionMemberRow).where(own).values(proposal="fixed"))
+    assert re.search(r"· 2 jobs<", client.get("/").text)
 
 
 def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Make, stack: SlowStack) -> None:
