@@ -215,6 +215,12 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
     return f"{slower or 'None'} of {which} {verb} slower than before{end}."
 
 
+def _differ_in_commit_date(runs: Sequence[RunListItem]) -> bool:
+    """Return whether all runs were uploaded on one day, but have commits of several days."""
+    uploaded = {run.created_at.date() for run in runs}
+    return len(uploaded) == 1 and len({run.commit_time.date() for run in runs if run.commit_time}) > 1
+
+
 @router.get("/runs")
 @requires(Action.READ)
 def list_runs(request: Request, session: ReadSession) -> Response:
@@ -312,6 +318,7 @@ def _render(
     query = RunQuery.from_params(request.query_params).model_copy(update={"page_size": _PAGE_SIZE})
     page, options = find_runs(session, query), filter_options(session)
     is_empty = not page.total and len(query.active) > 1
+    by_commit = _differ_in_commit_date(page.items)
     return render(
         request,
         "runs/list.html",
@@ -325,6 +332,8 @@ def _render(
         left_by={name: find_runs(session, query.dropping(name)).total for name in query.active} if is_empty else {},
         filters=query,
         columns=query.shown_columns,
+        by_commit=by_commit,
+        names={**LIST_COLUMNS, "created": "Commit date"} if by_commit else LIST_COLUMNS,
         all_columns=LIST_COLUMNS,
         options=options,
         views=views_of(session, query.project, author()) if query.project in options.projects else (),

@@ -519,6 +519,7 @@ class RunListItem:
     purpose: str
     branch: str
     commit: str
+    commit_time: datetime | None
     created_at: datetime
     status: str
     error: str | None
@@ -565,8 +566,8 @@ _SIDE = (
     .correlate(RunRow)
 ).scalar_subquery()
 _LIST_COLUMNS = (
-    RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.created_at, RunRow.status,
-    RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
+    RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.commit_time, RunRow.created_at,
+    RunRow.status, RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
     RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics, RunResultRow.health,
     ProjectRow.slug, ProjectRow.generated,
@@ -641,7 +642,8 @@ def _list_item(row: Row[Any]) -> RunListItem:
     upgraded = row.regression_id is not None and row.decision == "no_baseline" and (row.delta_pct or 0) > 0
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
-        commit=row.commit, created_at=aware(row.created_at), status=row.status, error=row.error,
+        commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
+        created_at=aware(row.created_at), status=row.status, error=row.error,
         outcome=row.outcome,
         evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
+from app.storage.tables import utc_now
 from tests.builders import FIRST_PLACE, make_run, make_stack
 
 HTMX = {"HX-Request": "true"}
@@ -40,6 +41,19 @@ def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) 
     assert headings(client.get(added[1]).text)[-1] == "MFU"
     assert headings(client.get("/runs?columns=branch,step_time_ms&sort=name").text) == ["Run", "Step time", "Branch"]
     assert client.get("/runs?columns=speed", headers=PAGE).status_code == 422
+
+
+def test_runs_uploaded_on_one_day_show_the_dates_of_their_commits(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for day, name in ((3, "third"), (4, "fourth")):
+            make_run(session, name=name, commit_time=datetime(2026, 9, day, 23, tzinfo=UTC))
+    text = client.get("/runs").text
+    assert headings(text)[-1] == "Commit date"
+    assert re.findall(r'title="Uploaded [^"]+">(2026-[\d-]+)</td>', text) == ["2026-09-04", "2026-09-03"]
+    assert headings(client.get("/runs?q=third").text)[-1] == "Uploaded", "one commit date says nothing"
+    with transaction(engine) as session:
+        make_run(session, name="earlier", created_at=utc_now() - timedelta(days=2))
+    assert headings(client.get("/runs").text)[-1] == "Uploaded"
 
 
 def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engine: Engine) -> None:
