@@ -61,9 +61,12 @@ _MOST_BARS = 10
 
 @router.get("/runs/{run_id}/profiles")
 @requires(Action.READ, of="run")
-def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> HTMLResponse:
+def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> Response:
+    """Show the profiles of the run. The page of an only profile also attaches further ones."""
     run = profiled_run(session, run_id)
     profiles = list_profiles(session, run_id)
+    if len(profiles) == 1:
+        return RedirectResponse(f"/runs/{run_id}/profiles/{profiles[0].id}", 303)
     windows = {
         profile.id: document["view"]["window"]
         for profile in profiles[:_MOST_BARS]

@@ -181,6 +181,7 @@ class ProfilePage:
         self.stored = profile.stored
         self.document = profile.document
         self._evaluation = evaluation
+        self.has_siblings = len(others) > 1
         self.others = [other for other in others if other.id != profile.stored.id and other.status == "ready"]
 
     label = staticmethod(label_of_class)

@@ -53,7 +53,14 @@ def test_a_form_attaches_a_profile_and_leads_to_it(client: TestClient) -> None:
     files = [("profile", (f"rank-{rank}.json.gz", trace(f"synthetic/seed-11/ranks-{rank}"))) for rank in range(2)]
     answer = client.post(f"/runs/{run_id}/profiles", files=files, follow_redirects=False)
     assert answer.status_code == 303
-    assert answer.headers["location"] in page(client, f"/runs/{run_id}/profiles")
+    only = client.get(f"/runs/{run_id}/profiles", follow_redirects=False)
+    assert (only.status_code, only.headers["location"]) == (303, answer.headers["location"])
+    form = f'action="/runs/{run_id}/profiles"'
+    assert form in page(client, answer.headers["location"])
+    client.post(f"/runs/{run_id}/profiles", files=files[:1])
+    listed = page(client, f"/runs/{run_id}/profiles")
+    assert answer.headers["location"] in listed
+    assert form in listed
 
 
 def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
