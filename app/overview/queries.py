@@ -184,9 +184,14 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     }
     items = (_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
     return tuple(
-        replace(item, cause=shown_cause(session, row, [job[0].id for job in jobs.get(row.id, [])]))
+        replace(item, cause=shown_cause(session, row, [job[0].id for job in _slow(jobs.get(row.id, []))]))
         for item, (row, _) in zip(items, rows, strict=True)
     )
+
+
+def _slow(jobs: Sequence[Sequence[Row[Any]]]) -> Sequence[Sequence[Row[Any]]]:
+    """Return the jobs that are still slow; all of them if none is."""
+    return [job for job in jobs if job[-1].proposal != "fixed"] or jobs
 
 
 def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
@@ -207,8 +212,8 @@ def _item(
 ) -> OverviewRegression:
     of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct, "jobs": 0}
     if jobs:
-        # The jobs that are still slow; all of them if none is. Of these, the ones that more than one run shows.
-        slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
+        # Of the slow jobs, those that more than one run shows.
+        slow = _slow(jobs)
         several = [job for job in slow if not all((row.id, member.id) in once for member in job)]
         counted = several or slow
         first = min((job[0] for job in counted), key=lambda member: (member.ordered_at, member.id))

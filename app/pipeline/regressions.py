@@ -41,6 +41,7 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
+    StackRow,
     UpgradeChangeRow,
     select_any,
     utc_now,
@@ -1005,21 +1006,18 @@ SILENT_DAYS = 30
 def _propose_stale(
     session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
 ) -> None:
-    """Propose a regression as stale while none of its stacks runs, unless a user declined this.
+    """Propose a regression as stale while none of its slow stacks runs, unless a user declined this.
 
     Without runs there is no evidence of a fix; it is proposed as fixed only if all members have recovered.
     """
     if not members or (regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members)):
         return
-    newest = (
-        select(col(RunRow.ordered_at))
-        .where(
-            col(RunRow.project_id) == regression.project_id,
-            col(RunRow.stack_key).in_({member.stack_key for member in members}),
-        )
-        .order_by(col(RunRow.ordered_at).desc())
+    slow = [member for member in members if member.proposal != "fixed"] or members
+    newest = select(func.max(StackRow.last_at)).where(
+        col(StackRow.project_id) == regression.project_id,
+        col(StackRow.stack_key).in_({member.stack_key for member in slow}),
     )
-    last = session.execute(newest.limit(1)).scalar()
+    last = session.execute(newest).scalar()
     if last is not None and aware(last) >= now - timedelta(days=SILENT_DAYS):
         if regression.proposal == "stale":
             _set_proposal(session, regression, "", "Its stacks run again.")
@@ -1028,7 +1026,8 @@ def _propose_stale(
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
         if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
             since = f" since {days_text(aware(last), aware(last))}" if last else ""
-            _set_proposal(session, regression, "stale", f"None of its stacks has run{since}.")
+            which = "stacks" if len(slow) == len(members) else "slow stacks"
+            _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
 
 
 def _set_proposal(session: Session, regression: RegressionRow, proposal: Proposal, note: str) -> None:

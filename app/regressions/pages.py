@@ -97,7 +97,8 @@ class BaselineRun:
 class JobView:
     """A job that became slower.
 
-    `verdict`: current verdict of the first slow run. `baseline`: oldest first. `before`: the previous commit.
+    `verdict`: current verdict of the first slow run. `baseline`: oldest first. `newest_before`: number and commit of
+    the last run that was not slow.
     """
 
     job: SlowJob
@@ -112,6 +113,7 @@ class JobView:
     baseline: tuple[BaselineRun, ...]
     upgrade: MeasuredContrast | None
     newest: float | None
+    newest_before: tuple[int, str] | None
 
     @property
     def newest_change(self) -> float | None:
@@ -128,13 +130,8 @@ class JobView:
 
     @property
     def before(self) -> str:
-        """Return the commit of the newest baseline run."""
-        return self.baseline[-1].commit if self.baseline else ""
-
-    @property
-    def newest_before(self) -> tuple[int, str] | None:
-        """Return number and commit of the newest baseline run."""
-        return (self.baseline[-1].id, self.baseline[-1].commit) if self.baseline else None
+        """Return the commit of `newest_before`."""
+        return self.newest_before[1] if self.newest_before else ""
 
 
 class RegressionView:
@@ -250,6 +247,7 @@ class RegressionView:
         named = (
             NamedSuspect(ranked, row.job.first.stack_key, row.job.first.run_id, row.job.first.commit, row.newest_before)
             for row in self.jobs
+            if row.job in self.regression.slow_jobs
             for ranked in row.suspects
         )
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
@@ -281,6 +279,8 @@ class RegressionView:
             document = document_of_member(document, self.regression.kind)
         run = self._session.get(RunRow, job.last.run_id)
         newest = self._newest_since(run, 1) if run and metric in DRAWN_METRICS else ()
+        suspects = suspects_with_evidence(self._session, run_id, document, metric) if document else ()
+        baseline = self._baseline(document) if document else ()
         return JobView(
             job=job,
             cost=cost,
@@ -290,11 +290,19 @@ class RegressionView:
             slow=metric_text(metric, job.worst.slow),
             verdict=verdict,
             verdict_answer=self._verdict_answer(document, upgrade),
-            suspects=suspects_with_evidence(self._session, run_id, document, metric) if document else (),
-            baseline=self._baseline(document) if document else (),
+            suspects=suspects,
+            baseline=baseline,
             upgrade=upgrade,
             newest=newest[0] if newest else None,
+            newest_before=self._last_fast(suspects, baseline),
         )
+
+    def _last_fast(self, suspects: Sequence[RankedSuspect], baseline: Sequence[BaselineRun]) -> tuple[int, str] | None:
+        number = next((item.not_slow[0] for item in suspects if item.not_slow), None)
+        run = self._session.get(RunRow, number) if number is not None else None
+        if run is not None and run.commit:
+            return run.id or 0, run.commit
+        return (baseline[-1].id, baseline[-1].commit) if baseline else None
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
         """Return the sentence of the verdict, which is about step time; empty for other metrics."""

@@ -9,7 +9,7 @@ from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.comparability import COMMIT
-from app.domain.verdict.evidence import RankedSuspect, Support
+from app.domain.verdict.evidence import RankedSuspect, Support, not_slow_text
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
@@ -89,6 +89,8 @@ def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url
 
 
 def _evidence(ranked: RankedSuspect) -> Iterator[str]:
+    if ranked.not_slow:
+        yield not_slow_text(ranked.not_slow)
     if past := ranked.past:
         change = change_text(past.median_pct, past.low_pct, past.high_pct)
         yield f"{plural(past.n, 'A/B')} here: {change.figure}" + (f" ({change.interval})" if past.n > 1 else "")
@@ -98,7 +100,7 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
         else:
             tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
             yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
-    if not ranked.past and not ranked.elsewhere:
+    if not (ranked.not_slow or ranked.past or ranked.elsewhere):
         yield "no evidence yet"
 
 

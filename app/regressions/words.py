@@ -17,7 +17,7 @@ from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, is_up_to, recovery_text
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ToDo
-from app.regressions.regression import Regression, SlowJob
+from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.storage.audit import AuditEvent
 
 
@@ -98,7 +98,10 @@ def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str
 
 def _cost(regression: Regression) -> str:
     if regression.idle_since:
-        return f", no runs since {regression.idle_since}"
+        slow = regression.slow_jobs
+        if len(slow) == len(regression.jobs):
+            return f", no runs since {regression.idle_since}"
+        return f", slow {plural(stacks_of(slow), 'stack', number=False)} last ran {regression.idle_since}"
     if regression.metric != "step_time_ms":
         return ""
     if regression.gpu_hours_per_day is None:

@@ -69,6 +69,8 @@ def suspects_with_evidence(
     if metric != "step_time_ms":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
     slower = (change_pct(document) or 0.0) >= 0
+    not_slow = _not_slow_before(session, run, document)
+    suspects = tuple(_since_last_fast(suspect, run, not_slow) for suspect in suspects)
     at_the_time = _at_the_time(session, run, document, suspects)
 
     def elsewhere(suspect: Suspect) -> OtherStacks | None:
@@ -81,11 +83,19 @@ def suspects_with_evidence(
         return other_stacks(_moves(rows, slower=slower))
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    return rank_suspects(change_pct(document), evidence, _not_slow_before(session, run, document))
+    return rank_suspects(change_pct(document), evidence, tuple(row.id for row in not_slow))
 
 
-def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> tuple[int, ...]:
-    """Return earlier runs of the job after the same upgrade that were not slow, newest first.
+def _since_last_fast(suspect: Suspect, run: RunRow, not_slow: Sequence[Row[Any]]) -> Suspect:
+    """Return a suspected change of commit as that since the last run that was not slow; other suspects as they are."""
+    last, difference = next((row.commit for row in not_slow if row.commit), ""), suspect.difference
+    if suspect.field != COMMIT or difference is None or difference.a is None or last in ("", run.commit):
+        return suspect
+    return replace(suspect, difference=replace(difference, a=replace(difference.a, value=last)))
+
+
+def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> Sequence[Row[Any]]:
+    """Return number and commit of earlier runs of the job after the same upgrade that were not slow, newest first.
 
     Runs that are not steady count as well: a drift does not hide a slowdown of more than its own size.
     """
@@ -98,8 +108,9 @@ def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -
         col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job, col(RunRow.purpose) == run.purpose,
         col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", col(RunRow.step_time_ms) < slowest,
     )  # fmt: skip
-    newest = select_any(RunRow.id).where(*earlier).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-    return tuple(session.execute(newest.limit(MOST_EVIDENCE)).scalars())
+    newest = select_any(RunRow.id, RunRow.commit).where(*earlier)
+    newest = newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    return session.execute(newest.limit(MOST_EVIDENCE)).all()
 
 
 class _Caused(Protocol):
@@ -125,7 +136,7 @@ _causes = Remembered[str](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
-    """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each job.
+    """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each slow job.
 
     This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
     The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
@@ -146,15 +157,19 @@ def cause_of(session: Session, regression: RegressionRow) -> str:
     """Return the shown cause of a regression whose jobs are not known yet."""
     number = regression.id or 0
     members = session.execute(
-        select_any(RegressionMemberRow.run_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level)
+        select_any(
+            RegressionMemberRow.run_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
+            RegressionMemberRow.proposal,
+        )
         .where(col(RegressionMemberRow.regression_id) == number)
         .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
-    ).all()
+    ).all()  # fmt: skip
     moved = continuations(session, [number])
     jobs = members_by_job(
         members, lambda row: (row.stack_key, moved.get((number, row.run_id), ""), row.usual_level or 0.0)
     )
-    return shown_cause(session, regression, [job[0].run_id for job in jobs])
+    slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
+    return shown_cause(session, regression, [job[0].run_id for job in slow])
 
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:

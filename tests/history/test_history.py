@@ -329,10 +329,10 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     ],
 )
 def test_a_regression_to_close_is_not_the_current_state(
-    client: TestClient, engine: Engine, make: Make, slow: int, proposal: str, expected: str
+    client: TestClient, engine: Engine, slow: int, proposal: str, expected: str
 ) -> None:
-    runs = make(series((14, 400.0), (slow, 424.0), (12 - slow, 402.0)))
     with transaction(engine) as session:
+        runs = make_stack(session, series((14, 400.0), (slow, 424.0), (12 - slow, 402.0)))
         session.execute(update(RegressionRow).values(proposal=proposal))
     page = client.get(f"/history/{key_of(engine, runs[0])}").text
     (answer,) = re.findall(r'<p class="answer">(.*?)</p>', page, re.DOTALL)

@@ -725,6 +725,22 @@ def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine
     assert regressions_in(engine)[0][:2] == ("open", "")
 
 
+def test_only_stacks_that_are_still_slow_show_whether_a_regression_is_stale(engine: Engine, settings: Settings) -> None:
+    """The page, the note and the cause are of the same jobs."""
+    for gpus in (16, 32):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        bring(engine, settings, steady(1100, 2), 10, fields={"gpus": gpus, **NEW_CONTAINER})
+    bring(engine, settings, steady(1000, 40), 12, fields={"gpus": 16, **NEW_CONTAINER})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "stale")
+    with read_session(engine) as session:
+        stale = get_regression(session, 1)
+        newest = events(session, "regression", 1)[0]
+    assert [job.is_back for job in stale.jobs] == [True, False]
+    assert words.answer(stale).endswith(f", slow stack last ran {stale.idle_since}.")
+    assert newest.note == f"None of its slow stacks has run since {stale.idle_since}."
+
+
 def test_a_stale_regression_whose_stack_runs_again_follows_its_runs(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     bring(engine, settings, [500.0], 47, fields={"gpus": 32})

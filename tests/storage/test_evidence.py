@@ -128,9 +128,12 @@ def test_an_earlier_run_after_the_upgrade_that_was_not_slow_makes_it_unlikely(se
     session.get_one(RunRow, fast).is_steady = False  # no baseline, but not slow
     session.flush()
     slow = one_more(session, 480.0, day=1, container="train:2")
-    container = suspects(session, slow)["container"]
+    ranked = suspects(session, slow)
+    container, code = ranked["container"], ranked["commit"].suspect.difference
     assert (container.support, container.not_slow) == ("unlikely", (fast,))
     assert container.evidence[0] == f"1 earlier run with it was not slow: #{fast}."
+    assert code is not None
+    assert [side.value for side in (code.a, code.b) if side] == ["e" * 40, "f" * 40], "the code since that run"
 
 
 def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:

@@ -207,17 +207,18 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
 
 def _sentences(past: PastResults | None, elsewhere: OtherStacks | None, not_slow: tuple[int, ...]) -> tuple[str, ...]:
     texts = (
-        not_slow and _not_slow_sentence(not_slow), past and _past_sentence(past),
+        not_slow and f"{not_slow_text(not_slow)}.", past and _past_sentence(past),
         elsewhere and _stacks_sentence(elsewhere),
     )  # fmt: skip
     return tuple(text for text in texts if text)
 
 
-def _not_slow_sentence(runs: Sequence[int]) -> str:
+def not_slow_text(runs: Sequence[int]) -> str:
+    """Return `2 earlier runs with it were not slow: #246, #240`."""
     named = ", ".join(f"#{run}" for run in runs[:_MOST_NAMED])
     more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
     verb = "was" if len(runs) == 1 else "were"
-    return f"{plural(len(runs), 'earlier run')} with it {verb} not slow: {named}{more}."
+    return f"{plural(len(runs), 'earlier run')} with it {verb} not slow: {named}{more}"
 
 
 def _past_sentence(past: PastResults) -> str:
