@@ -30,7 +30,7 @@ from app.storage.experiments import experiment_side
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
-from app.storage.verdicts import current_verdict, regressions_of, slow_member
+from app.storage.verdicts import current_verdict, regressions_of, rerun_request, slow_member
 
 REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
 PACKAGE_RULE = "disp-package-missing"
@@ -88,13 +88,21 @@ def setbacks_of(
         causes = _causes(session, slowdown.run, slowdown.document)
         certain = [cause for cause in causes.first if cause.is_certain]
         undo, settings = undo_text(certain), values_of(certain)
-        if causes.is_likely or settings:  # a knob is tested with one run
-            title = back_title("the baseline", certain) or _bisect_title(certain)
+        bisected = _range(certain) if causes.is_likely else ""
+        is_unconfirmed = slowdown.run == run.id and rerun_request(session, run.id, slowdown.document) is not None
+        title = back_title("the baseline", certain)
+        if settings:  # a knob is tested with one run
             taken[REGRESSION_RULE] = Taken(settings, _restored(run, slowdown), title=title)
+        elif causes.is_likely and not is_unconfirmed:
+            restored = _restored(run, slowdown) if title else None  # a bisection finds the cause, it undoes nothing
+            taken[REGRESSION_RULE] = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
         else:
-            taken[REGRESSION_RULE] = Taken({}, title=_apart_title(causes.differences))
-            undo = f"Rerun the job. If it is slow again: {undo_text(causes.differences)}"
+            title = f"Rerun, then bisect {bisected}" if bisected else _apart_title(causes.differences)
+            taken[REGRESSION_RULE] = Taken({}, title=title)
+            undo = f"Rerun the job. If it is slow again: {undo_text(causes.differences)}" if causes.differences else ""
         facts |= {
+            "regression_rerun": is_unconfirmed and not settings,
+            "regression_bisect": f"threewalls bisect {slowdown.run}" if bisected and not settings else "",
             "regression_pct": slowdown.pct,
             "regression_text": slowdown.text,
             "regression_cause": _cause_text(causes),
@@ -205,17 +213,18 @@ def _cause_text(causes: _Causes) -> str:
     return f"{'Most likely cause' if causes.is_likely else 'Possible causes, none proven'}: {'; '.join(texts)}."
 
 
-def _bisect_title(differences: Sequence[Difference]) -> str:
-    """Return `Bisect 64bee49c..e79110c6`; empty if the commit does not differ."""
+def _range(differences: Sequence[Difference]) -> str:
+    """Return `64bee49c..e79110c6`; empty if the commit does not differ."""
     code = next((item for item in differences if item.axis == "code"), None)
-    return "" if code is None else f"Bisect {short_commit(_side(code.a))}..{short_commit(_side(code.b))}"
+    return "" if code is None else f"{short_commit(_side(code.a))}..{short_commit(_side(code.b))}"
 
 
 def _apart_title(differences: Sequence[Difference]) -> str:
-    """Return `Rerun, then test container and code one by one`."""
+    """Return `Rerun, then test container and code one by one`; `Rerun the job` if nothing differs."""
     names = ["code" if item.axis == "code" else item.field for item in differences]
-    first, *others = names
-    return f"Rerun, then test {first} and {others[0] if len(others) == 1 else f'{len(others)} more'} one by one"
+    if len(names) < 2:
+        return f"Rerun, then test {names[0]}" if names else "Rerun the job"
+    return f"Rerun, then test {names[0]} and {names[1] if len(names) == 2 else f'{len(names) - 1} more'} one by one"
 
 
 _HASH = re.compile(r"[0-9a-f]{40}")

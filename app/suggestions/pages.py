@@ -20,6 +20,7 @@ from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
+from app.storage.setbacks import REGRESSION_RULE
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
@@ -36,6 +37,7 @@ from app.suggestions.views import (
     linked_why,
     measured_text,
     met_count,
+    rerun_address,
     rests_on,
     revert_view,
     run_with_change,
@@ -104,6 +106,7 @@ class SuggestionRow:
     change: str
     flags: CopiedFlags | None
     revert: Revert | None
+    rerun: str
 
 
 MOST_TITLE_WORDS = 11
@@ -131,20 +134,32 @@ class NextPage:
             return f"Resolve this blocker first: {sentence(blockers[0].title)}{more}"
         if self._advice.leading:
             first = self._advice.leading[0]
-            if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
-                facts = self._advice.evaluation_of(first.rule.id).facts
-                change = setting_text(first, facts) if experiment.state == "accepted" else ""
-                title = f"{sentence(first.title)} " if len(first.title.split()) <= MOST_TITLE_WORDS - 2 else ""
-                title = f"Set {change}. " if change else title
-                return f"{title}{experiment_text(experiment)}."
-            if first.place.tier == "other" and not self._low_mfu:
-                return f"No measured or published gain applies here. Next: {sentence(first.title)}"
-            gain = gain_view(first)
-            if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
-                return f"{self._low_mfu}Next: {sentence(first.title)}"
-            doubt = " (inconclusive)" if gain.low <= 0 <= gain.high else ""
-            return f"{first.title}, {gain_change(gain.pct).figure} expected{doubt}."
+            return self._slower(first) or self._lead(first)
         return "No rule suggests a change for this run."
+
+    def _slower(self, first: Suggestion) -> str:
+        """Return the lead for a regression that a rerun or a bisection comes first for; else empty."""
+        pct = self._advice.evaluation.facts.get("regression_pct")
+        if first.rule.id != REGRESSION_RULE or first.place.expected is not None:
+            return ""
+        if rerun_address(self._advice, first.rule.id):
+            return f"Rerun #{self.run.id} first: {pct:.1f}\u202f% slower is unconfirmed."
+        return f"{sentence(first.title)} The step takes {pct:.1f}\u202f% longer."
+
+    def _lead(self, first: Suggestion) -> str:
+        if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
+            facts = self._advice.evaluation_of(first.rule.id).facts
+            change = setting_text(first, facts) if experiment.state == "accepted" else ""
+            title = f"{sentence(first.title)} " if len(first.title.split()) <= MOST_TITLE_WORDS - 2 else ""
+            title = f"Set {change}. " if change else title
+            return f"{title}{experiment_text(experiment)}."
+        if first.place.tier == "other" and not self._low_mfu:
+            return f"No measured or published gain applies here. Next: {sentence(first.title)}"
+        gain = gain_view(first)
+        if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
+            return f"{self._low_mfu}Next: {sentence(first.title)}"
+        doubt = " (inconclusive)" if gain.low <= 0 <= gain.high else ""
+        return f"{first.title}, {gain_change(gain.pct).figure} expected{doubt}."
 
     @property
     def _low_mfu(self) -> str:
@@ -275,6 +290,7 @@ class NextPage:
             change=setting_text(suggestion, facts),
             flags=copied_flags(change),
             revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),
+            rerun=rerun_address(advice, rule.id),
         )
 
 

@@ -33,6 +33,7 @@ from app.suggestions.views import (
     linked,
     met_count,
     numbered,
+    rerun_address,
     rests_on,
     revert_view,
     run_with_change,
@@ -181,6 +182,11 @@ class StepPage:
         present = [conflict.state for conflict in self.suggestion.conflicts].count("met")
         needs = [f"{met_count(self.suggestion.needs, self.shown_by)} met"] if self.suggestion.needs else []
         return ", ".join([*needs, plural(present, "conflict")] if self.suggestion.conflicts else needs)
+
+    @property
+    def rerun(self) -> str:
+        """Return where to rerun the job if a rerun comes before the change; else empty."""
+        return rerun_address(self._advice, self.rule.id)
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

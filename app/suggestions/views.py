@@ -22,6 +22,7 @@ from app.domain.text import some_of
 from app.pipeline.suggest import RunSuggestions
 from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
+from app.storage.setbacks import REGRESSION_RULE
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
 from app.web.forms import ContractInput
@@ -163,7 +164,7 @@ def setting_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
 
 _MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
 _NUMBER = re.compile(r"(?<![\w.-])\d")
-_FIGURE = re.compile("(?<![#\\w.])\\d[\\d.,]*(?:[\u202f ]?%)?")
+_FIGURE = re.compile("(?<![#\\w.])\\d[\\d.,]*(?:[\u202f ]?%)?(?!\\w)")
 _CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 
@@ -294,6 +295,12 @@ def revert_view(suggestion: Suggestion, change: ChangeDiff, sizing: Sizing | Non
         f"{flags.sentence} in the {run}; its verdict confirms it: 1 run{each}.",
         f"Plan A/B ({2 * sizing.runs_each} runs{total})",
     )
+
+
+def rerun_address(advice: RunSuggestions, rule: str) -> str:
+    """Return where to rerun the job if a rerun comes before what this rule suggests; else empty."""
+    asked = rule == REGRESSION_RULE and advice.evaluation.facts.get("regression_rerun") is True
+    return f"/runs/{advice.run.id}?tab=why#rerun" if asked else ""
 
 
 def gain_view(suggestion: Suggestion) -> GainView | None:

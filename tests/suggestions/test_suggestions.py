@@ -20,7 +20,7 @@ from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
 from app.storage.database import transaction
 from app.storage.tables import RunRow
-from app.suggestions.views import met_count
+from app.suggestions.views import linked, met_count
 from tests.builders import FIRST_PLACE, make_run
 from tests.domain.rules.test_launch_check import SCRIPT
 from tests.runs.uploading import assert_problem, upload
@@ -500,10 +500,21 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
     assert first["title"] == "Rerun, then test container and code one by one"
     assert first["changes"]["text"].startswith("Rerun the job. If it is slow again: Set container back to")
     assert first["changes"]["fields"] == []
-    # The only possible cause is the cause.
+    # The only possible cause is the cause, if a rerun confirms the regression. A bisection gains nothing itself.
     first = rows_of(client, only_code)[0]
-    assert first["title"] == "Bisect cccccccc..dddddddd"
+    assert (first["title"], first["place"]["expected_gain"]) == ("Rerun, then bisect cccccccc..dddddddd", None)
+    assert [recipe["run"] for recipe in first["recipes"]] == [f"threewalls bisect {only_code}"]
+    for address in (f"/runs/{only_code}/next", f"/runs/{only_code}/next/val-regression-cause"):
+        page = client.get(address).text
+        primary = re.findall(r'class="button primary"[^>]*href="([^"]*)"', page)[-1]
+        assert primary == f"/runs/{only_code}?tab=why#rerun"
     assert f"Most likely cause: commit {'c' * 12} to {'d' * 12}." in first["why"]
+
+
+def test_figures_of_a_sentence_are_links_but_digits_of_a_hash_are_not() -> None:
+    values = {"regression_text": "The step takes 24.7\u202f% longer.", "regression_cause": "commit 64bee49c9689 to e7"}
+    text = linked("{regression_text} {regression_cause}", values, lambda name: f"/{name}")
+    assert re.findall(r'href="([^"]*)">([^<]*)<', text) == [("/regression_text", "24.7\u202f%")]
 
 
 def test_a_regression_is_undone_in_the_next_run_and_an_ab_comes_second(client: TestClient, engine: Engine) -> None:
