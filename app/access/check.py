@@ -89,7 +89,7 @@ def refusal(
     with seeing(EVERY_PROJECT), read_session(engine) as session:
         if action is Action.ADMINISTER:
             names = some_of(administrators(session), last="or")
-            return RefusedRequest(f"Only an {ADMINISTRATOR} may do this: {names}.")
+            return RefusedRequest(f"Only an {ADMINISTRATOR} may do this: ask {names}.")
         if not project:
             return RefusedRequest(_anywhere(session, user, action))
         (slug,) = project_slugs(session, (project,))

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.access.routes import RouteTable, RuledRoute
 from app.domain.access.principal import Anonymous
+from app.domain.numbers import file_size
 from app.errors import FieldError, Overloaded
 from app.web.dependencies import READING
 from app.web.errors import answer, answer_error, problem
@@ -108,10 +109,11 @@ def _check_type(headers: Headers, types: Collection[str]) -> None:
 
 
 def _too_large(limit: int) -> HTTPException:
-    compress = " Compress the log (.gz or .zst), or upload the log of one rank only." if limit > FORM_BYTES else ""
+    is_upload = limit > FORM_BYTES
+    way = "Compress the log (.gz or .zst), or upload the log of one rank only" if is_upload else "Send less at once"
     return HTTPException(
         413,
-        f"The request is larger than {limit:,} bytes, the limit here. Nothing was saved.{compress}",
+        f"The request is larger than {file_size(limit)}, the limit here. Nothing was saved. {way}.",
         # Otherwise the server reads the rest of the body to reuse the connection.
         headers={"Connection": "close"},
     )

@@ -158,6 +158,9 @@ def answer(
         back = _suggested_pages(request.url.path)
     elif status == HTTPStatus.UNPROCESSABLE_ENTITY and request.method == "GET" and request.url.query:
         back = ((request.url.path, "Clear the filters"),)
+    elif status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) and request.method == "GET":
+        query = f"?{request.url.query}" if request.url.query else ""
+        back = ((f"/{request.url.path.lstrip('/')}{query}", "Try again"),)
     return render_error(request, status, title, " ".join(sentences), back)
 
 

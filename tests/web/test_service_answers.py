@@ -18,6 +18,7 @@ from anyio import CapacityLimiter
 from fastapi import FastAPI
 from jsonschema import Draft202012Validator
 from sqlalchemy import Engine, update
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
@@ -210,6 +211,20 @@ def test_a_defect_says_how_to_find_it_and_nothing_of_itself(broken: TestClient) 
     assert page.status_code == 500
     assert page.headers["content-type"].startswith("text/html")
     assert "secret" not in page.text
+
+
+def test_a_page_that_could_not_be_read_offers_to_read_it_again(client: TestClient, app: FastAPI) -> None:
+    def is_busy() -> None:
+        raise PoolTimeout
+
+    app.add_api_route("/busy", is_busy)
+    page = TestClient(app, raise_server_exceptions=False).get("/busy?a=1&b=2", headers=PEOPLE)
+    assert page.status_code == 503
+    assert "in use. Try again in a moment." in page.text
+    assert 'href="/busy?a=1&amp;b=2">Try again</a>' in page.text
+    large = client.post("/regressions", data={"note": "x" * 3_000_000}, headers=PEOPLE)
+    assert large.status_code == 413
+    assert "larger than 2.1\u202fMB, the limit here. Nothing was saved. Send less at once." in large.text
 
 
 def test_users_get_a_page_for_a_missing_object(client: TestClient) -> None:
