@@ -13,7 +13,7 @@ from app.domain.rules.engine import Suggestion
 from app.domain.rules.rule import Kind as RuleKind
 from app.domain.run import Source, Value
 from app.domain.verdict.comparability import Axis, Kind
-from app.domain.verdict.comparison import MetricOutcome, Within, paid_with
+from app.domain.verdict.comparison import MetricOutcome, Within
 from app.errors import FieldError, InvalidQuery
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
@@ -158,7 +158,7 @@ def _answer(comparison: ComparedSides, suggestions: Iterable[Suggestion], base_u
         comparison,
         url=f"{base_url}{comparison.selection.address()}",
         winner=sides.winner or None,
-        no_winner_because=list(sides.no_winner) or [price for price in [paid_with(sides.measured)] if price],
+        no_winner_because=list(sides.no_winner) or [price for price in [sides.paid_with] if price],
         not_measured_because=sides.not_measured or None,
         fewest_iterations=sides.short if sides.directional else None,
         a=_side(comparison, comparison.a, sides.sets[0], base_url),

@@ -37,6 +37,7 @@ from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import differences
 from app.errors import InvalidQuery, NotFound, NotReady, ThreewallsError
 from app.storage.experiments import ExperimentFilter, ExperimentItem, experiments_of_candidates, find_experiments
+from app.storage.profiles import usable_profile
 from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
@@ -94,6 +95,13 @@ class ComparePage:
     @property
     def answer(self) -> str:
         return self.comparison.text.lead
+
+    @cached_property
+    def profiles(self) -> tuple[int, int] | None:
+        """Return the profiles of the newest run of each side; None unless both have one that counts."""
+        newest = (side[-1] for side in (self.comparison.a, self.comparison.b))
+        a, b = (usable_profile(self._session, run.id, run.detail.contract) for run in newest)
+        return None if a is None or b is None else (a.id, b.id)
 
     @property
     def is_ranked(self) -> bool:
@@ -291,11 +299,12 @@ class RunPair:
         Of both sides of an experiment it is the result of the experiment. Empty if it cannot be measured.
         """
         verdict = self.experiment.result.verdict if self.experiment else None
+        memory = None if verdict is None else verdict.memory
         if verdict is None:
-            verdict = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides.measured
+            sides = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides
+            verdict, memory = sides.measured, sides.costly_memory
         if verdict is None or verdict.step_time is None:
             return "", False
-        memory = verdict.memory
         costs = memory is not None and memory.decision == "regression"
         more = f", {percent(memory.delta_pct)} more memory" if memory is not None and costs else ""
         return f"B {change_text(verdict.step_time.delta_pct).figure}{more}", not shows_no_difference(verdict.step_time)

@@ -486,7 +486,8 @@ class DifferencePage:
 
     @property
     def contributions(self) -> str:
-        return ", ".join(contributions(self.difference))
+        parts = contributions(self.difference)
+        return f"{', '.join(parts)}." if parts else ""
 
     @property
     def rows(self) -> list[tuple[str, Any]]:
@@ -496,6 +497,11 @@ class DifferencePage:
     def largest(self) -> float:
         """Return the largest difference of a row, the scale of the bars."""
         return max((abs(row.difference_ms) for row in self.difference.rows), default=0.0) or 1.0
+
+    @property
+    def decimals(self) -> int:
+        """Return the decimals of milliseconds in the table."""
+        return 1 if self.difference.before_ms >= 1000 else 3
 
     @property
     def unprofiled_ms(self) -> float | None:

@@ -126,6 +126,11 @@ def profiles_of(session: Session, run_id: int, contract: Mapping[str, Stated]) -
     return tuple(_stored(session, row, contract) for row in rows)
 
 
+def usable_profile(session: Session, run_id: int, contract: Mapping[str, Stated]) -> StoredProfile | None:
+    """Return the newest profile of a run that counts; None without one."""
+    return next((profile for profile in profiles_of(session, run_id, contract) if profile.counts), None)
+
+
 def find_profile(session: Session, profile_id: int) -> ProfileRow:
     """Return the row of a profile. Raises NotFound."""
     row = session.get(ProfileRow, profile_id)
@@ -217,8 +222,7 @@ def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[RunWi
 
 
 def _usable(session: Session, run: Any) -> StoredProfile | None:
-    profiles = profiles_of(session, run.id, stored_contract(run.contract))
-    return next((profile for profile in profiles if profile.counts), None)
+    return usable_profile(session, run.id, stored_contract(run.contract))
 
 
 # --- The profiles before and after a change of the step time.

@@ -53,10 +53,10 @@ def test_two_containers_have_no_winner(open_page: OpenPage, runs: dict[str, int]
 
 def test_a_matched_ab_names_the_better_side_and_swaps(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = settled(open_page(f"/compare?a={runs['off']}&b={runs['on']}"))
-    expect(page.locator("#result")).to_contain_text("B is better")
+    expect(page.locator("#result")).to_contain_text("B is faster")
     page.get_by_role("link", name="Swap sides").click()
     expect(page).to_have_url(re.compile(rf"\?a={runs['on']}&b={runs['off']}$"))
-    expect(page.locator("#result")).to_contain_text("A is better")
+    expect(page.locator("#result")).to_contain_text("A is faster")
 
 
 def test_series_are_chosen_without_a_reload_and_stand_in_the_address(open_page: OpenPage, runs: dict[str, int]) -> None:

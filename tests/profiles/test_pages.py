@@ -179,6 +179,15 @@ def test_two_profiles_side_by_side_add_up(client: TestClient) -> None:
     assert abs(sum(classes) - answer["difference_ms"]) < 1e-5
 
 
+def test_a_comparison_of_two_profiled_runs_leads_to_their_profiles(client: TestClient) -> None:
+    runs = [make_run(client), make_run(client, seed=2)]
+    comparison = f"/compare?a={runs[0]}&b={runs[1]}"
+    a = attached(client, runs[0], trace("synthetic/seed-11/pair-before"))["id"]
+    assert "/compare/profiles" not in client.get(comparison).text
+    b = attached(client, runs[1], trace("synthetic/seed-11/pair-after"))["id"]
+    assert f'href="/compare/profiles?a={a}&amp;b={b}"' in client.get(comparison).text
+
+
 def test_a_change_is_explained_by_the_profiles_nearest_to_it(client: TestClient) -> None:
     runs = [make_run(client, name=name, branch="main", commit=str(at) * 7) for at, name in enumerate("abc", 1)]
     profiles = {}

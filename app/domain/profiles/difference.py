@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.domain.numbers import THIN, percent, step_time
 from app.domain.profiles.kernels import group_of, label_of_class
 
 _SHOWN = 3
@@ -202,8 +203,8 @@ def change_of_step(difference: ProfileDifference) -> str:
     if difference.anchor:
         what = f"For each launch of {difference.anchor[:60]}, the window"
     if abs(total) < _SAME:
-        return f"{what} takes the same time, {_ms(difference.after_ms)} ms"
-    return f"{what} is {abs(share):.1%} ({_ms(abs(total))} ms) {'longer' if total > 0 else 'shorter'}"
+        return f"{what} takes the same time, {_time(difference.after_ms)}"
+    return f"{what} is {percent(100 * abs(share))} ({_time(abs(total))}) {'longer' if total > 0 else 'shorter'}"
 
 
 def contributions(difference: ProfileDifference) -> list[str]:
@@ -215,19 +216,19 @@ def contributions(difference: ProfileDifference) -> list[str]:
     for row in difference.rows[:_SHOWN]:
         if abs(row.difference_ms) < _LEAST_SHARE * abs(total):
             break
-        parts.append(f"{_signed(row.difference_ms)} ms {label_of(row.name)}{_why(row)}")
+        parts.append(f"{_signed(row.difference_ms)} {label_of(row.name)}{_why(row)}")
         rest -= row.difference_ms
     if abs(rest) >= _LEAST_SHARE * abs(total):
-        parts.append(f"{_signed(rest)} ms other")
+        parts.append(f"{_signed(rest)} other")
     return parts
 
 
-def _ms(milliseconds: float) -> str:
-    return f"{milliseconds:,.1f}" if abs(milliseconds) >= 1 else f"{milliseconds:.3f}"
+def _time(milliseconds: float) -> str:
+    return step_time(milliseconds) if milliseconds >= 1 else f"{milliseconds:.3f}{THIN}ms"
 
 
 def _signed(milliseconds: float) -> str:
-    return f"{'+' if milliseconds >= 0 else '-'}{_ms(abs(milliseconds))}"
+    return f"{'+' if milliseconds >= 0 else '−'}{_time(abs(milliseconds))}"
 
 
 def label_of(row: str) -> str:
@@ -245,7 +246,7 @@ def _why(row: Row) -> str:
         return f" ({'less' if row.difference_ms > 0 else 'more'} of it hidden by computation)"
     if abs(n2 - n1) < _SAME * max(n1, 1) and work1:
         change = work2 / work1 - 1
-        return f" (same launches, {abs(change):.0%} {'longer' if change > 0 else 'shorter'} each)"
+        return f" (same launches, {100 * abs(change):.0f}{THIN}% {'longer' if change > 0 else 'shorter'} each)"
     return f" ({n1:.4g} launches, then {n2:.4g})"
 
 

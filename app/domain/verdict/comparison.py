@@ -11,14 +11,15 @@ from typing import Literal
 import numpy as np
 
 from app.domain.contract.fields import CONFIG_FIELDS, METRICS, STACK_FIELDS
-from app.domain.contract.values import same_value, shown
+from app.domain.contract.values import GPU_MEMORY_GIB, same_value, shown
+from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.performance.steady_state import mad, usable
 from app.domain.run import FloatArray, Metric, Stated, SteadyState
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
 from app.domain.verdict.record import RunRecord
-from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, Verdict
+from app.domain.verdict.step_time import DEFAULT_PRIOR, MemoryChange, Prior, Verdict
 
 # --- The distribution of step times in the steady window: quantiles, and a density when there are enough values.
 
@@ -218,11 +219,24 @@ _NO_END = ("truncated", "stopped", "running")
 """Outcomes with valid figures but no result, because the job did not finish."""
 
 
-def winner(measured: Verdict | None) -> Winner:
+_SCARCE = 0.7
+"""Share of a GPU's memory below which more use of it is no cost. Our choice."""
+
+
+def costly_memory(measured: Verdict | None, contract: Mapping[str, Stated]) -> MemoryChange | None:
+    """Return the change of peak memory, None if both sides leave much of the GPU's memory free."""
+    memory = None if measured is None else measured.memory
+    gib = GPU_MEMORY_GIB.get(str(contract["gpu"].value)) if "gpu" in contract else None
+    if memory is None or gib is None:
+        return memory
+    return memory if max(memory.baseline_bytes, memory.candidate_bytes) > _SCARCE * gib * BYTES_PER_GIB else None
+
+
+def winner(measured: Verdict | None, memory: MemoryChange | None) -> Winner:
     """Return the faster side when it costs neither memory nor loss; empty without one."""
     if measured is None or measured.step_time is None or measured.decision == "failed":
         return ""
-    memory, loss, time = measured.memory, measured.loss, measured.step_time.decision
+    loss, time = measured.loss, measured.step_time.decision
     if time == "improvement":
         pays = (memory is not None and memory.decision == "regression") or (
             loss is not None and loss.decision == "worse"
@@ -236,16 +250,16 @@ def winner(measured: Verdict | None) -> Winner:
     return ""
 
 
-def paid_with(measured: Verdict | None) -> str:
+def paid_with(measured: Verdict | None, memory: MemoryChange | None) -> str:
     """Say what the faster side costs in memory or loss; empty when neither is faster or it costs nothing."""
-    if measured is None or measured.step_time is None or winner(measured) or measured.decision == "failed":
+    if measured is None or measured.step_time is None or winner(measured, memory) or measured.decision == "failed":
         return ""
     time, loss = measured.step_time.decision, measured.loss
     if time not in ("improvement", "regression"):
         return ""
     faster, other = ("B", "A") if time == "improvement" else ("A", "B")
     heavier = "regression" if faster == "B" else "improvement"  # the decision is about B
-    by_memory = measured.memory is not None and measured.memory.decision == heavier
+    by_memory = memory is not None and memory.decision == heavier
     by_loss = loss is not None and (loss.decision == "worse" if faster == "B" else not by_memory)
     prices = [
         price for price, paid in (("needs clearly more memory", by_memory), ("has a worse loss", by_loss)) if paid
@@ -352,7 +366,15 @@ class SideComparison:
 
     @property
     def winner(self) -> Winner:
-        return "" if self.no_winner else winner(self.measured)
+        return "" if self.no_winner else winner(self.measured, self.costly_memory)
+
+    @property
+    def paid_with(self) -> str:
+        return paid_with(self.measured, self.costly_memory)
+
+    @property
+    def costly_memory(self) -> MemoryChange | None:
+        return costly_memory(self.measured, self.b[-1].contract)
 
     @property
     def directional(self) -> bool:

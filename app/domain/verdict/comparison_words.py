@@ -12,7 +12,6 @@ from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
 from app.domain.verdict.step_time import (
     UNCERTAIN,
     StepTimeChange,
-    Verdict,
     certainty,
     shows_no_difference,
     within,
@@ -59,7 +58,14 @@ def _lead(comparison: SideComparison) -> str:
     measured, comparability = comparison.measured, comparison.comparability
     time = None if measured is None else measured.step_time
     if measured is None or time is None:
-        return "Their speeds cannot be compared."
+        stack = comparability.stack
+        certain = [f"`{difference.field}`" for difference in stack if difference.is_certain]
+        if comparison.kind != "incomparable" or not stack:
+            return "Their speeds cannot be compared."
+        if not certain:
+            return f"Their speeds cannot be compared: {plural(len(stack), 'field')} may differ."
+        names = some_of(certain, _MOST_IN_LEAD)
+        return f"Their speeds cannot be compared: {names} {'differs' if len(certain) == 1 else 'differ'}."
     change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
     if shows_no_difference(time):
         answer = f"Inconclusive: B is {change.text}."
@@ -67,10 +73,11 @@ def _lead(comparison: SideComparison) -> str:
         answer = f"B is as fast as A, {within(time)}."
     else:
         answer = f"B is {change.text}."
-    if unranked := _unranked(comparison):
+    unranked = _unranked(comparison)
+    if unranked and not shows_no_difference(time):
         return f"{answer} {unranked}."
     if time.decision in ("improvement", "regression") and not comparison.winner:
-        return f"{answer[:-1]} but {_cost(measured, time).removeprefix('it ')}: no winner."
+        return f"{answer[:-1]} but {_cost(comparison, time).removeprefix('it ')}: no winner."
     return f"{answer} {capitalized(_of_knobs(comparability))}."
 
 
@@ -93,6 +100,7 @@ def _of_knobs(comparability: Comparability) -> str:
 
 
 _MOST_NAMED = 2
+_MOST_IN_LEAD = 4
 
 
 def _what_differs(comparability: Comparability) -> str:
@@ -141,26 +149,26 @@ def _result(comparison: SideComparison) -> Iterator[str]:
     elif measured.decision == "failed" or time is None:
         yield f"Their speeds cannot be compared. {measured.reason}"
     else:
-        yield _called(comparison, measured, time)
+        yield _called(comparison, time)
     if comparison.directional and time is not None:
         yield _directional(comparison)
 
 
-def _called(comparison: SideComparison, measured: Verdict, time: StepTimeChange) -> str:
+def _called(comparison: SideComparison, time: StepTimeChange) -> str:
     change, winner = _change(time), comparison.winner
     if time.decision == "no_change":
         return f"B is as fast as A, {within(time)}: {change}."
     if time.decision == "inconclusive":
         return f"{capitalized(change)}: {_certainty(time)}."
     if not winner:
-        return f"{capitalized(change)}, {_certainty(time)}; no winner, because {_cost(measured, time)}."
+        return f"{capitalized(change)}, {_certainty(time)}; no winner, because {_cost(comparison, time)}."
     return f"{capitalized(change)}, {_certainty(time)}."
 
 
-def _cost(measured: Verdict, time: StepTimeChange) -> str:
+def _cost(comparison: SideComparison, time: StepTimeChange) -> str:
     """Say what the faster side costs: `it needs 72.2 % more memory`. B is named when A is the faster one."""
     b_is_faster = time.decision == "improvement"
-    memory, loss = measured.memory, measured.loss
+    memory, loss = comparison.costly_memory, comparison.measured.loss if comparison.measured else None
     parts = []
     if memory is not None and memory.decision == ("regression" if b_is_faster else "improvement"):
         parts.append(f"needs {percent(_more(memory.delta_pct, b_is_faster=b_is_faster))} more memory")

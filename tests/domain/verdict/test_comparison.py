@@ -14,7 +14,6 @@ from app.domain.verdict.comparison import (
     compare_sides,
     density,
     distribution,
-    paid_with,
     window_step_times,
 )
 from app.domain.verdict.comparison_words import comparison_text
@@ -115,13 +114,21 @@ def test_a_gain_at_the_cost_of_memory_or_loss_is_not_a_win() -> None:
     assert "A needs 10.0\u202f% more memory" in comparison_text(compared(heavy, a)).result
     assert "A has a 10.0\u202f% worse loss" in comparison_text(compared(dull, a)).result
     assert " but needs 10.0\u202f% more memory: no winner." in comparison_text(compared(a, heavy)).lead
-    assert paid_with(compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).measured) == ""
+    assert compared(a, of(b, peak_memory_bytes=60e9, loss=2.0)).paid_with == ""
     for price, other in (("memory", heavy), ("loss", dull)):
         for faster, sides in (("B", (a, other)), ("A", (other, a))):
-            sentence = paid_with(compared(*sides).measured)
+            sentence = compared(*sides).paid_with
             assert (sentence.startswith(f"{faster} is faster"), price in sentence) == (True, True)
     for other in (heavy, dull):
         assert (compared(a, other).winner, compared(other, a).winner) == ("", "")
+
+
+def test_more_memory_is_no_cost_while_most_of_the_gpu_is_free() -> None:
+    a, b = of(record("1"), peak_memory_bytes=10e9), of(record("2", slower=-0.1), peak_memory_bytes=20e9)
+    for sides, faster in (((a, b), "b"), ((b, a), "a")):
+        comparison = compared(*sides)
+        assert (comparison.winner, comparison.paid_with) == (faster, "")
+        assert "memory" not in comparison_text(comparison).lead
 
 
 @pytest.mark.parametrize(
