@@ -49,7 +49,7 @@ from app.leaderboards.words import board_time, board_unit, label, routing_words
 from app.storage.experiments import prior_of_sides
 from app.storage.json_text import from_json
 from app.storage.remembered import UntilRankedAgain
-from app.storage.runs import activities
+from app.storage.runs import activities, runs_by_id
 from app.storage.stacks import full_records, names_of_titles
 from app.storage.standings import check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
@@ -651,15 +651,18 @@ Stacks = Annotated[tuple[MatrixStack, ...], Depends(get_stacks)]
 
 @router.get("/leaderboards/{hardware}/{family}/matrix")
 @requires(Action.READ)
-def show_matrix(request: Request, stacks: Stacks) -> Response:
-    """Show the matrices; with one EP degree the leaderboard has all of them."""
+def show_matrix(request: Request, session: ReadSession, stacks: Stacks) -> Response:
+    """Show the matrices; with one EP degree the leaderboard has all of them. `memory`: of the newest run of a cell."""
     page = MatrixPage(stacks)
     if not page.shows_degrees:
         return RedirectResponse(page.address + (f"?{request.url.query}" if request.url.query else ""), 303)
+    columns = [column for item in page.matrices for column in item.matrix.columns.values()]
+    newest = runs_by_id(session, [int(cell.runs[-1]) for column in columns for cell in column])
     return render(
         request,
         "leaderboards/matrix.html",
         p=page,
+        memory={str(run.id): run.metrics.get("peak_memory_gib") for run in newest},
         board_time=board_time,
         interval_text=interval_text,
         tint_of=tint_of,

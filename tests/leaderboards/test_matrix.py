@@ -68,6 +68,7 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     assert empty["from_run"] in last
     page = client.get(f"{PAGE}/matrix").text
     assert page.count("data-interval>") == len(table["cells"])
+    assert page.count("\u202fGiB,") == len(table["cells"]), "the memory of each cell"
     assert f"{cell(table, 'hybridep', 16)['low_ms'] / 1000:.2f}" in page
     marks = re.findall(r'<circle cx="([\d.]+)%" cy="([\d.]+)"', page)
     assert len(marks) == len(table["cells"])
