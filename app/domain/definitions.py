@@ -41,7 +41,7 @@ VERDICT_RULES: dict[str, int] = {
     "levels": 4,
     "suspects": 2,
     "sentences": 3,
-    "upgrades": 3,
+    "upgrades": 4,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
@@ -52,8 +52,9 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once,
 4 since less than half of a change may be left of a fixed regression.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
-old side counts as ended after them, since 3 a single run that is not steady opens no regression. `sentences`: the
-wording of stored reasons and notes; 3 since reasons are phrases without a subject."""
+old side counts as ended after them, since 3 a single run that is not steady opens no regression, since 4 the upgrade
+report shows the judged change. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
+without a subject."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",

@@ -48,12 +48,11 @@ from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.stacks import newest_runs
 from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, UpgradeChangeRow, select_any, utc_now
+from app.storage.upgrade_changes import MOST_VALUE
 from app.storage.verdicts import put_verdict, stored_documents
 from app.storage.worker_activity import timed
 
 # --- Store the effects of upgrades for lists, in the transaction of the verdicts.
-
-_MOST_VALUE = 500
 
 
 def follow_upgrades(session: Session, stack: StackToJudge, judged: Sequence[tuple[Candidate, VerdictDocument]]) -> None:
@@ -120,11 +119,12 @@ def _values(
         "ci_high_pct": time.ci_high_pct,
         "runs": len(measured.candidates_used),
         "from_runs": len(measured.baseline_used),
+        "measured": to_json(measured),
     }
 
 
 def _text(side: Stated | None) -> str:
-    return "" if side is None else shown(side.value)[:_MOST_VALUE]
+    return "" if side is None else shown(side.value)[:MOST_VALUE]
 
 
 # --- Judging a stack.

@@ -1068,7 +1068,8 @@ class UpgradeChangeRow(SQLModel, table=True):
     `run_id`: the first run after the upgrade, at history position `at`. `field`: the upgraded field; `others`: number
     of other fields that changed. `decision`: of the contrast between `runs` runs and `from_runs` runs of the stack
     before. `level`: ln of the step time (ms) after the upgrade. `side_by_side`: the stack before ran again, so the
-    change was not an upgrade.
+    change was not an upgrade. `measured`: the contrast (`Verdict`); None until a row of an earlier version is judged
+    again.
     """
 
     __tablename__ = "upgrade_change"
@@ -1098,6 +1099,7 @@ class UpgradeChangeRow(SQLModel, table=True):
     ci_high_pct: float
     runs: int
     from_runs: int
+    measured: dict[str, Any] | None = Field(default=None, sa_column=Column(JSON))
 
 
 class PinRow(SQLModel, table=True):

@@ -1,30 +1,41 @@
-"""The effects of upgrades: one entry per upgrade of a project, with the change of each stack."""
+"""The effects of upgrades: one entry per upgrade of a project, with the change of each job.
 
-from collections.abc import Iterator, Mapping, Sequence
+Lists and the upgrade report show the change that judging measured and stored. If the upgrade opened a regression of the
+job, they show its size instead (`size_of_regression`).
+"""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Select
+from sqlalchemy import Select, select
+from sqlalchemy.orm import defer
 from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
+from app.domain.verdict.step_time import Verdict
 from app.domain.verdict.upgrade import cause_key
 from app.storage.audit import continuations
+from app.storage.json_text import from_json
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
 
 MOST = 10
+MOST_VALUE = 500
+"""Characters of a stored value."""
 _MOST_READ = 500
+_MOST_KEY = 200
+"""Characters of a stored cause key."""
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeOfStack:
-    """The change of one stack. `run_id`: its first run after the upgrade. `others`: number of other changed fields.
+    """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
-    The change belongs to the regression that the upgrade opened. It includes later runs, so the interval and the
-    numbers of runs of the first measurement are None. Without a regression the change is as first measured.
+    `run_id`: its first run after the upgrade. `others`: number of other changed fields.
     """
 
     stack_key: str
@@ -33,19 +44,15 @@ class UpgradeOfStack:
     others: int
     decision: str
     delta_pct: float
-    ci_low_pct: float | None
-    ci_high_pct: float | None
-    runs: int | None
-    from_runs: int | None
+    ci_low_pct: float
+    ci_high_pct: float
+    runs: int
+    from_runs: int
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeChange:
-    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run.
-
-    `slower`: the change of each job (stack key and name) in percent according to the regression that it opened, which
-    includes later runs.
-    """
+    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run."""
 
     project: str
     field: str
@@ -53,7 +60,6 @@ class UpgradeChange:
     to_value: str
     at: datetime
     stacks: tuple[UpgradeOfStack, ...]
-    slower: Mapping[tuple[str, str], float]
 
     @property
     def query(self) -> str:
@@ -78,10 +84,7 @@ class UpgradeChange:
         words = {"regression": "slower", "improvement": "faster", "no_change": "as fast as before"}
         noun = "job"
         for decision, word in (*words.items(), ("inconclusive", "inconclusive")):
-            others = (stack for stack in self.of(decision) if (stack.stack_key, stack.job) not in self.slower)
-            changes = [stack.delta_pct for stack in others]
-            if decision == "regression":
-                changes += self.slower.values()
+            changes = [stack.delta_pct for stack in self.of(decision)]
             if not changes:
                 continue
             by = f" by {_sizes(sorted(map(abs, changes)))}" if decision in ("regression", "improvement") else ""
@@ -94,6 +97,19 @@ def _sizes(sizes: Sequence[float]) -> str:
     return f"{low}{THIN}%" if low == high else f"{low} to {high}{THIN}%"
 
 
+@dataclass(frozen=True, slots=True)
+class SlowerJob:
+    """A job that an upgrade made slower: levels (ln ms) where the regression began, and its cost in GPU-hours a day."""
+
+    usual_level: float
+    slow_level: float
+    gpu_hours_per_day: float | None
+
+    @property
+    def delta_pct(self) -> float:
+        return 100 * math.expm1(self.slow_level - self.usual_level)
+
+
 def upgrade_changes(
     session: Session, *, project: str = "", since: datetime | None = None, most: int = MOST
 ) -> tuple[UpgradeChange, ...]:
@@ -104,6 +120,7 @@ def upgrade_changes(
         .where(col(UpgradeChangeRow.side_by_side).is_(False))
         .order_by(col(UpgradeChangeRow.at).desc(), col(UpgradeChangeRow.id).desc())
         .limit(_MOST_READ)
+        .options(defer(UpgradeChangeRow.measured))  # type: ignore[arg-type]  # SQLModel types columns as values
     )
     if project:
         chosen = chosen.where(col(ProjectRow.slug) == project)
@@ -113,58 +130,85 @@ def upgrade_changes(
     for row, slug in session.execute(chosen):
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
-    slower = _slower(session, shown)
+    causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
+    slower = slower_jobs(session, causes) if shown else {}
     upgrades = []
     for key, changes in shown.items():
-        of_regression = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
-        stacks = (_stack(row, of_regression.get((row.stack_key, row.job))) for row in changes)
+        of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
+        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job))) for row in changes)
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
-        upgrades.append(UpgradeChange(*key, aware(changes[0].at), tuple(by_change), of_regression))
+        upgrades.append(UpgradeChange(*key, aware(changes[0].at), tuple(by_change)))
     return tuple(upgrades)
 
 
-_Group = tuple[str, str, str, str]
-"""Project, field, and its value before and after an upgrade."""
+def _stack(row: UpgradeChangeRow, slower: SlowerJob | None) -> UpgradeOfStack:
+    size_pct = size_of_regression(slower, row.decision, row.ci_low_pct, row.ci_high_pct)
+    return UpgradeOfStack(
+        row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct if size_pct is None else size_pct,
+        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs,
+    )  # fmt: skip
 
 
-def _slower(
-    session: Session, groups: Mapping[_Group, Sequence[UpgradeChangeRow]]
-) -> dict[tuple[int, str], dict[tuple[str, str], float]]:
-    """Return, by project and cause of a regression, the change in percent of each of its jobs where it began."""
-    if not groups:
-        return {}
+# --- The regressions that upgrades opened.
+
+
+def size_of_regression(slower: SlowerJob | None, decision: str, ci_low_pct: float, ci_high_pct: float) -> float | None:
+    """Return the change in percent by the regression, which includes later runs.
+
+    None without a regression, and if it is outside of the measured interval: the speed has changed since.
+    """
+    is_same = slower is not None and decision == "regression" and ci_low_pct <= slower.delta_pct <= ci_high_pct
+    return slower.delta_pct if slower is not None and is_same else None
+
+
+def slower_jobs(
+    session: Session, causes: Collection[tuple[int, str]]
+) -> dict[tuple[int, str], dict[tuple[str, str], SlowerJob]]:
+    """Return the jobs that upgrades made slower, by stack key and job. `causes`: project and cause key of upgrades."""
+    stored = {(project, key[:_MOST_KEY]): (project, key) for project, key in causes}
     members = (
         select_any(
             RegressionRow.id, RegressionRow.project_id, RegressionRow.cause_key, RegressionMemberRow.run_id,
-            RegressionMemberRow.stack_key, RegressionMemberRow.delta_pct, RunRow.job,
+            RegressionMemberRow.stack_key, RegressionMemberRow.usual_level, RegressionMemberRow.slow_level,
+            RegressionMemberRow.gpu_hours_per_day, RunRow.job,
         )
         .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
-            col(RegressionRow.project_id).in_({changes[0].project_id for changes in groups.values()}),
-            col(RegressionRow.cause_key).in_([cause_key(*group[1:]) for group in groups]),
+            col(RegressionRow.project_id).in_({project for project, _ in stored}),
+            col(RegressionRow.cause_key).in_({key for _, key in stored}),
             col(RegressionRow.kind) == "upgrade",
             col(RegressionRow.metric) == "step_time_ms",
             col(RegressionRow.state) != "invalid",
-            col(RegressionMemberRow.delta_pct).is_not(None),
+            col(RegressionMemberRow.usual_level).is_not(None),
+            col(RegressionMemberRow.slow_level).is_not(None),
         )
     )  # fmt: skip
     rows = session.execute(members).all()
     moved = continuations(session, {row.id for row in rows})
-    slower: dict[tuple[int, str], dict[tuple[str, str], float]] = {}
+    slower: dict[tuple[int, str], dict[tuple[str, str], SlowerJob]] = {}
     for row in rows:
-        if (row.id, row.run_id) not in moved:
-            slower.setdefault((row.project_id, row.cause_key), {})[row.stack_key, row.job] = row.delta_pct
+        cause = stored.get((row.project_id, row.cause_key))
+        if cause is not None and (row.id, row.run_id) not in moved:
+            job = SlowerJob(row.usual_level, row.slow_level, row.gpu_hours_per_day)
+            slower.setdefault(cause, {})[row.stack_key, row.job] = job
     return slower
 
 
-def _stack(row: UpgradeChangeRow, slower_pct: float | None) -> UpgradeOfStack:
-    """Return the change of a stack. `slower_pct`: that of its regression."""
-    if slower_pct is not None:
-        return UpgradeOfStack(
-            row.stack_key, row.job, row.run_id, row.others, "regression", slower_pct, None, None, None, None
+# --- The stored measurements, for the upgrade report.
+
+
+def measured_changes(
+    session: Session, project_id: int, field: str, from_value: str, to_value: str
+) -> list[tuple[UpgradeChangeRow, Verdict]]:
+    """Return the changes of one upgrade that were judged, with the measurement of each."""
+    rows = session.execute(
+        select(UpgradeChangeRow).where(
+            col(UpgradeChangeRow.project_id) == project_id,
+            col(UpgradeChangeRow.field) == field,
+            col(UpgradeChangeRow.from_value) == from_value[:MOST_VALUE],
+            col(UpgradeChangeRow.to_value) == to_value[:MOST_VALUE],
+            col(UpgradeChangeRow.side_by_side).is_(False),
         )
-    return UpgradeOfStack(
-        row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct, row.ci_low_pct, row.ci_high_pct,
-        row.runs, row.from_runs,
-    )  # fmt: skip
+    ).scalars()
+    return [(row, from_json(Verdict, row.measured)) for row in rows if row.measured and row.runs and row.from_runs]

@@ -54,10 +54,7 @@ def read_upgrade(
 
 
 class StackChangeOut(ApiValue):
-    """The change of step time of one stack, from the regression that the upgrade opened, else as first measured.
-
-    `GET /api/v1/upgrade` has the interval over all runs of both sides.
-    """
+    """The change of step time of one job, as `GET /api/v1/upgrade` has it."""
 
     stack_key: str
     job: str
@@ -65,10 +62,10 @@ class StackChangeOut(ApiValue):
     others: int = Field(description="Number of fields that changed with it.")
     decision: Literal["regression", "improvement", "no_change", "inconclusive"]
     delta_pct: float
-    ci_low_pct: float | None = Field(description="Null for the change of a regression, as are the next three.")
-    ci_high_pct: float | None
-    runs: int | None
-    from_runs: int | None
+    ci_low_pct: float
+    ci_high_pct: float
+    runs: int
+    from_runs: int
 
 
 class UpgradeChangeOut(ApiValue):
@@ -148,6 +145,7 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "title": title,
         "stack_key": pair.new.stack_key,
         "from_stack_key": pair.old.stack_key,
+        "job": pair.new.job,
         "decision": pair.word,
         "step_time": verdict.step_time,
         "memory": verdict.memory,

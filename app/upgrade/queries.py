@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.record import RunFacts, RunRecord
-from app.domain.verdict.upgrade import UPGRADE_FIELDS, ConfigRuns, Pair, UpgradeReport, compare_sides
+from app.domain.verdict.upgrade import UPGRADE_FIELDS, ConfigRuns, JudgedChange, Pair, UpgradeReport, compare_sides
 from app.storage.remembered import ContractValues, Remembered
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
@@ -27,6 +27,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
+from app.storage.upgrade_changes import SlowerJob, measured_changes, size_of_regression, slower_jobs
 from app.storage.verdicts import SHOWN_STATE, Costs
 
 ANY_BRANCH = "*"
@@ -154,9 +155,10 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     """
     branch = None if project.baseline_branch == ANY_BRANCH else project.baseline_branch
     before, after = _configs(session, project, field, old, branch), _configs(session, project, field, new, None)
-    report = compare_sides(field, old.value, new.value, before, after)
-    members = _members_of_regression(session, project, report.cause_key)
-    report, shown = _with_levels(report, members)
+    judged = _judged(session, project, field, (old.value, new.value), (before, after))
+    report = compare_sides(field, old.value, new.value, before, after, judged=judged)
+    cause = project.id or 0, report.cause_key
+    report, shown = _with_sizes(report, slower_jobs(session, [cause]).get(cause, {}))
     costs_now = Costs(session, utc_now())
     costs = {
         pair.new.run: shown[pair.new.run] if pair.new.run in shown else _cost(costs_now, pair)
@@ -166,42 +168,52 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
 
 
-def _members_of_regression(
-    session: Session, project: ProjectRow, cause_key: str
-) -> dict[str, tuple[float, float, float | None]]:
-    """Return usual level, slow level (ln) and cost of each stack that the upgrade made slower, by stack key."""
-    member = RegressionMemberRow
-    rows = session.execute(
-        select(col(member.stack_key), col(member.usual_level), col(member.slow_level), col(member.gpu_hours_per_day))
-        .join(RegressionRow, col(RegressionRow.id) == col(member.regression_id))
-        .where(
-            col(RegressionRow.project_id) == project.id,
-            col(RegressionRow.kind) == "upgrade",
-            col(RegressionRow.cause_key) == cause_key[:_MOST_KEY],
-            col(RegressionRow.metric) == "step_time_ms",
+def _judged(
+    session: Session,
+    project: ProjectRow,
+    field: str,
+    values: tuple[str, str],
+    sides: tuple[Sequence[ConfigRuns], Sequence[ConfigRuns]],
+) -> list[JudgedChange]:
+    """Return the changes that were judged, with the runs of both sides: one run if they are not among `sides`."""
+    before = {run.run: config for config in sides[0] for run in config.runs}
+    after = {(side.newest.stack_key, side.newest.config_key, side.newest.job): side for side in sides[1]}
+    changes = [
+        (
+            measured,
+            {
+                measured.baseline_used[-1]: before.get(measured.baseline_used[-1]),
+                measured.candidates_used[-1]: after.get((row.stack_key, row.config_key, row.job)),
+            },
         )
-    )
-    return {stack: (usual, slow, cost) for stack, usual, slow, cost in rows if usual is not None and slow is not None}
+        for row, measured in measured_changes(session, project.id or 0, field, *values)
+    ]
+    missing = [int(run) for _, listed in changes for run, config in listed.items() if config is None]
+    records = {record.run: ConfigRuns(record, (record,)) for record in full_records(session, missing).values()}
+    judged = []
+    for measured, listed in changes:
+        old, new = (config or records.get(run) for run, config in listed.items())
+        if old is not None and new is not None:
+            judged.append(JudgedChange(old, new, measured))
+    return judged
 
 
-def _with_levels(
-    report: UpgradeReport, members: Mapping[str, tuple[float, float, float | None]]
+def _with_sizes(
+    report: UpgradeReport, slower: Mapping[tuple[str, str], SlowerJob]
 ) -> tuple[UpgradeReport, dict[str, float | None]]:
-    """Replace figures by those of the regression that the upgrade opened, so that all pages show the same ones.
-
-    Not where they are outside of the interval: the speed has changed since. Also return the costs of those replaced.
-    """
+    """Replace figures by those of the regression that the upgrade opened. Also return the costs of those replaced."""
     pairs: list[Pair] = []
     costs: dict[str, float | None] = {}
     for pair in report.pairs:
-        usual, slow, cost = members.get(pair.new.stack_key, (0.0, 0.0, None))
-        time, delta_pct = pair.measured.step_time, 100 * math.expm1(slow - usual)
-        if time is not None and _is_slower(pair) and time.ci_low_pct <= delta_pct <= time.ci_high_pct:
+        time, job = pair.measured.step_time, slower.get((pair.new.stack_key, pair.new.job))
+        size_pct = size_of_regression(job, time.decision, time.ci_low_pct, time.ci_high_pct) if time else None
+        if time is not None and job is not None and size_pct is not None:
             same = replace(
-                time, shift=slow - usual, delta_pct=delta_pct, baseline_ms=math.exp(usual), candidate_ms=math.exp(slow)
-            )
+                time, shift=job.slow_level - job.usual_level, delta_pct=size_pct,
+                baseline_ms=math.exp(job.usual_level), candidate_ms=math.exp(job.slow_level),
+            )  # fmt: skip
             pairs.append(replace(pair, measured=replace(pair.measured, step_time=same)))
-            costs[pair.new.run] = cost
+            costs[pair.new.run] = job.gpu_hours_per_day
         else:
             pairs.append(pair)
     pairs.sort(key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
@@ -248,7 +260,7 @@ def _side(value: str, configs: Sequence[RunRecord], counts: Mapping[int, tuple[i
 def _configs(
     session: Session, project: ProjectRow, field: str, side: UpgradeValue, branch: str | None
 ) -> list[ConfigRuns]:
-    """Return each configuration with its runs, oldest first, of the definitions version of its newest run."""
+    """Return each configuration and job with its runs, oldest first, of the definitions version of the newest run."""
     chosen: Select[Any] = select_any(*COMPARED).where(
         *_usable(project), col(RunRow.config_key) == bindparam("config_key")
     )
@@ -258,12 +270,12 @@ def _configs(
         chosen = chosen.join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         chosen = chosen.where(col(RunResultRow.contract)[field]["value"].as_string() == side.value)
     chosen = chosen.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(MOST_RUNS)
-    runs: dict[str, list[RunFacts]] = {}
+    runs: dict[tuple[str, str], list[RunFacts]] = {}
     for key in sorted({config.config_key for config in side.configs}):
         for row in reversed(session.execute(chosen, {"config_key": key}).all()):
             facts = facts_of(row)
             if not facts.never_a_baseline_because:
-                runs.setdefault(facts.config_key, []).append(facts)
+                runs.setdefault((facts.config_key, facts.job), []).append(facts)
     newest = full_records(session, [int(members[-1].run) for members in runs.values()])
     configurations = ((newest[members[-1].run], members) for members in runs.values())
     return [

@@ -21,7 +21,7 @@ _MOST_APART = 2
 
 @dataclass(frozen=True, slots=True)
 class ComparedStackRow:
-    """One stack on both sides. `name`: its title without what all stacks share.
+    """One job of a stack on both sides. `name`: its title without what all share. `also`: what else changed.
 
     `cost` is None where unknown or zero; `is_slower` tells which.
     """
@@ -41,6 +41,7 @@ class ComparedStackRow:
     provisional: tuple[str, ...]
     shares_commits: bool
     discovery: Discovery | None
+    also: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,16 +137,20 @@ def lonely_rows(report: UpgradeReport) -> tuple[LonelyRow, ...]:
 
 
 def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
-    """Return a one-line title per stack, with the differing fields where two have the same title."""
+    """Return a one-line title per job, with the differing fields, or the job, where two have the same title."""
     contracts = [{name: stated for name, stated in run.contract.items() if name != field} for run in runs]
     titles = [stack_title(contract) for contract in contracts]
     alike: dict[str, list[Mapping[str, Stated]]] = {}
     for contract, title in zip(contracts, titles, strict=True):
         alike.setdefault(title, []).append(contract)
     apart = {title: _apart(group) for title, group in alike.items()}
-    return [
+    full = [
         SEPARATOR.join([title, *(field_words(name, contract[name].value) for name in apart[title] if name in contract)])
         for contract, title in zip(contracts, titles, strict=True)
+    ]
+    return [
+        SEPARATOR.join([title, run.job]) if run.job and full.count(title) > 1 else title
+        for run, title in zip(runs, full, strict=True)
     ]
 
 
@@ -177,4 +182,5 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         provisional=pair.comparability.unknown if pair.comparability.provisional else (),
         shares_commits=pair.shares_commits,
         discovery=pair.discovery,
+        also=differences(pair.differs_besides(measured.report.field)),
     )

@@ -1,12 +1,14 @@
 """The demo, end to end: the command starts, runs are uploaded and read, and a second start keeps them."""
 
+import csv
+import io
 import json
 import signal
 import urllib.request
 from collections import Counter
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import expect
@@ -26,6 +28,8 @@ TRIED = [job.name for trial in (*trials(), *journey()) for _, job in trial.jobs]
 STUDIED = [job.name for job in studies()]
 EXPERIMENTS = {trial.title: trial.decision for trial in (*trials(), *journey())}
 CAUSES = ("Code", "Upgrade of the container")
+LEAST_CHANGES = 50
+"""Changes by upgrades: most are of the public CI."""
 
 
 def get(address: str, path: str) -> Any:
@@ -68,10 +72,38 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: are_done(again.address, [*STORY, *STUDIED, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert_public_runs_follow(again.address)
+        wait_for(lambda: upgrades_agree(again.address), "lists and reports of upgrades to state the same changes")
         worker = worker_of(again)
         assert again.stop(signal.SIGINT) == 0
         assert processes_of_session(worker) == []
         assert "Traceback" not in again.output
+
+
+def upgrades_agree(address: str) -> bool:
+    """Return whether every change has one result: in the list, in the report and in the table of the page."""
+    upgrades = get(address, "upgrades")["items"]
+    names = ("delta_pct", "ci_low_pct", "ci_high_pct")
+    for upgrade in upgrades:
+        sides = {"project": upgrade["project"], "field": upgrade["field"]}
+        query = urlencode(sides | {"from": upgrade["from_value"], "to": upgrade["to_value"]})
+        rows = [row for row in get(address, f"upgrade?{query}")["stacks"] if row["step_time"]]
+        with urllib.request.urlopen(f"{address}/upgrade.csv?{query}", timeout=300) as answer:
+            table = [row for row in csv.DictReader(io.TextIOWrapper(answer, "utf-8")) if row["delta_pct"]]
+        listed = Counter(
+            (item["stack_key"], item["job"], *(item[name] for name in (*names, "runs", "from_runs")), item["decision"])
+            for item in upgrade["stacks"]
+        )
+        reported: Counter[tuple[Any, ...]] = Counter()
+        for row in rows:
+            figures = (*(row["step_time"][name] for name in names), len(row["to_runs"]), len(row["from_runs"]))
+            reported[row["stack_key"], row["job"], *figures, row["step_time"]["decision"]] += 1
+        exported = Counter(
+            (*(float(row[name]) for name in names), len(row["to_runs"].split()), len(row["from_runs"].split()))
+            for row in table
+        )
+        if listed - reported or exported != Counter(change[2:-1] for change in reported.elements()):
+            return False
+    return sum(len(upgrade["stacks"]) for upgrade in upgrades) > LEAST_CHANGES
 
 
 def assert_the_service_tells_the_story(address: str, ids: dict[str, int]) -> None:

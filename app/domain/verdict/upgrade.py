@@ -57,8 +57,8 @@ def discoveries(changes: Sequence[StepTimeChange | None]) -> list[Discovery | No
     return result
 
 
-def doubt(changes: Sequence[StepTimeChange | None]) -> str:
-    """Say how many of the called changes may be chance, given the number of stacks; empty for none."""
+def doubt(changes: Sequence[StepTimeChange | None], noun: str = "stack") -> str:
+    """Say how many of the called changes may be chance, given the number of tests; empty for none."""
     pairs = list(zip(changes, discoveries(changes), strict=True))
     doubtful = [
         change
@@ -68,7 +68,7 @@ def doubt(changes: Sequence[StepTimeChange | None]) -> str:
     if not doubtful:
         return ""
     tested = sum(change is not None for change in changes)
-    return f"{len(doubtful)} of these changes may be chance, given {plural(tested, 'stack')}"
+    return f"{len(doubtful)} of these changes may be chance, given {plural(tested, noun)}"
 
 
 def _p_value(change: StepTimeChange) -> float:
@@ -95,7 +95,10 @@ _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "n
 
 @dataclass(frozen=True, slots=True)
 class ConfigRuns:
-    """Runs of one config key that share the value of the field, oldest first; at least one. `newest`: one of them."""
+    """Runs of one config key and job that share the value of the field, oldest first; at least one.
+
+    `newest`: one of them.
+    """
 
     newest: RunRecord
     runs: tuple[RunFacts, ...]
@@ -106,8 +109,17 @@ class ConfigRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedChange:
+    """The change of a job and configuration as it was judged after the upgrade."""
+
+    old: ConfigRuns
+    new: ConfigRuns
+    measured: Verdict
+
+
+@dataclass(frozen=True, slots=True)
 class Pair:
-    """A configuration on both sides that differs only in the field, measured over the runs of its current segments.
+    """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs.
     """
@@ -118,6 +130,11 @@ class Pair:
     measured: Verdict
     shares_commits: bool
     discovery: Discovery | None = None
+
+    def differs_besides(self, field: str) -> tuple[Difference, ...]:
+        """Return what changed together with the upgraded field."""
+        members = (*self.comparability.stack, *self.comparability.knobs)
+        return tuple(difference for difference in members if difference.field != field)
 
     @property
     def word(self) -> Word:
@@ -172,18 +189,29 @@ class OldSideFamily:
 
 
 def compare_sides(
-    field: str, old_value: str, new_value: str, old: Sequence[ConfigRuns], new: Sequence[ConfigRuns]
+    field: str,
+    old_value: str,
+    new_value: str,
+    old: Sequence[ConfigRuns],
+    new: Sequence[ConfigRuns],
+    *,
+    judged: Sequence[JudgedChange] = (),
 ) -> UpgradeReport:
-    """Measure the upgrade. `old` and `new`: usable CI runs of each side by configuration, in any order."""
+    """Measure the upgrade, except for the changes that were judged.
+
+    `old` and `new`: usable CI runs of each side by configuration and job, in any order.
+    """
     before, after = _by_stack(old, field), _by_stack(new, field)
     family = OldSideFamily(old)
-    pairs: list[Pair] = []
+    pairs = [_as_pair(change.old, change.new, change.measured) for change in judged]
+    done = {_history(change.new) for change in judged}
     near: list[NearPair] = []
     unmatched = []
     for stack, configs in after.items():
-        matches = [pair for config in configs if (pair := _pair(field, config, before.get(stack, ()), family))]
+        others = [config for config in configs if _history(config) not in done]
+        matches = [pair for config in others if (pair := _pair(field, config, before.get(stack, ()), family))]
         pairs += matches
-        if not matches:
+        if not matches and len(others) == len(configs):
             unmatched.append(_newest(configs))
     only_new = []
     for config in unmatched:
@@ -196,6 +224,15 @@ def compare_sides(
     pairs = [replace(pair, discovery=chance) for pair, chance in zip(pairs, chances, strict=True)]
     ordered = sorted(pairs, key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
     return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
+
+
+def _history(config: ConfigRuns) -> tuple[str, str, str]:
+    return config.newest.stack_key, config.newest.config_key, config.newest.job
+
+
+def _as_pair(old: ConfigRuns, new: ConfigRuns, measured: Verdict) -> Pair:
+    comparability = compare_contracts(old.newest, new.newest)
+    return Pair(old.newest, new.newest, comparability, measured, bool(old.commits & new.commits))
 
 
 def shared_stacks(field: str, old: Iterable[RunRecord], new: Iterable[RunRecord]) -> int:
@@ -217,8 +254,9 @@ def _rest(run: RunRecord, field: str) -> tuple[object, ...]:
 
 
 def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family: OldSideFamily) -> Pair | None:
-    """Pair a configuration with the same one of the old side; None when each of those also differs in a knob."""
-    for old in sorted(candidates, key=lambda config: -_number(config.newest.run)):
+    """Pair a configuration with the same one and job of the old side; None when each also differs in a knob."""
+    same_job = [config for config in candidates if config.newest.is_of_job(new.newest)]
+    for old in sorted(same_job, key=lambda config: -_number(config.newest.run)):
         comparability = compare_contracts(old.newest, new.newest)
         members = (*comparability.stack, *comparability.knobs)
         if all(member.field == field for member in members):
@@ -226,7 +264,7 @@ def _pair(field: str, new: ConfigRuns, candidates: Sequence[ConfigRuns], family:
             after, before = (_estimates(current_level(side.runs, prior)) for side in (new, old))
             # Outliers of the new side are dropped like those of a baseline.
             measured = judge(select_baseline(after, prior.variance).used, before, prior)
-            return Pair(old.newest, new.newest, comparability, measured, bool(old.commits & new.commits))
+            return _as_pair(old, new, measured)
     return None
 
 
@@ -258,11 +296,11 @@ def _number(run: str) -> int:
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
-    """Summarise: `3 of 5 stacks are slower by 4.1 to 6.8 %, 2 are unchanged; about 57 GPU-h/day.`"""
+    """Summarise: `3 of 5 jobs are slower by 4.1 to 6.8 %, 2 are unchanged; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.pairs))
-    if chance := doubt([pair.measured.step_time for pair in report.pairs]):
+    if chance := doubt([pair.measured.step_time for pair in report.pairs], "job"):
         text += f"; {chance}"
     if gpu_hours_per_day:
         text += f"; {daily_cost(gpu_hours_per_day)}"
@@ -294,10 +332,10 @@ def _decided(pairs: Sequence[Pair], decision: str) -> list[float]:
 
 
 def _first(n: int, total: int) -> str:
-    """Return `3 of 5 stacks`, `All 3 stacks` or `The only stack`."""
+    """Return `3 of 5 jobs`, `All 3 jobs` or `The only job`."""
     if total == 1:
-        return "The only stack"
-    return f"All {total} stacks" if n == total else f"{n} of {plural(total, 'stack')}"
+        return "The only job"
+    return f"All {total} jobs" if n == total else f"{n} of {plural(total, 'job')}"
 
 
 def _by(sizes: Sequence[float]) -> str:
