@@ -13,14 +13,24 @@ from sqlalchemy import Select, and_, bindparam, or_, select
 from sqlmodel import Session, col
 
 from app.domain.contract.resolve import workload
-from app.domain.naming import TitledStack, container_tag, short_names, stack_names, stack_title, without_common
-from app.domain.numbers import absolute, days_text, short_commit
+from app.domain.naming import (
+    SEPARATOR,
+    TitledStack,
+    container_tag,
+    short_job,
+    short_names,
+    stack_names,
+    stack_title,
+    without_common,
+)
+from app.domain.numbers import absolute, change_text, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.text import shortened
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import knobs_text
 from app.storage import stacks
+from app.storage.audit import continuations
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, stored_contracts
 from app.storage.tables import (
@@ -48,11 +58,15 @@ HEIGHT, AXIS = 300, 28
 _LANE, _NARROW_LANE, _NARROW, _LEAD = 230, 72, 560, 12
 """Width of the lane right of the lines, for their labels; in drawings narrower than the third, percentages only. Width
 of the part of the lane in which a stroke leads from a level to its label."""
+_LABEL, _NOTED_LABEL, _NOTE = 15, 29, 13
+"""Height of a label, also with a note below its name, and the offset of the note."""
 _LONGEST_NAME = 24
 """Characters of a name in the lane; the key and the table have all of it."""
 _FLAG_SHARE, _FLAG_LINE, _NARROW_LETTERS = 0.09, 14, 28
 """Width of the number of a flag as a share of the period, and its height in pixels; letters of a container's name that
 a phone has room for."""
+_FEW = 2
+"""Runs up to which a line is not named in the sentence."""
 _WITHIN = 0.5
 """Percent from the reference up to which the throughput counts as equal."""
 _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
@@ -83,12 +97,14 @@ _TRACKED: Select[Any] = (
 class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
 
-    `project`: its name; empty if one project is shown. `reference`: the container before the newest one, or `EARLIER`
-    for the level before a regression; empty without both, when the first runs are 100 %. `slow_run`: the first
-    slow run of its newest active regression.
+    `job`: what distinguishes it from the other jobs of the workload; empty if there are none. `project`: its name;
+    empty if one project is shown. `reference`: the container before the newest one, or `EARLIER` for the level before a
+    regression; empty without both, when the first runs are 100 %. `slow_run`: the first slow run of its newest active
+    regression.
     """
 
     name: str
+    job: str
     project: str
     stack_key: str
     reference: str
@@ -174,22 +190,47 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        If several projects are shown and the lines are of one, it begins `moe throughput:`.
+        Lines with several references or in both directions have no range: they are counted. If several projects are
+        shown and the lines are of one, it begins `moe throughput:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
             return ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
         project = projects.pop() if len(projects) == 1 else ""
-        subject = f"{project} throughput:" if project else "Throughput is"
         low, high = min(changes), max(changes)
-        if max(-low, high) < _WITHIN:
+        is_equal = max(-low, high) < _WITHIN
+        if not is_equal and (low < -_WITHIN < _WITHIN < high or len({line.reference for line in compared}) > 1):
+            return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
+        subject = f"{project} throughput:" if project else "Throughput is"
+        if is_equal:
             return f"{subject} equal to {self.reference}."
-        if low < -_WITHIN < _WITHIN < high:
-            return f"{subject} {-low:.1f} % below to {high:.1f} % above {self.reference}."
         side, ends = ("below", (-high, -low)) if -low > high else ("above", (low, high))
         near, far = (f"{max(end, 0):.1f}" for end in ends)
         return f"{subject} {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
+
+    def _counted(self, compared: Sequence[TrendLine]) -> str:
+        """Return `2 of 6 jobs faster, 4 slower (8e-top1 · H100: -33.3 %).`
+
+        It names the line with the largest change that more than two runs show.
+        """
+        faster, slower = (sum(sign * (line.now - 100) > _WITHIN for line in compared) for sign in (1, -1))
+        parts = [f"{n} {word}" for n, word in ((faster, "faster"), (slower, "slower")) if n]
+        text = ", ".join([parts[0].replace(" ", f" of {len(compared)} jobs "), *parts[1:]])
+        shown = [line for line in compared if len(line.runs) > _FEW]
+        if not shown:
+            return f"{text}."
+        most = max(shown, key=lambda line: abs(line.now - 100))
+        names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
+        return f"{text} ({names[most]}: {change_text(most.now - 100).delta})."
+
+    @property
+    def against(self) -> list[str]:
+        """Return the reference of each line, `vs. 26.02`; empty texts if all lines have the same."""
+        references = [line.reference for line in self.lines]
+        images = {name.partition(":")[0] for name in references if name not in ("", EARLIER)}
+        tags = [name.rpartition(":")[2] if len(images) == 1 else name for name in references]
+        return [f"vs. {tag}" if tag and len(set(references)) > 1 else "" for tag in tags]
 
     @property
     def reference(self) -> str:
@@ -332,7 +373,9 @@ def _line(
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
     changed_at = begins if reference not in ("", EARLIER) and begins >= since else None
     project = projects.get(last.project_id, "")
-    return TrendLine("", project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
+    jobs = {run.job for part, _ in parts for run in part}
+    job = short_job(leading.job, jobs) if len(jobs) > 1 else ""
+    return TrendLine("", job, project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
 
 
 # Built once, because building them takes as much time as running them.
@@ -398,22 +441,33 @@ def _tag(contract: Mapping[str, Stated]) -> str:
 
 
 def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str, Any]]:
+    """Return the regressions that began at a drawn run. A job that continued in another stack began before."""
     drawn = {run.id: run for line in lines for run, _ in line.runs}
+    on_lines = select(col(RegressionMemberRow.regression_id)).where(
+        col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()})
+    )
     chosen = (
-        select_any(RegressionMemberRow.run_id, RegressionRow.id, RegressionRow.state)
+        select_any(RegressionMemberRow.run_id, RegressionRow.id, RegressionRow.state, RunRow.ordered_at)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
-            col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()}),
+            col(RegressionRow.id).in_(on_lines),
             col(RegressionRow.metric) == "step_time_ms",
             col(RegressionRow.state) != "invalid",
         )
     )
-    flags: dict[int, tuple[int, str, Any]] = {}
-    for run_id, number, state in session.execute(chosen):
-        run = drawn.get(run_id)
-        if run is not None and (number not in flags or run.ordered_at < flags[number][2].ordered_at):
-            flags[number] = (number, state, run)
-    return sorted(flags.values(), key=lambda flag: flag[0])
+    members = session.execute(chosen).all()
+    moved = continuations(session, {member.id for member in members})
+    began: dict[int, list[Any]] = {}
+    for member in members:
+        if (member.id, member.run_id) not in moved:
+            began.setdefault(member.id, []).append(member)
+    flags = []
+    for number, own in sorted(began.items()):
+        first = min(member.ordered_at for member in own)
+        runs = (drawn[member.run_id] for member in own if member.ordered_at == first and member.run_id in drawn)
+        flags += [(number, own[0].state, run) for run in islice(runs, 1)]
+    return flags
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,16 +518,16 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     levels: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
     current: list[dict[str, Any]] = []
-    for number, (line, name) in enumerate(
-        zip(trend.lines, short_names([line.name for line in trend.lines]), strict=True)
-    ):
+    names = short_names([line.name for line in trend.lines])
+    for number, (line, name, against) in enumerate(zip(trend.lines, names, trend.against, strict=True)):
         for run, percent in line.runs:
             points.append(
                 {
                     "id": run.id, "at": _milliseconds(run), "shown": percent, "line": number, "href": f"/runs/{run.id}",
                     "run": f"#{run.id} {run.name}", "share": f"{percent:.1f} %",
                     "when": absolute(aware(run.ordered_at)),
-                    "commit": short_commit(run.commit) or "unknown", "workload": line.name,
+                    "commit": short_commit(run.commit) or "unknown",
+                    "workload": SEPARATOR.join(filter(None, (line.name, line.job))),
                     "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
                 }
             )  # fmt: skip
@@ -487,6 +541,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                 }
             )  # fmt: skip
         label = {"percent": f"{line.now:.1f} %", "name": shortened(name, _LONGEST_NAME)}
+        label["note"] = SEPARATOR.join(filter(None, (against, line.job)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append({"from": first, "to": last, "shown": line.now, "line": number})
@@ -504,7 +559,8 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     lane = HEIGHT - min((flag["text_at"] for flag in flags), default=HEIGHT)
     lane += _FLAG_LINE if flags else 0
     low -= (high - low) * lane / (HEIGHT - lane)
-    charts.spread_labels(labels, "shown", (high - low) / HEIGHT * 15)
+    label_height = _NOTED_LABEL if any(label["note"] for label in labels) else _LABEL
+    charts.spread_labels(labels, "shown", (high - low) / HEIGHT * label_height)
     for release, later in pairwise(marks):
         if later["at"] - release["at"] < span * len(release["text"]) / _NARROW_LETTERS:
             release["narrow"] = ""
@@ -512,7 +568,8 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     data |= {"changes": changes, "current": current}
     data["ends"] = [{"shown": value} for value in (low, high, *usual)]
     drawn = frozenset(name for name, rows in data.items() if rows)
-    title = f"throughput, % of {trend.reference}" if any(line.reference for line in trend.lines) else "throughput, %"
+    of = "each job's earlier level" if trend.reference == EARLIER and len(trend.lines) > 1 else trend.reference
+    title = f"throughput, % of {of}" if any(line.reference for line in trend.lines) else "throughput, %"
     spec = dict(_specification(title, drawn))
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
     spec["description"] = f"{len(trend.lines)} workloads: {title}."
@@ -598,6 +655,13 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
             ),
             labels.mark_text(align="left", baseline="middle", fontWeight=600, limit=_LANE - _LEAD).encode(
                 x=alt.value(alt.expr(f"width - {lane} + {_LEAD + 3}")), y=y, color=colour, text=alt.value(text)
+            ),
+            labels.mark_text(
+                align="left", baseline="middle", dy=_NOTE, fontSize=10, color=charts.MUTED, limit=_LANE - _LEAD
+            ).encode(
+                x=alt.value(alt.expr(f"width - {lane} + {_LEAD + 3}")),
+                y=y,
+                text=alt.value(alt.expr(f"width < {_NARROW} ? '' : datum.note")),
             ),
         ],
         "flags": [

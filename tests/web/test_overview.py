@@ -16,7 +16,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.overview.trend import HEIGHT, MOST_LINES
-from app.storage import users
+from app.storage import audit, users
 from app.storage.database import transaction
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from tests.access.conftest import teams
@@ -225,6 +225,39 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     only = trend_data(client, f"first={before[0]}&last={before[3]}")
     assert not {"flags", "releases"} & only.keys()
     assert min(row["shown"] for row in only["ends"]) > 98, "the axis follows the points that are left"
+
+
+def test_lines_with_several_references_are_counted(client: TestClient, make: Make) -> None:
+    for gpus, times in ((8, [24_000, 24_000]), (16, [25_000] * 3), (32, [16_000] * 3)):
+        nightly(make, f"hub.example/train:{gpus}", 1, [20_000] * 3, gpus=gpus, job="perf/a")
+        nightly(make, f"hub.example/new:{gpus}", 5, times, gpus=gpus, job="perf/a")
+    nightly(make, "hub.example/new:16", 5, [9_000], gpus=16, job="perf/b")
+    sentence = answer(overview(client))
+    assert "1 of 3 jobs faster, 2 slower (32: +25.0 %)." in sentence
+    notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
+    assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32"}
+
+
+def test_a_flag_is_where_a_regression_began_not_where_its_job_continued(
+    client: TestClient, engine: Engine, make: Make, make_regression: Make
+) -> None:
+    before = nightly(make, "hub.example/train:1", 1, [20_000, 21_000])
+    after = nightly(make, "hub.example/train:2", 80, [21_000] * 3)
+    number = make_regression(before[1])
+    with transaction(engine) as session:
+        first = session.get_one(RegressionMemberRow, (number, before[1]))
+        row = session.get_one(RunRow, after[0])
+        moved = RegressionMemberRow(**first.model_dump() | {"run_id": row.id, "stack_key": row.stack_key})
+        session.add(moved)
+        audit.record(
+            session, who=audit.SERVICE, subject="regression", subject_id=number, action="continued",
+            project_id=row.project_id, before={"stack": first.stack_key},
+            after={"run": row.id, "stack": row.stack_key}, note="",
+        )  # fmt: skip
+    assert "flags" not in trend_data(client)
+    (flag,) = trend_data(client, "days=90")["flags"]
+    points = {row["id"]: row["at"] for row in trend_data(client, "days=90")["points"]}
+    assert flag["at"] == points[before[1]]
 
 
 def trend_data(client: TestClient, query: str = "") -> dict[str, Any]:
