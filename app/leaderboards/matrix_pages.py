@@ -303,7 +303,8 @@ def interval_text(value: Interval) -> str:
 class ScopeRuns:
     """All runs of a scope. `fitted`: those that made steps without running out of memory. `captured`: runs whose log
     shows the graphs; `capture_failed`: runs that ended with a failure during a capture; `not_shown`: runs whose log
-    shows no capture, which proves nothing. `plan_from`: the newest run that fitted."""
+    shows no capture, which proves nothing. `peak_gib`: the median, of runs that may differ in more than graphs;
+    `peaks_gib`: the lowest and the highest. `plan_from`: the newest run that fitted."""
 
     scope: str
     runs: tuple[int, ...]
@@ -312,6 +313,7 @@ class ScopeRuns:
     capture_failed: int
     not_shown: int
     peak_gib: float | None
+    peaks_gib: tuple[float, float] | None = None
     captured: int = 0
     plan_from: int | None = None
 
@@ -569,6 +571,7 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
         capture_failed=sum(run.capture_failed for run in runs),
         not_shown=sum(run.shown is False and not run.capture_failed for run in runs),
         peak_gib=statistics.median(peaks) if peaks else None,
+        peaks_gib=(min(peaks), max(peaks)) if peaks else None,
         captured=sum(run.shown is True and not run.capture_failed for run in runs),
         plan_from=max((run.id for run in runs if run.steps > 0 and not run.oom), default=None),
     )

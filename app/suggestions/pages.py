@@ -154,7 +154,7 @@ class NextPage:
             title = f"Set {change}. " if change else title
             return f"{title}{experiment_text(experiment)}."
         if first.place.tier == "other" and not self._low_mfu:
-            return f"No measured or published gain applies here. Next: {sentence(first.title)}"
+            return f"No A/B of this stack applies yet. Next: {sentence(first.title)}"
         gain = gain_view(first)
         if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
             return f"{self._low_mfu}Next: {sentence(first.title)}"

@@ -771,7 +771,7 @@ def test_what_most_runs_need_leads_only_where_nothing_is_specific(client: TestCl
     with transaction(engine) as session:
         tuned = make_advised(session, fields={"ep_overlap": True, "ep": 8}, project="tuned")
         slow = make_advised(session)
-    lead = "No measured or published gain applies here."
+    lead = "No A/B of this stack applies yet."
     for run, is_tuned in ((tuned, True), (slow, False)):
         page = client.get(f"/runs/{run}/next").text
         first, _, folded = page.partition('id="others"')

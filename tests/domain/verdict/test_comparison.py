@@ -123,7 +123,7 @@ def test_a_gain_at_the_cost_of_memory_or_loss_is_not_a_win() -> None:
         assert (compared(a, other).winner, compared(other, a).winner) == ("", "")
 
 
-def test_more_memory_is_no_cost_while_most_of_the_gpu_is_free() -> None:
+def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
     a, b = of(record("1"), peak_memory_bytes=10e9), of(record("2", slower=-0.1), peak_memory_bytes=20e9)
     for sides, faster in (((a, b), "b"), ((b, a), "a")):
         comparison = compared(*sides)
