@@ -22,7 +22,7 @@ from app.domain.verdict.words import knobs_text
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
-from app.storage.runs import aware, filter_values, stored_contract, stored_contracts
+from app.storage.runs import aware, filter_values, slower_labels, stored_contract, stored_contracts
 from app.storage.search import search_conditions
 from app.storage.stacks import changed_knobs
 from app.storage.tables import (
@@ -116,7 +116,8 @@ class StackItem:
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in a list after those in the container
-    before. `job`: its name where the stack has several. `verdict`: that of its last judged run.
+    before. `job`: its name where the stack has several. `verdict`: that of its last judged run. `slower`: the label of
+    that run if it is slower and in no regression (`slower, unconfirmed`), else empty.
     `earlier`: key and container of the same work in other containers, newest first, at most MOST_EARLIER;
     `more_earlier`: number of the others.
     """
@@ -143,6 +144,7 @@ class StackItem:
     regression: StackRegression | None = None
     earlier: tuple[tuple[str, str], ...] = ()
     more_earlier: int = 0
+    slower: str = ""
 
     @property
     def newest_pct(self) -> float | None:
@@ -224,6 +226,8 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     drawn = regression_sparklines(
         session, [regressed[key].slow for key in others if key in regressed], least=LEAST_RANGE
     )
+    listed = stacks_of(session, list(others))
+    slower = slower_labels(session, [item.verdict_run_id for item in listed if item.verdict_run_id is not None])
     items = tuple(
         replace(
             _of_regression(item, regressed[item.stack_key], read.get(item.stack_key), drawn)
@@ -231,8 +235,9 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
             else replace(item, spark=_trend(read, item.stack_key, shown[item.stack_key])),
             earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
+            slower=slower.get(item.verdict_run_id or 0, ""),
         )
-        for item in stacks_of(session, list(others))
+        for item in listed
     )
     is_cut = len(rows) == MOST_STACKS
     return StackPage(items, page.total, page.page, page.page_size, slow=len(regressed), is_cut=is_cut)

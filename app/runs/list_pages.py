@@ -125,6 +125,7 @@ class RunStrip:
 
 _MARKS = {
     "regression": "slower",
+    "unconfirmed": "slower, unconfirmed",
     "improvement": "faster",
     "no-change": "no change",
     "inconclusive": "inconclusive",
@@ -146,7 +147,7 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     drawn = [run for run in runs if changes[run.id] is not None or "failed" in (run.status, run.verdict)]
     for place, run in enumerate(sorted(drawn, key=lambda run: (run.created_at, run.id))):
         change = changes[run.id]
-        decision = "failed" if change is None else _decision(run).replace("_", "-")
+        decision = "failed" if change is None else _mark(run)
         words = "failed" if change is None else change_text(change).text
         height = _LANE if change is None else _MIDDLE - _HALF * max(-1.0, min(1.0, change / limit))
         is_off = change is not None and abs(change) > limit
@@ -191,14 +192,18 @@ def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collectio
 
 def _change(run: RunListItem) -> float | None:
     """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
-    if run.upgrade_pct is not None:
-        return run.upgrade_pct
+    if run.contrast_pct is not None:
+        return run.contrast_pct
     is_side = run.experiment_id is not None and run.purpose == "experiment"
     return None if is_side or run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
 
 
+def _mark(run: RunListItem) -> str:
+    return "unconfirmed" if run.slower == _MARKS["unconfirmed"] else _decision(run).replace("_", "-")
+
+
 def _decision(run: RunListItem) -> str:
-    return run.verdict if run.upgrade_pct is None else "regression"
+    return run.verdict if run.contrast_pct is None else "regression"
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 from sqlmodel import Session, col
 
 from app.domain.numbers import change_text
+from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
@@ -104,8 +105,8 @@ class OlderVerdict:
 
 @dataclass(frozen=True, slots=True)
 class VerdictView:
-    """`rerun`: the reruns that the verdict requests, and how to start them; empty for none. `names`: of mentioned runs,
-    by number.
+    """`rerun`: the reruns that the verdict or an unsteady contrast requests, and how to start them; empty for none.
+    `badge`: decision and label at the top (`VerdictDocument.badge`). `names`: of mentioned runs, by number.
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
@@ -118,6 +119,7 @@ class VerdictView:
     because: str
     ab: bool
     no_regression_because: str
+    badge: tuple[str, str]
     lead: str
     direction: str
     cause: Difference | None
@@ -149,7 +151,9 @@ class VerdictView:
         """Return whether `lead` names the run's step time."""
         document = self.document
         is_alone = not document.misses and document.other_branch is None
-        return document.decision != "no_baseline" or document.contrast is not None or is_alone
+        contrast = document.contrast
+        is_measured = contrast is not None and not contrast.is_unconfirmed
+        return document.decision != "no_baseline" or is_measured or is_alone
 
     @property
     def metrics(self) -> Mapping[str, MetricChange | None]:
@@ -214,6 +218,11 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     times = (runs[run].step_time_ms for run in beside if run in runs)
     ranked = suspects_with_evidence(session, run.id, document)
     regressions = regressions_of(session, run.id)
+    is_opened = any(not item.continues for item in regressions)
+    steady = run.steady_state
+    rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
+    if not is_opened and contrast is not None and contrast.is_unconfirmed:
+        rerun = "Not steady: a rerun of this job shows whether it is slower."
     cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
     return VerdictView(
         document=document,
@@ -221,14 +230,19 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         because=newest.because,
         ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
         no_regression_because="" if is_experiment else no_regression_because(document),
+        badge=document.badge(in_regression=is_opened),
         lead=lead(
-            document, cause, run.steady_state.step_time_ms if run.steady_state else None, _ongoing(session, regressions)
+            document,
+            cause,
+            steady.step_time_ms if steady else None,
+            _ongoing(session, regressions),
+            unsteady=unsteady_briefly(steady.reasons) if steady else "",
         ),
         direction=contrast.measured.decision if contrast is not None else document.decision,
         cause=cause,
         answer=answer(document),
         would_decide="" if request is not None else what_would_decide(document),
-        rerun="" if request is None else rerun_text(request, document.decision, str(run.id)),
+        rerun=rerun,
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         left_out=left_out,
         suspects=_suspects(run, document, ranked),

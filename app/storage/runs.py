@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, exists, func, select, update
 from sqlalchemy.orm import aliased, joinedload
 from sqlmodel import Session, col
 
@@ -32,8 +32,9 @@ from app.domain.run import (
     Timer,
     Value,
 )
+from app.domain.verdict.document import VerdictDocument
 from app.errors import DamagedObject, NotFound
-from app.storage.json_text import frozen, to_json
+from app.storage.json_text import from_json, frozen, to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
@@ -508,8 +509,9 @@ class RunListItem:
     `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
     one, empty until the run is judged; its change is of step time. `quarantine`: the user's reason, else empty.
     `notes`: the beginning. `experiment_id`, `side`: the newest experiment of the run, and `baseline` or `candidate`.
-    `ab`: the verdict compares configurations, so it opens no regression. `upgrade_pct`: the change by an upgrade, if
-    that is a regression. `is_unopened`: slower, but not part of a regression, for example before a rerun confirms it.
+    `ab`: the verdict compares configurations, so it opens no regression. `contrast_pct`: the change against
+    another container or cluster, by which a run without a baseline is slower. `slower`: the label of a slower run that
+    is in no regression (`slower, unconfirmed`), else empty.
     """
 
     id: int
@@ -540,8 +542,8 @@ class RunListItem:
     experiment_id: int | None = None
     side: str = ""
     ab: bool = False
-    upgrade_pct: float | None = None
-    is_unopened: bool = False
+    contrast_pct: float | None = None
+    slower: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +619,9 @@ def filter_values(session: Session, *names: str, project_id: int | None = None) 
 
 def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return these runs in the given order."""
-    by_id = {row.id: _list_item(row) for row in session.execute(_LIST_ROWS, {"run_ids": list(run_ids)})}
+    rows = session.execute(_LIST_ROWS, {"run_ids": list(run_ids)}).all()
+    slower = slower_labels(session, run_ids)
+    by_id = {row.id: _list_item(row, slower.get(row.id, "")) for row in rows}
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
 
 
@@ -637,9 +641,31 @@ def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(session.execute(chosen).scalars())
 
 
-def _list_item(row: Row[Any]) -> RunListItem:
-    # An upgrade made a run slower that has no baseline, but raised an alarm.
-    upgraded = row.regression_id is not None and row.decision == "no_baseline" and (row.delta_pct or 0) > 0
+_IN_REGRESSION = exists().where(
+    col(RunAlarmRow.run_id) == VerdictRow.run_id,
+    col(RunAlarmRow.metric) == "step_time_ms",
+    col(RunAlarmRow.regression_id).is_not(None),
+)
+_SLOWER: Select[Any] = select_any(VerdictRow.run_id, VerdictRow.document).where(
+    col(VerdictRow.run_id).in_(bindparam("run_ids", expanding=True)),
+    col(VerdictRow.current),
+    col(VerdictRow.decision).in_(("regression", "no_baseline")),
+    col(VerdictRow.delta_pct) > 0,
+    ~_IN_REGRESSION,
+)
+
+
+def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
+    """Return the labels of slower runs that are in no regression (`VerdictDocument.badge`), by run."""
+    rows = session.execute(_SLOWER, {"run_ids": list(run_ids)})
+    labels = {row.run_id: from_json(VerdictDocument, row.document).badge(in_regression=False)[1] for row in rows}
+    return {run_id: label for run_id, label in labels.items() if label}
+
+
+def _list_item(row: Row[Any], slower: str) -> RunListItem:
+    # Slower than in another container: part of a regression, or waiting for a rerun.
+    upgraded = row.regression_id is not None and (row.delta_pct or 0) > 0
+    is_contrast = row.decision == "no_baseline" and (upgraded or slower)
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
@@ -651,8 +677,8 @@ def _list_item(row: Row[Any]) -> RunListItem:
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
-        upgrade_pct=row.delta_pct if upgraded else None,
-        is_unopened=row.regression_id is None and row.verdict == "regression" and (row.verdict_delta_pct or 0) >= 1,
+        contrast_pct=row.delta_pct if is_contrast else None,
+        slower=slower,
     )  # fmt: skip
 
 

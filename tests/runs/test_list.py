@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
+from app.history.lists import StackQuery, find_stacks
 from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
@@ -155,8 +156,8 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
     assert client.get(f"/api/v1/runs/{slow}/verdict").json()["verdict"] == "no_baseline"
     with read_session(engine) as session:
         items = {run.id: run for run in find_runs(session, RunQuery()).items}
-    assert items[slow].upgrade_pct == pytest.approx(9.9, abs=0.2)
-    assert items[before[-1]].upgrade_pct is None
+    assert items[slow].contrast_pct == pytest.approx(9.9, abs=0.2)
+    assert items[before[-1]].contrast_pct is None
     strip = run_strip([*items.values()])
     assert strip is not None
     assert [dot.decision for dot in strip.dots if dot.run_id == slow] == ["regression"]
@@ -165,3 +166,30 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
         list_answer([items[slow], items[before[-1]]], are_newest=True)
         == "1 of the newest 2 runs is slower than before."
     )
+
+
+@pytest.mark.parametrize("upgraded", [False, True])
+def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lists(
+    client: TestClient, engine: Engine, upgraded: bool
+) -> None:
+    """One slow run of the stack, or one drifting run in a new container."""
+    fields: dict[str, Any] = {"container": "train:2"} if upgraded else {}
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        started = FIRST_PLACE + timedelta(days=8)
+        [slow] = make_stack(session, [1400.0], fields=fields, started=started, is_steady=not upgraded)
+    with read_session(engine) as session:
+        items = find_runs(session, RunQuery()).items
+        [label] = [stack.slower for stack in find_stacks(session, StackQuery()).items]
+    [item] = [run for run in items if run.id == slow]
+    change = item.contrast_pct if upgraded else item.verdict_delta_pct
+    assert (item.slower, label) == ("slower, unconfirmed",) * 2
+    assert change == pytest.approx(39.9, abs=0.2)
+    strip = run_strip(items)
+    assert strip is not None
+    assert [dot.decision for dot in strip.dots if dot.run_id == slow] == ["unconfirmed"]
+    page = client.get(f"/runs/{slow}").text
+    head = page[: page.index('class="answer')]
+    assert "slower, unconfirmed" in head
+    assert f'class="button primary" href="/runs/{slow}?tab=why#rerun"' in head
+    assert 'id="rerun"' in page

@@ -4,6 +4,7 @@ Everything is computed on ln(step time): ratios become differences, and the meth
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,7 +14,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from app.domain.numbers import plural
+from app.domain.numbers import THIN, plural
 from app.domain.run import (
     VALIDATED_STEPS,
     VALIDATED_WINDOW,
@@ -217,6 +218,12 @@ def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
     if abs(math.expm1(drift)) > MOST_DRIFT:
         reasons.append(f"step times drift: the end is {_percent(drift)} than the start")
     return tuple(reasons)
+
+
+def unsteady_briefly(reasons: Sequence[str]) -> str:
+    """Return the first of `reasons_not_steady` in two words, `drifts 12.1 %`; empty where it is neither of two."""
+    size = re.search(r"(drift|scatter)\D*([\d.]+) %", reasons[0]) if reasons else None
+    return f"{size[1]}s {size[2]}{THIN}%" if size else ""
 
 
 def drift_of(window: FloatArray, from_warm_up: FloatArray) -> float:

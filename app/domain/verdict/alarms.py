@@ -87,10 +87,7 @@ def alarms_of(
     if contrast is None or contrast.measured.decision != "regression":
         return ()
     measured, cause = contrast.measured, upgrade_cause(contrast.comparability)
-    # One run that is not steady may drift for a reason of its own.
-    is_drifting = measured.step_time is not None and measured.step_time.not_steady
-    confirmed = not is_drifting or len(measured.candidates_used) > 1
-    return tuple(_alarms(measured, _on_branch(cause, branch), confirmed=confirmed))
+    return tuple(_alarms(measured, _on_branch(cause, branch), confirmed=not contrast.is_unconfirmed))
 
 
 def upgrade_of(document: VerdictDocument, purpose: str) -> MeasuredContrast | None:

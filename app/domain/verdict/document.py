@@ -46,6 +46,13 @@ class MeasuredContrast:
     same_job: bool = False
     side_by_side: bool = False
 
+    @property
+    def is_unconfirmed(self) -> bool:
+        """Return whether this is one slower run that is not steady, which may drift for a reason of its own."""
+        time = self.measured.step_time
+        is_slower = time is not None and time.not_steady and time.decision == "regression"
+        return is_slower and len(self.measured.candidates_used) == 1
+
 
 @dataclass(frozen=True, slots=True)
 class OtherBranch:
@@ -111,6 +118,19 @@ class VerdictDocument:
             return 0
         return time.awaits if len(self.candidates) > 1 else reruns_wanted(self.verdict)
 
+    def badge(self, *, in_regression: bool) -> tuple[str, str]:
+        """Return the decision that pages and lists show, and the label of a slower run in no regression.
+
+        The decision is empty for a contrast that is neither part of a regression nor waits for a rerun.
+        """
+        if self.decision != "no_baseline" or self.contrast is None:
+            time = self.verdict.step_time
+            is_slower = time is not None and self.decision == time.decision == "regression" and not in_regression
+            return self.decision, _slower(is_unconfirmed=self.requested_reruns > 0) if is_slower else ""
+        if in_regression:
+            return "regression", ""
+        return ("regression", _slower(is_unconfirmed=True)) if self.contrast.is_unconfirmed else ("", "")
+
     @property
     def upgrade(self) -> MeasuredContrast | None:
         """Return the contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
@@ -142,6 +162,10 @@ class VerdictDocument:
             name for miss in self.misses for name in miss.comparability.unknown if name in miss.fields or name == "env"
         )
         return tuple(dict.fromkeys(missing))
+
+
+def _slower(*, is_unconfirmed: bool) -> str:
+    return "slower, unconfirmed" if is_unconfirmed else "slower"
 
 
 def verdict_document(

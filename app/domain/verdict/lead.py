@@ -15,18 +15,24 @@ _MOST_FIELDS = 3
 
 
 def lead(
-    document: VerdictDocument, cause: Difference | None = None, own_ms: float | None = None, ongoing: str = ""
+    document: VerdictDocument,
+    cause: Difference | None = None,
+    own_ms: float | None = None,
+    ongoing: str = "",
+    *,
+    unsteady: str = "",
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
+    `unsteady`: why the run is not steady (`drifts 12 %`).
     """
     verdict, time = document.verdict, document.verdict.step_time
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document, own_ms)
+        return _without_baseline(document, own_ms, unsteady)
     if verdict.loss is not None and verdict.loss.decision == "worse":
         return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
     if verdict.memory is not None and verdict.memory.decision == "regression":
@@ -35,15 +41,16 @@ def lead(
     if time is None:
         return verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
-    change = _change(time, own_ms, len(verdict.candidates_used), ongoing)
+    change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing)
     return " ".join(filter(None, (change, _because(time, cause, knobs))))
 
 
-def _change(time: StepTimeChange, own_ms: float | None, pooled: int, ongoing: str) -> str:
+def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str) -> str:
     """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s; mean of 3 runs of this commit 19.57 s, ...`.
 
-    `pooled`: the number of runs whose mean the verdict judged.
+    `counted`: the number of runs whose mean the verdict judged, and of baseline runs.
     """
+    pooled, baseline = counted
     own = time.candidate_ms if own_ms is None else own_ms
     if ongoing and time.decision == "no_change":
         return f"As fast as before: {step_time(own)}; still {ongoing}."
@@ -57,7 +64,7 @@ def _change(time: StepTimeChange, own_ms: float | None, pooled: int, ongoing: st
     change = change_text(time.delta_pct)
     if time.decision == "no_change" or change.word == THE_SAME:
         return f"As fast as before, within {time.equal_pct:g}{THIN}%: {times}."
-    return f"{change.figure}: {times}."
+    return f"{change.figure}{' than one earlier run' if baseline == 1 else ''}: {times}."
 
 
 def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference]) -> str:
@@ -79,12 +86,12 @@ def _named(difference: Difference) -> str:
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(document: VerdictDocument, own_ms: float | None) -> str:
+def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
     contrast = document.contrast
     if contrast is not None and contrast.measured.step_time is not None:
-        return _contrast(contrast, contrast.measured.step_time, own_ms)
+        return _contrast(contrast, contrast.measured.step_time, own_ms, unsteady)
     if not document.misses:
         time = f"{step_time(own_ms)} per step. " if own_ms else ""
         return f"{time}Nothing to compare with yet."
@@ -98,20 +105,22 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None) -> str:
     return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
 
 
-def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None) -> str:
+def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None, unsteady: str) -> str:
     difference = changed_field(contrast.comparability)
     before, _ = sides_text(difference)
     change = change_text(time.delta_pct)
     others = len(contrast.comparability.stack) + len(contrast.comparability.knobs) - 1
     if shows_no_difference(time):
         return f"No significant difference from {difference.field} {before}."
+    if contrast.is_unconfirmed:
+        runs = plural(len(contrast.measured.baseline_used), "run")
+        why = f"not steady ({unsteady})" if unsteady else "not steady"
+        return f"{change.figure} than {runs} with {before}, {why}: rerun before acting."
     own = time.candidate_ms if own_ms is None else own_ms
     unit = time_unit_of((own, time.baseline_ms))
     speed = "As fast" if change.word == THE_SAME else change.figure
     was = f"was {step_time(time.baseline_ms, unit)} with {difference.field} {before}"
     sentence = f"{speed}: {step_time(own, unit)}, {was}."
-    if time.not_steady and time.decision == "regression":
-        return f"{sentence} Not steady: rerun it first."
     if others:
         return f"{sentence} {plural(others, 'other field')} changed, too."
     return f"{sentence} The code changed as well." if contrast.comparability.other_code else sentence

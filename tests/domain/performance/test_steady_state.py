@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.domain.numbers import THIN
 from app.domain.performance.steady_state import (
     iteration_roles,
     readable_range,
     slope_is_within,
     steady_state,
     theil_sen_slope,
+    unsteady_briefly,
 )
 from app.domain.run import FloatArray, SteadyState, Window
 from tests.shared_papers import shared_folder
@@ -104,20 +106,21 @@ def test_figures_of_a_window_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "is_steady", "words"),
+    ("times", "is_steady", "words", "briefly"),
     [
-        ([9000] + [100.0, 101.0] * 15, True, ""),
-        ([100.0, 100.0, 101.0, 100.0], False, "has 4 step times"),
-        ([9000] + [100.0, 160.0] * 15, False, "two speeds"),
-        ([9000, *np.linspace(100, 110, 40)], False, "the end is 10.3 % slower than the start"),
-        ([9000, *np.linspace(110, 100, 40)], False, "the end is 9.3 % faster than the start"),
-        ([9000, *np.linspace(100, 101, 40)], True, ""),  # 1 % is not worth calling
+        ([9000] + [100.0, 101.0] * 15, True, "", ""),
+        ([100.0, 100.0, 101.0, 100.0], False, "has 4 step times", ""),
+        ([9000] + [100.0, 160.0] * 15, False, "two speeds", f"scatters 42{THIN}%"),
+        ([9000, *np.linspace(100, 110, 40)], False, "the end is 10.3 % slower than the start", f"drifts 10.3{THIN}%"),
+        ([9000, *np.linspace(110, 100, 40)], False, "the end is 9.3 % faster than the start", f"drifts 9.3{THIN}%"),
+        ([9000, *np.linspace(100, 101, 40)], True, "", ""),  # 1 % is not worth calling
     ],
 )
-def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: str) -> None:
+def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: str, briefly: str) -> None:
     result = steady(times)
     assert result.is_steady == is_steady
     assert words in " ".join(result.reasons)
+    assert unsteady_briefly(result.reasons) == briefly
     assert bool(result.reasons) != is_steady
 
 

@@ -30,13 +30,29 @@ def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed:
         assert figures == [step_time(own), *pooled, step_time(time.baseline_ms)]
 
 
-@pytest.mark.parametrize(("steady", "end"), [(True, "with container train:2026.09."), (False, "rerun it first.")])
-def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str) -> None:
+@pytest.mark.parametrize(
+    ("steady", "end", "badge"),
+    [
+        (True, "with container train:2026.09.", ("", "")),
+        (False, f"not steady (drifts 12{THIN}%): rerun before acting.", ("regression", "slower, unconfirmed")),
+    ],
+)
+def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str, badge: tuple[str, str]) -> None:
     upgraded = make_record("new", slower=0.4, fields={"container": "train:2026.10"}, steady=steady, commit="c")
-    sentence = lead(make_document(upgraded, make_baseline(commit="c")), own_ms=400 * math.exp(0.4))
+    document = make_document(upgraded, make_baseline(commit="c"))
+    assert document.badge(in_regression=False) == badge
+    assert document.badge(in_regression=True) == ("regression", "")
+    sentence = lead(document, own_ms=400 * math.exp(0.4), unsteady=f"drifts 12{THIN}%")
     assert sentence.startswith("49.2")
     assert sentence.endswith(end)
     assert len(sentence.split()) <= 16
+
+
+def test_a_change_from_a_single_run_says_so() -> None:
+    slow = make_record("slow", slower=0.2, commit="new")
+    single, several = (lead(make_document(slow, make_baseline()[-n:])).split(":")[0] for n in (1, 2))
+    assert single.endswith("% slower than one earlier run")
+    assert several.endswith("% slower")
 
 
 def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> None:
