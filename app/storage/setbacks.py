@@ -291,12 +291,16 @@ class _Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Worked:
-    """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit."""
+    """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit.
+
+    `is_side`: it was made for an experiment.
+    """
 
     run: int
     differences: tuple[Difference, ...]
     arguments: tuple[_Changed, ...] = ()
     versions: tuple[Difference, ...] = ()
+    is_side: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -325,7 +329,10 @@ class _Worked:
 
 
 def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
-    """Return the most similar earlier run that worked: of the same job, or of the same model and GPUs."""
+    """Return the most similar earlier run that worked: of the same job, or of the same model and GPUs.
+
+    Of equally similar runs, one side of an experiment comes last.
+    """
     model, gpu = run.contract.get("model"), run.contract.get("gpu")
     if run.ordered_at is None or (not run.job and (model is None or gpu is None)):
         return None
@@ -333,7 +340,7 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
     if model is not None and gpu is not None:
         is_same.append(and_(col(RunRow.model) == shown(model.value), col(RunRow.gpu) == shown(gpu.value)))
     rows = session.execute(
-        select_any(RunRow.id, RunRow.commit, RunResultRow.contract)
+        select_any(RunRow.id, RunRow.commit, RunRow.purpose, RunResultRow.contract)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.project_id) == run.project_id,
@@ -345,7 +352,7 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
             col(RunRow.ordered_at) < run.ordered_at,
             col(RunRow.id) != run.id,
         )
-        .order_by(col(RunRow.ordered_at).desc())
+        .order_by(col(RunRow.purpose) == "experiment", col(RunRow.ordered_at).desc())
         .limit(_EARLIER)
     )
     worked = []
@@ -354,12 +361,13 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
         if any(item.is_certain for item in differing(("seq_len",), contract, run.contract)):
             continue  # a run with a shorter sequence is another job
         versions = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
-        worked.append(_Worked(row.id, _since(contract, run.contract), versions=versions))
-    nearest = sorted(worked, key=lambda earlier: len(earlier.differences))[:_WITH_ARGUMENTS]
+        is_side = row.purpose == "experiment"
+        worked.append(_Worked(row.id, _since(contract, run.contract), versions=versions, is_side=is_side))
+    nearest = sorted(worked, key=lambda earlier: (len(earlier.differences), earlier.is_side))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}
     if now:
         nearest = [replace(earlier, arguments=_changed(_arguments(session, earlier.run), now)) for earlier in nearest]
-    return min(nearest, key=lambda earlier: (len(earlier.names), len(earlier.versions)), default=None)
+    return min(nearest, key=lambda earlier: (len(earlier.names), earlier.is_side, len(earlier.versions)), default=None)
 
 
 def _since(before: Mapping[str, Stated], now: Mapping[str, Stated]) -> tuple[Difference, ...]:
@@ -410,26 +418,33 @@ def _short(value: Any) -> str:
 # --- Runs that work where another failed.
 
 
+_WORK = ("seq_len", "gbs", "container")
+"""Fields that a run with the same model and GPUs must share to show that the work fits there."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkingRun:
-    """`in_stack`: in the stack of the failed run, so in its container."""
+    """`differs`: what differs from the failed run in work and container, with its own values; empty: nothing."""
 
     id: int
     name: str
     dispatcher: str | None
     step_time_ms: float
-    in_stack: bool
+    differs: tuple[str, ...]
 
 
 def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
-    """Return the newest completed runs of the project with the run's model and GPU.
+    """Return the newest completed runs of the run's work in its container; without any, of its model and GPUs.
 
     Its own stack comes first, and runs of experiments come last.
     """
     values = {name: stated.value for name, stated in run.contract.items()}
     columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
     rows = session.execute(
-        select_any(RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms, RunRow.stack_key)
+        select_any(
+            RunRow.id, RunRow.name, RunRow.dispatcher, RunRow.step_time_ms, RunRow.stack_key, RunResultRow.contract
+        )
+        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.project_id) == run.project_id,
             col(RunRow.status) == "ready",
@@ -444,17 +459,21 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
             col(RunRow.ordered_at).desc(),
             col(RunRow.id).desc(),
         )
-        .limit(most)
+        .limit(_EARLIER)
     )
-    return tuple(
-        WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms, row.stack_key == run.stack_key != "")
-        for row in rows
-    )
+    working = []
+    for row in rows:
+        is_same = row.stack_key == run.stack_key != ""
+        differences = () if is_same else differing(_WORK, stored_contract(row.contract), run.contract)
+        texts = tuple(f"{item.field} {last_parts(_side(item.a), _side(item.b))[0]}" for item in differences)
+        working.append(WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms, texts))
+    here = [other for other in working if not other.differs]
+    return tuple((here or working)[:most])
 
 
 def _with_other_dispatcher(session: Session, run: RunDetail) -> WorkingRun | None:
-    """Return the first of `working_runs` in the stack with another dispatcher; None without one."""
+    """Return the first of `working_runs` in the container with another dispatcher; None without one."""
     requested = run.contract.get("dispatcher")
     others = (None, "", None if requested is None else requested.value)
     runs = working_runs(session, run, _EARLIER)
-    return next((row for row in runs if row.in_stack and row.dispatcher not in others), None)
+    return next((row for row in runs if not row.differs and row.dispatcher not in others), None)

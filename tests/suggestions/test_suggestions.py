@@ -598,6 +598,8 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     log = training_log(8) + OUT_OF_MEMORY.encode()
     run = int(upload(client, log, meta={**JOB, "mbs": 2, "exposed_comm_frac": 0.3}).json()["id"])
     process_run(run)
+    side = int(upload(client, training_log(20), meta={**JOB, "mbs": 1, "purpose": "experiment"}).json()["id"])
+    process_run(side)
     rows = rows_of(client, run)
     assert (rows[0]["rule"], rows[0]["title"]) == ("fit-go-back", f"Go back to run #{fitted}: mbs 2 → 1")
     assert rows[0]["changes"]["fields"] == [{"name": "mbs", "before": "2", "after": "1"}]
@@ -661,6 +663,25 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
     first, *rest = rows_of(client, alone)
     assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "alltoall"}]
     assert {"fit-estimate"} <= {row["rule"] for row in rest}
+
+
+def test_a_failed_run_names_completed_runs_of_its_work_else_what_differs(client: TestClient, engine: Engine) -> None:
+    failed: dict[str, Any] = {"outcome": "failed", "health": {"outcome": "failed", "iterations": 3}}
+    failed["failures"] = [{"kind": "nccl", "title": "t", "explanation": "e", "advice": "a", "rank": 0, "evidence": []}]
+
+    def named(run: int) -> str:
+        text = client.get(f"/runs/{run}").text
+        return " ".join(re.sub(r"<[^>]*>", " ", text[text.index('class="working"') + 16 :].split("</p>")[0]).split())
+
+    with transaction(engine) as session:
+        here = make_advised(session, fields={"mbs": 2}, outcome="completed")
+        longer = make_advised(session, fields={"seq_len": 8192}, outcome="completed")
+        run = make_advised(session, **failed)
+        longest = make_advised(session, fields={"seq_len": 65_536}, **failed)
+    assert named(run).startswith(f"Runs that completed here: #{here}")
+    assert f"#{longer}" not in named(run)
+    assert named(longest).startswith("Same model and GPU: #")
+    assert re.search(rf"#{longer} \S+ seq_len 8192 [\d.]+ s", named(longest))
 
 
 # --- Faster runs of the same work; runs that cannot be judged yet.
