@@ -57,7 +57,10 @@ Moment = tuple[datetime, str | int]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run. `delta_pct`: difference from the usual level. `role`: one of _ROLES. `stack`: index in the job."""
+    """One run. `delta_pct`: difference from the usual level. `role`: one of _ROLES. `stack`: index in the job.
+
+    `meaning`: the role for users, with the reason why a run does not count: `excluded: not steady`.
+    """
 
     run: StackRun
     stack: int
@@ -65,6 +68,7 @@ class Point:
     text: str
     delta_pct: float
     role: str
+    meaning: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,8 @@ def _points(
         value = _value(run, metric)
         if math.isfinite(value):
             role = _role(run, member, change, stack == _BEFORE_IT)
-            yield Point(run, stack, value, metric_text(metric, value), 100 * (value / member.usual - 1), role)
+            delta = 100 * (value / member.usual - 1)
+            yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
 
 
 def _value(run: StackRun, metric: str) -> float:
@@ -173,6 +178,12 @@ def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: 
     place = member.ordered_at, member.run_id
     is_before = (run.ordered_at, run.id) < place and run.ordered_at < change[0]
     return "before" if is_before else "after"
+
+
+def _meaning(run: StackRun, role: str, metric: str) -> str:
+    if role == "not counted":
+        return f"excluded: {run.facts.never_a_baseline_because or 'not a ci run'}"
+    return "first affected run" if role == "first slow run" and metric != "step_time_ms" else role
 
 
 def zoomed(
@@ -376,6 +387,7 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
         "change": change_text(point.delta_pct, metric=metric).figure,
         "text": point.text,
         "role": point.role,
+        "meaning": point.meaning,
         "run": f"#{run.id} {run.name}",
         "commit": short_commit(run.commit) or "unknown",
         "when": absolute(run.ordered_at),
@@ -523,5 +535,5 @@ def _marks(alt: Any, data: str) -> Any:
 
 def _tip() -> str:
     """Return the tooltip expression for a point, because Vega-Lite's own tooltip fields put text in quotes."""
-    fields = {"run": "run", "value": "text", "change": "change", "commit": "commit", "when": "when", "role": "role"}
+    fields = {"run": "run", "value": "text", "change": "change", "commit": "commit", "when": "when", "role": "meaning"}
     return "{" + ", ".join(f"{json.dumps(name)}: datum.{field}" for name, field in fields.items()) + "}"

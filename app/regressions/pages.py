@@ -117,10 +117,7 @@ class JobView:
 
     @property
     def newest_change(self) -> float | None:
-        """Return the change of the newest run in percent, if less than half of that of the job is left."""
-        usual = self.job.worst.usual
-        newest = 100 * (self.newest / usual - 1) if self.newest is not None and usual else None
-        return newest if self.job.has_moved_back(newest) else None
+        return _newest_change(self.job, self.newest)
 
     @property
     def against(self) -> str:
@@ -132,6 +129,13 @@ class JobView:
     def before(self) -> str:
         """Return the commit of `newest_before`."""
         return self.newest_before[1] if self.newest_before else ""
+
+
+def _newest_change(job: SlowJob, newest: float | None) -> float | None:
+    """Return the change of the newest run in percent, if less than half of that of the job is left."""
+    usual = job.worst.usual
+    change = 100 * (newest / usual - 1) if newest is not None and usual else None
+    return change if job.has_moved_back(change) else None
 
 
 class RegressionView:
@@ -156,17 +160,20 @@ class RegressionView:
 
     @property
     def title(self) -> str:
-        """Return what became slower, and where: `Step time of Qwen3-30B-A3B · 16 × H100 · hybridep`."""
-        jobs, where = self.listed_jobs, SEPARATOR.join(self.common[:_MOST_IN_TITLE])
+        """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100 · hybridep`."""
+        jobs, parts = self.listed_jobs, [part for name in self.common for part in name.split(SEPARATOR)]
+        where = SEPARATOR.join(parts[:_MOST_IN_TITLE])
+        counted = words.still_slow(self.regression, self._nearly_back)
+        change = words.change(self.regression, counted)
         if not jobs:
-            return self.metric_label
+            return change
         if where and all(job.title.startswith(self.common[0]) for job in jobs):
-            return f"{self.metric_label} of {where}"
-        return f"{self.metric_label} of {plural(len(jobs), 'job')}" + (f" on {where}" if where else "")
+            return f"{change}: {where}"
+        return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")
 
     @property
     def answer(self) -> str:
-        return words.answer(self.regression, [row.job for row in self.jobs if row.newest_change is not None])
+        return words.answer(self.regression, self._nearly_back)
 
     @property
     def cause(self) -> str:
@@ -188,9 +195,31 @@ class RegressionView:
 
     @cached_property
     def listed_jobs(self) -> tuple[SlowJob, ...]:
-        """Return its jobs: those that are still slow first, and those seen in one run after the others."""
+        """Return its jobs: those that the lead counts first, then those whose newest run is nearly back or that one run
+        shows, last those that have recovered."""
+
+        nearly_back = self._nearly_back
+
+        def place(job: SlowJob) -> tuple[bool, bool, float]:
+            return job.is_back, job.is_once or job in nearly_back, -(job.worst.delta_pct or 0)
+
+        return tuple(sorted(self.regression.jobs, key=place))
+
+    @property
+    def _nearly_back(self) -> Sequence[SlowJob]:
+        """Return the jobs whose newest run has less than half of their change."""
         jobs = self.regression.jobs
-        return tuple(sorted(jobs, key=lambda job: (job.is_back, job.is_once, -(job.worst.delta_pct or 0))))
+        return [job for job in jobs if _newest_change(job, self._newest[job.last.run_id]) is not None]
+
+    @cached_property
+    def _newest(self) -> Mapping[int, float | None]:
+        """Return the value of the newest run of each job, by the run in which its last stack begins."""
+        values = {}
+        for job in self.regression.jobs:
+            run = self._session.get(RunRow, job.last.run_id)
+            newest = self._newest_since(run, 1) if run and self.regression.metric in DRAWN_METRICS else ()
+            values[job.last.run_id] = newest[0] if newest else None
+        return values
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
@@ -204,7 +233,8 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
-            return "No run shows whether it is over."
+            since = f" since {idle}" if (idle := self.regression.idle_since) else ""
+            return f"No run{since}, so nothing shows whether it is fixed."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
@@ -277,8 +307,6 @@ class RegressionView:
         upgrade = document.upgrade if document and self.regression.kind == "upgrade" else None
         if document:
             document = document_of_member(document, self.regression.kind)
-        run = self._session.get(RunRow, job.last.run_id)
-        newest = self._newest_since(run, 1) if run and metric in DRAWN_METRICS else ()
         suspects = suspects_with_evidence(self._session, run_id, document, metric) if document else ()
         baseline = self._baseline(document) if document else ()
         return JobView(
@@ -293,7 +321,7 @@ class RegressionView:
             suspects=suspects,
             baseline=baseline,
             upgrade=upgrade,
-            newest=newest[0] if newest else None,
+            newest=self._newest[job.last.run_id],
             newest_before=self._last_fast(suspects, baseline),
         )
 

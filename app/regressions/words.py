@@ -7,6 +7,7 @@ from app.domain.numbers import (
     THIN,
     change_text,
     daily_cost,
+    days_text,
     gpu_hours,
     grouped,
     plural,
@@ -22,35 +23,33 @@ from app.storage.audit import AuditEvent
 
 
 def what(regression: Regression, jobs: Sequence[SlowJob] = ()) -> str:
-    """Format a change for the list and the title: `Up to 9.8 % slower`; `Was 9.8 % slower` once it is over.
+    """Format a change for the list: `Up to 9.8 % slower`, `Peak memory 3.3 % higher`; with `was` once it is over.
 
     `jobs`: those that it describes; by default the counted ones.
     """
     jobs = jobs or regression.counted_jobs
-    text = _change(regression, jobs)
+    text = change(regression, jobs)
     if regression.is_once:
         text += " in one run each" if len(jobs) > 1 else " in one run"
-    return f"Was {text[0].lower()}{text[1:]}" if regression.is_back else text
+    return text
 
 
-def _change(regression: Regression, jobs: Sequence[SlowJob]) -> str:
+def change(regression: Regression, jobs: Sequence[SlowJob]) -> str:
+    """Return the largest change of these jobs, without the number of their runs."""
     deltas = [job.worst.delta_pct for job in jobs]
     delta = regression.worst_delta_pct
     if len(jobs) < len(regression.slow_jobs):
         delta = max((delta for delta in deltas if delta is not None), default=delta)
     up_to = "up to " if is_up_to(delta, deltas) else ""
-    if regression.metric == "peak_memory_gib":
-        text = (
-            "More peak memory"
-            if delta is None
-            else f"{up_to}{change_text(delta, metric=regression.metric).size} more peak memory"
-        )
-    elif regression.metric == "lm_loss":
-        size = "" if delta is None else change_text(delta, metric=regression.metric).size
-        text = f"Loss {up_to}{size} higher" if size else "Higher loss"
-    else:
-        text = "Slower" if delta is None else f"{up_to}{change_text(delta).size} {change_text(delta).word}"
+    size = "" if delta is None else f"{up_to}{change_text(delta, metric=regression.metric).size} "
+    was = "was " if regression.is_back else ""
+    if regression.metric in _SUBJECTS:
+        return f"{_SUBJECTS[regression.metric]} {was}{size}higher"
+    text = f"{was}{size}{'slower' if delta is None else change_text(delta).word}"
     return f"{text[0].upper()}{text[1:]}"
+
+
+_SUBJECTS = {"peak_memory_gib": "Peak memory", "lm_loss": "Loss"}
 
 
 def first_seen(metric: str, job: SlowJob) -> str:
@@ -84,16 +83,41 @@ def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str
         jobs = len(regression.jobs)
         on_jobs = f" on {plural(jobs, 'job')}" if jobs > 1 else ""
         return f"{what(regression)}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
-    slow = [job for job in regression.counted_jobs if job not in nearly_back] or regression.counted_jobs
+    slow = still_slow(regression, nearly_back)
+    if regression.is_once:
+        return f"{_once(slow)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     text, jobs = what(regression, slow), len(regression.jobs)
-    if jobs > 1 and not (regression.is_once and len(slow) == 1):
-        number = f"{len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else plural(jobs, "job")
-        text += f" {'of' if regression.is_once else 'on'} {number}"
+    if jobs > 1:
+        text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
     if slow:
         first = min((job.first for job in slow), key=lambda member: (member.ordered_at, member.run_id)).run_id
-        text += f", #{first}" if regression.is_once else f" since run #{first}"
-    claim = " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
-    return f"{text}{_cost(regression)}.{claim}"
+        text += f" since run #{first}"
+    return f"{text}{_cost(regression)}.{_claim(regression)}"
+
+
+def still_slow(regression: Regression, nearly_back: Collection[SlowJob]) -> Sequence[SlowJob]:
+    """Return the counted jobs that are not nearly back; all counted ones if all are."""
+    return [job for job in regression.counted_jobs if job not in nearly_back] or regression.counted_jobs
+
+
+def _once(jobs: Sequence[SlowJob]) -> str:
+    """Return `2 jobs 17.9 and 34.7 % slower on 8 Jul, one run each` or `34.7 % slower on 8 Jul, in one run (#431)`."""
+    at = sorted(job.first.ordered_at for job in jobs)
+    when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
+    changes = sorted(delta for job in jobs if (delta := job.worst.delta_pct) is not None)
+    sizes = [change_text(delta).size for delta in changes]
+    if len(sizes) > 1 and sizes[0] != sizes[-1]:
+        sizes[0] = sizes[0].removesuffix(f"{THIN}%")
+        size = f"{sizes[0]} {'and' if len(sizes) == 2 else 'to'} {sizes[-1]} slower"
+    else:
+        size = f"{sizes[-1]} slower" if sizes else "slower"
+    if len(jobs) > 1:
+        return f"{plural(len(jobs), 'job')} {size} {when}, one run each"
+    return f"{size[0].upper()}{size[1:]} {when}, in one run (#{jobs[0].first.run_id})"
+
+
+def _claim(regression: Regression) -> str:
+    return " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
 
 
 def _cost(regression: Regression) -> str:

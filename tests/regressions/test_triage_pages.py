@@ -234,7 +234,7 @@ def test_every_mark_is_at_its_value_or_labelled_in_the_lane(
     data = spec_of(client, f"/regressions/{make([stack, other])}/chart")
     scales = scales_of(data)
     assert len(scales) == 2
-    owner = {f"/runs/{number}": scales[row] for row, of in enumerate((stack, other)) for number in of.runs}
+    owner = {f"/runs/{number}": scales[row] for row, of in enumerate((other, stack)) for number in of.runs}
     for point in data["points"]:
         zero, pixels = owner[point["href"]]
         assert point["shown"] == pytest.approx(zero + pixels * point["delta"]), point
@@ -314,7 +314,8 @@ def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engi
     mixed, single = make([once, lasting, nearly], worst_delta_pct=30.0), make([once, other], worst_delta_pct=30.0)
     answers = [words_of(client, number) for number in (mixed, single)]
     assert answers[0].startswith(f"9.0\u202f% slower on 1 of 3 jobs since run #{lasting.since}")
-    assert answers[1].startswith(f"30.0\u202f% slower in one run each of 2 jobs, #{once.since}")
+    assert "<h1>9.0\u202f% slower: " in client.get(f"/regressions/{mixed}").text
+    assert answers[1].startswith("2 jobs 30.0\u202f% slower on 2 Nov, one run each, about")
     listed = client.get("/regressions", headers=HTML).text
     assert ">9.0\u202f% slower</a>" in listed
     assert ">30.0\u202f% slower in one run each</a>" in listed
@@ -721,11 +722,42 @@ def test_a_page_asks_to_close_a_regression_without_runs_as_stale(
     assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")
 
 
-def test_a_regression_of_memory_has_a_dash_for_its_cost(client: TestClient, make: Make) -> None:
+def test_a_regression_of_memory_has_no_cost_and_no_words_of_speed(client: TestClient, make: Make) -> None:
     number = make(metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None)
-    for address in ("/regressions", f"/regressions/{number}"):
-        cost = client.get(address, headers=HTML).text.partition('data-label="Cost"')[2].partition("</td>")[0]
-        assert 'title="Only step time has a cost."' in cost, address
+    back = make(metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None, proposal="fixed")
+    listed = client.get("/regressions", headers=HTML).text
+    cost = listed.partition('data-label="Cost"')[2].partition("</td>")[0]
+    assert 'title="Only step time has a cost."' in cost
+    page = client.get(f"/regressions/{number}", headers=HTML).text
+    assert 'data-label="Cost"' not in page
+    assert not re.search("slow run|[Ss]lower", page[page.index('class="page-head"') :])
+    assert words_of(client, number).startswith("Peak memory 5.0\u202f% higher since run #")
+    assert words_of(client, back).startswith("Peak memory was 5.0\u202f% higher since 2 Nov")
+
+
+def test_a_title_says_what_happened_and_a_stale_proposal_since_when(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    with transaction(engine) as session:
+        pairs = [make_slow_stack(session, stack=f"{pct}", days=(13, 1), slow_pct=pct) for pct in (17.9, 34.7)]
+    number = make(pairs, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=34.7, proposal="stale")
+    page = client.get(f"/regressions/{number}", headers=HTML).text
+    assert "<h1>Up to 34.7\u202f% slower: " in page
+    assert words_of(client, number) == "2 jobs 17.9 and 34.7\u202f% slower on 2 Nov, one run each."
+    proposal = page[page.index('id="proposal"') :]
+    assert "No run since 2 Nov, so nothing shows whether it is fixed." in proposal[: proposal.index("</p>")]
+
+
+def test_the_chart_says_why_a_run_is_excluded(client: TestClient, engine: Engine, stack: SlowStack, make: Make) -> None:
+    with transaction(engine) as session:
+        session.get_one(RunRow, stack.runs[5]).quarantine = "a bad node"
+        session.get_one(RunRow, stack.runs[6]).is_steady = False
+    address = f"/regressions/{make()}/chart"
+    data = spec_of(client, address)
+    meanings = {row["id"]: row["meaning"] for row in [*data["points"], *data.get("lane", ())]}
+    assert meanings[stack.runs[5]] == "excluded: quarantined: a bad node"
+    assert meanings[stack.runs[6]].startswith("excluded: not steady")
+    assert "excluded: quarantined: a bad node" in client.get(address, headers=HTML).text
 
 
 def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine: Engine, make: Make) -> None:
