@@ -78,8 +78,8 @@ from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
 
-_MOST_IN_TITLE = 3
-"""Parts of the name of a stack in a title: model, GPUs, dispatcher."""
+_MOST_IN_TITLE = 2
+"""Parts of the name of a stack in a title: model and GPUs, so that it fits on a phone."""
 _MOST_BACK = 100
 """Newest runs of a recovered job whose median the proposal states."""
 
@@ -160,7 +160,7 @@ class RegressionView:
 
     @property
     def title(self) -> str:
-        """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100 · hybridep`."""
+        """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100`."""
         jobs, parts = self.listed_jobs, [part for name in self.common for part in name.split(SEPARATOR)]
         where = SEPARATOR.join(parts[:_MOST_IN_TITLE])
         counted = words.still_slow(self.regression, self._nearly_back)
@@ -233,8 +233,9 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
+            of = "" if len(self.regression.slow_jobs) == len(self.regression.jobs) else " of its slow jobs"
             since = f" since {idle}" if (idle := self.regression.idle_since) else ""
-            return f"No run{since}, so nothing shows whether it is fixed."
+            return f"No run{of}{since}, so nothing shows whether it is fixed."
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None

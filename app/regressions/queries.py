@@ -34,7 +34,7 @@ from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is the whole state of the page, so it is validated as input.
 
-ACTIVE_STATES, ANY_STATE = "active", "any"
+ACTIVE_STATES, TO_CLOSE, CLOSED, ANY_STATE = "active", "to_close", "closed", "any"
 METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory", "lm_loss": "loss"}
 KINDS = {"run": "a run", "upgrade": "an upgrade"}
 SORTS = {"cost": "cost", "age": "age", "size": "size"}
@@ -53,8 +53,10 @@ class RegressionQuery(ListQuery):
     further_names = ("format", "changed")
 
     q: str = Field("", description="Words that must all occur in the cause, note, assignee, link or names of a run.")
-    state: Annotated[str, OneOf((ACTIVE_STATES, *STATES, ANY_STATE))] = Field(
-        ANY_STATE, description="A state, `active` (open or acknowledged) or `any`."
+    state: Annotated[str, OneOf((ACTIVE_STATES, TO_CLOSE, CLOSED, *STATES, ANY_STATE))] = Field(
+        ANY_STATE,
+        description="A state, `active` (open or acknowledged), `to_close` (those of them with a proposal), `closed` "
+        "(all others) or `any`.",
     )
     project: str = ""
     assignee: str = Field("", description="`nobody`: unassigned ones.")
@@ -115,11 +117,16 @@ def _cell(item: Regression, name: str) -> Any:
 
 
 def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
-    """Return the number of matches by state, ignoring the state filter. `active` and `any` are sums."""
-    counted = _joined(select(col(RegressionRow.state), func.count(col(RegressionRow.id))))
-    rows = session.execute(counted.where(*_conditions(query)).group_by(col(RegressionRow.state))).all()
-    counts: dict[str, int] = dict.fromkeys(STATES, 0) | {row[0]: row[1] for row in rows}
-    return {ACTIVE_STATES: sum(counts[state] for state in ACTIVE)} | counts | {ANY_STATE: sum(counts.values())}
+    """Return the number of matches by state filter, ignoring the one of the query."""
+    state, is_proposed = col(RegressionRow.state), col(RegressionRow.proposal) != ""
+    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(*_conditions(query))
+    counts = dict.fromkeys((*STATES, ACTIVE_STATES, TO_CLOSE, CLOSED, ANY_STATE), 0)
+    for name, has_proposal, number in session.execute(counted.group_by(state, is_proposed)):
+        is_active = name in ACTIVE
+        shown = (name, ANY_STATE, ACTIVE_STATES if is_active else CLOSED)
+        for counter in (*shown, TO_CLOSE) if is_active and has_proposal else shown:
+            counts[counter] += number
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,10 @@ def _joined(wanted: Any) -> Select[Any]:
 def _in_state(state: str) -> list[ColumnElement[bool]]:
     if state == ANY_STATE:
         return []
+    if state == CLOSED:
+        return [col(RegressionRow.state).not_in(ACTIVE)]
+    if state == TO_CLOSE:
+        return [*_in_state(ACTIVE_STATES), col(RegressionRow.proposal) != ""]
     return [col(RegressionRow.state).in_(ACTIVE if state == ACTIVE_STATES else (state,))]
 
 

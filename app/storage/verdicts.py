@@ -496,7 +496,7 @@ def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str
     return {(row.run_id, row.metric): row.regression_id for row in rows}
 
 
-# --- Number and cost of open regressions, which every page shows.
+# --- Costs of active regressions, and the number of those to triage, which every page shows.
 
 _COST: Any = col(RegressionRow.gpu_hours_per_day)
 SUMS_OF_COSTS = (
@@ -509,18 +509,10 @@ _UNTRIAGED = "open"
 """The state of a regression that no user has handled yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRegressions:
-    """Number and cost of open regressions. `gpu_hours_per_day`: sum of the known costs; None if none is known."""
-
-    count: int
-    gpu_hours_per_day: float | None
-
-
-def open_regressions(session: Session) -> OpenRegressions:
-    """Return the numbers for the navigation and the overview. One select reads them from an index."""
-    counts = select(func.count(), func.sum(col(RegressionRow.gpu_hours_per_day)))
-    return OpenRegressions(*session.execute(counts.where(col(RegressionRow.state) == _UNTRIAGED)).one())
+def regressions_to_triage(session: Session) -> int:
+    """Return the number of open regressions without a proposal to close them, for the navigation."""
+    counted = select(func.count()).where(col(RegressionRow.state) == _UNTRIAGED, col(RegressionRow.proposal) == "")
+    return int(session.execute(counted).scalar_one())
 
 
 # --- Proposals of the service to close regressions, which users accept together.

@@ -40,7 +40,7 @@ from app.domain.numbers import (
 from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, name_end, range_address
 from app.settings import RESOURCES
-from app.storage.verdicts import open_regressions
+from app.storage.verdicts import regressions_to_triage
 from app.storage.visible import UnstatedProjectsError
 from app.web.assets import asset_url
 from app.web.charts import vega
@@ -180,7 +180,7 @@ def render(
     """
     fragment = block if block and wants_fragment(request) else None
     common: dict[str, Any] = {"now": datetime.now(UTC), "path": request.url.path, "base_url": public_address(request)}
-    common["open_regressions"] = lambda: _open_regressions(request, session_of(request))
+    common["to_triage"] = lambda: _to_triage(request, session_of(request))
     common["access"] = access_of(request)
     common["make_administrator"] = lambda: make_administrator(request.app.state.settings)
     context = common | {"fragment": fragment} | context
@@ -233,7 +233,7 @@ def render_error(
         title=title,
         detail=detail,
         back=back,
-        open_regressions=lambda: _open_regressions(request, None) if keeps_badge else 0,
+        to_triage=lambda: _to_triage(request, None) if keeps_badge else 0,
     )
 
 
@@ -253,17 +253,17 @@ def _stated_address(request: Request) -> str:
     return str(settings.public_url) if settings else ""
 
 
-def _open_regressions(request: Request, session: Session | None) -> int | None:
-    """Return the number of open regressions for the navigation; None if unavailable. `session`: of the page."""
+def _to_triage(request: Request, session: Session | None) -> int | None:
+    """Return the number of regressions to triage for the navigation; None if unavailable. `session`: of the page."""
     try:
         if session is not None:
-            return open_regressions(session).count
+            return regressions_to_triage(session)
         with reading(request) as own:
-            return open_regressions(own).count
+            return regressions_to_triage(own)
     except UnstatedProjectsError:  # the caller is not identified
         return None
     except SQLAlchemyError as error:
-        log.warning("open_regressions_not_read", error=type(error).__name__)
+        log.warning("regressions_to_triage_not_read", error=type(error).__name__)
         return None
 
 

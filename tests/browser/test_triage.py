@@ -88,7 +88,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
 
     page.goto("/regressions?project=worked-off")
     expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
-    page.get_by_role("link", name=re.compile(r"^fixed 1$")).click()
+    page.get_by_role("link", name=re.compile(r"^Closed 1$")).click()
     expect(page.get_by_role("row", name=re.compile("Ada Lovelace"))).to_be_visible()
     with read_session(house.engine) as session:
         assert session.get_one(RegressionRow, number).state == "fixed"
@@ -131,7 +131,7 @@ def test_the_keyboard_is_enough(open_page: OpenPage, house: House) -> None:
     regression(house, stack, cause="Another knob.", state="fixed")
     page = open_page("/regressions?project=keys")
     page.locator(".more-filters summary").focus()
-    for name in ("active", "fixed", "all"):
+    for name in ("To do", "To close", "Closed"):
         page.keyboard.press("Tab")
         expect(page.locator(":focus")).to_contain_text(name)
     while page.locator(":focus").get_attribute("name") != "seen":
@@ -182,13 +182,13 @@ def test_filters_live_in_the_address(open_page: OpenPage, house: House) -> None:
     page.evaluate("window.sameDocument = true")
     page.get_by_label("Text", exact=True).fill("knob")
     expect(page.locator("#regression-table tbody tr")).to_have_count(1)
-    page.get_by_role("link", name=re.compile(r"^fixed")).click()
+    page.get_by_role("link", name=re.compile(r"^Closed")).click()
     expect(page.locator("#regression-table tbody tr")).to_contain_text("A third knob")
-    expect(page).to_have_url(re.compile(r"/regressions\?q=knob&project=filtered&state=fixed$"))
+    expect(page).to_have_url(re.compile(r"/regressions\?q=knob&project=filtered&state=closed$"))
     page.get_by_role("link", name="Remove the filter text: knob").click()
-    expect(page).to_have_url(re.compile(r"/regressions\?project=filtered&state=fixed$"))
+    expect(page).to_have_url(re.compile(r"/regressions\?project=filtered&state=closed$"))
     page.get_by_label("Assignee", exact=True).first.select_option("nobody")
-    expect(page).to_have_url(re.compile(r"state=fixed"))
+    expect(page).to_have_url(re.compile(r"state=closed"))
     expect(page.locator("#regression-table")).to_contain_text("No matching regressions")
     assert page.evaluate("window.sameDocument"), "the list was loaded as a page, not by htmx"
     page.go_back()

@@ -27,7 +27,7 @@ from app.settings import Settings
 from app.storage import audit
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
-from app.storage.verdicts import open_regressions
+from app.storage.verdicts import regressions_to_triage
 from tests.cases import every_case
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
@@ -358,13 +358,12 @@ def test_missing_objects_are_not_found(client: TestClient) -> None:
     assert client.get(URL).json()["items"] == []
 
 
-def test_open_ones_are_counted_for_the_navigation(session: Session) -> None:
-    assert open_regressions(session).count == 0
+def test_those_to_triage_are_counted_for_the_navigation(session: Session) -> None:
+    assert regressions_to_triage(session) == 0
     stack = make_slow_stack(session)
-    for state, hours in (("open", 2.5), ("open", None), ("open", 1.0), ("acknowledged", 9.0), ("fixed", 9.0)):
-        make_regression(session, stack, state=state, gpu_hours_per_day=hours)
-    result = open_regressions(session)
-    assert (result.count, result.gpu_hours_per_day) == (3, 3.5)
+    for state, proposal in (("open", ""), ("open", "stale"), ("open", ""), ("acknowledged", ""), ("fixed", "")):
+        make_regression(session, stack, state=state, proposal=proposal)
+    assert regressions_to_triage(session) == 2
 
 
 def test_a_regression_goes_with_nothing_but_its_own_rows(session: Session) -> None:
@@ -400,7 +399,7 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         assert [item.cause for item in find_regressions(session, everything).items] == ["one"]
         assert count_by_state(session, RegressionQuery())["fixed"] == 1
         assert cost_of(session, RegressionQuery()) == SumOfCosts(12.5, 1, 1)
-        assert open_regressions(session).count == 1
+        assert regressions_to_triage(session) == 1
         assert options_of(session).gpus == ("H100",)
         title = get_regression(session, regressions.items[0].id).members[0].title
         assert title == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"

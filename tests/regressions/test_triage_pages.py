@@ -62,6 +62,11 @@ def test_the_list_begins_with_what_needs_triage(client: TestClient, make: Make) 
     assert text.count('name="seen"') == 3
     assert "62\u202fh/d" in text
     assert client.get("/regressions?state=any").text.count('name="seen"') == 4
+    tabs = re.findall(r'href="/regressions\?([^"]*)"[^>]*>([A-Z][a-z ]+) ?<span class="small">(\d)</span>', text)
+    assert tabs == [("", "To do ", "2"), ("state=to_close", "To close ", "1"), ("state=closed", "Closed ", "1")]
+    for state in ("to_close", "closed"):
+        listed = client.get(f"/regressions?state={state}").text
+        assert (listed.count('name="seen"'), 'class="pager"' in listed) == (1, False)
 
 
 def test_a_trend_is_drawn_again_after_a_run_of_its_stack_changed(
@@ -500,8 +505,8 @@ def test_proposals_are_one_line_and_accepted_together(
     assert form["page"] == page
     done = client.post("/regressions", data=form, headers=HTMX).text
     assert "3 regressions closed." in done
-    badge = done.partition('hx-swap-oob="innerHTML:[data-open-regressions]"')[2]
-    assert 'title="1 open regression"' in badge
+    badge = done.partition('hx-swap-oob="innerHTML:[data-to-triage-count]"')[2]
+    assert 'title="1 regression to triage"' in badge
     if not page:
         assert re.search(r'id="regression-lead"\s+hx-swap-oob="true"\s+data-to-triage="1"\s+data-proposed="0"', done)
     assert [row_of(engine, number).state for number in (work, *closing)] == ["open", "stale", "fixed", "stale"]

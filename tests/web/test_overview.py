@@ -102,7 +102,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     assert rows[2].endswith("Ada")
     assert f'href="/regressions/{dearest}#decisions"' in text
     assert ATTACK not in client.get("/").text
-    assert re.search(r'title="3 open regressions">3<', text)
+    assert re.search(r'title="3 regressions to triage">3<', text)
 
 
 def test_one_regression_of_unknown_cost_is_marked(client: TestClient, make: Make, make_regression: Make) -> None:
