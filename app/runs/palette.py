@@ -191,7 +191,7 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     planned = next((point.contract for point in points if all(point.contract.get(name) for name in REQUIRED)), None)
     if planned:
         wanted = {name: planned[name] for name in ("model", *REQUIRED) if name in planned}
-        about = f"{planned['gpus']} × {planned['gpu']}"
+        about = f"{planned['gpus']:,} × {planned['gpu']}"
         yield PaletteHit(f"Plan a layout of {planned['model']}", plan_address(wanted), about)
 
 

@@ -26,6 +26,7 @@ from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.rules.flags import flags_text
 from app.domain.run import Activity, Failure, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.words import sides_text
@@ -273,7 +274,7 @@ def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
     outcome = health.get("outcome")
     return (
         HealthRow("Ended", OUTCOMES.get(str(outcome), outcome)),
-        HealthRow("Seen in", health.get("evidence"), health.get("evidence_line"), health.get("evidence_file") or 0),
+        HealthRow("Evidence", health.get("evidence"), health.get("evidence_line"), health.get("evidence_file") or 0),
         HealthRow("Iterations", _iterations(health)),
         HealthRow("Loss", _loss(health)),
         HealthRow("Skipped", _count(health, "skipped_iterations")),
@@ -852,7 +853,8 @@ class RunPage:
         """Return name, label and short note of each tab."""
         notes = {"config": plural(len(self.run.contract), "field"), "health": self._health_note}
         if self.differing_fields:
-            notes["config"] = f"{len(self.differing_fields)} differ"
+            is_code = all(row.field == COMMIT for row in self.differing_fields)
+            notes["config"] = "same, new commit" if is_code else f"{len(self.differing_fields)} differ"
         if self.run.status != "ready":
             notes["health"] = ""
         skipped = set() if self.verdict or self.run.status == "ready" else {"why"}

@@ -106,6 +106,14 @@ def test_suspects_have_their_axis_and_the_commits_link_to_the_repository(
     assert 'href="https://git/feedface01"' in client.get(f"/runs/{run}?tab=record").text
 
 
+def test_the_tab_of_the_configuration_says_whether_only_the_code_is_new(client: TestClient, make: Make) -> None:
+    notes = []
+    for fields in ({}, {"ep_overlap": True}):
+        tab = page(client, make(fields=fields)).partition('data-tab="config"')[2].partition("</a>")[0]
+        notes.append(re.search(r'"muted small">([^<]*)<', tab))
+    assert [note and note[1] for note in notes] == ["same, new commit", "2 differ"]
+
+
 def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: Make, engine: Engine) -> None:
     run = make(earlier=list(range(1, 13)), judging={"prior": Prior(0.01**2, 12, 5)}, slower=0.015)
     text = page(client, run)
