@@ -136,8 +136,9 @@ Page = Annotated[UpgradePage, Depends(get_page)]
 @router.get("/upgrade")
 @requires(Action.READ)
 def show_upgrade(request: Request, session: ReadSession, page: Page) -> Response:
-    """Show an upgrade; without a question the newest one that changed a stack."""
-    if not request.query_params and (newest := upgrade_changes(session, most=1)):
+    """Show an upgrade; without versions the newest one that changed a stack, of one project if it is named."""
+    is_open = request.query_params.keys() <= {"project"}
+    if is_open and (newest := upgrade_changes(session, project=page.query.project, most=1)):
         return RedirectResponse(f"/upgrade?{newest[0].query}", status_code=303)
     return _render(request, page)
 

@@ -182,6 +182,9 @@ def test_the_list_and_the_report_state_the_same_changes(client: TestClient, sess
         for item in report(client, **{"from": OLD, "to": NEW})["stacks"]
     }
     (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
+    for address in ("/upgrade", f"/upgrade?project={upgrade['project']}"):
+        opened = client.get(address, follow_redirects=False)
+        assert (opened.status_code, "from=" in opened.headers["location"]) == (303, True)
     names = ("decision", "delta_pct", "ci_low_pct", "ci_high_pct", "runs", "from_runs")
     assert {item["stack_key"]: tuple(item[name] for name in names) for item in upgrade["stacks"]} == pages
     slower = [change[1] for change in pages.values() if change[0] == "regression"]
