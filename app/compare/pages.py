@@ -454,15 +454,22 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
 _OTHER: Mapping[Side, Side] = {"a": "b", "b": "a"}
 
 
+def _existing(session: Session, selection: SideSelection) -> SideSelection:
+    """Return the selection with the runs that exist."""
+    runs = set(session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(selection.runs))).scalars())
+    a, b = (tuple(run for run in side if run in runs) for side in (selection.a, selection.b))
+    return SideSelection(a, b, pick=selection.pick, q=selection.q)
+
+
 class Picker:
-    """`gone`: a requested run does not exist, so the selection cannot be kept."""
+    """`gone`: a requested run does not exist; the others are kept."""
 
     def __init__(
         self, session: Session, selection: SideSelection, *, offer_pairs: bool = False, gone: bool = False
     ) -> None:
         self._session = session
         self._offer_pairs = offer_pairs
-        self.selection = SideSelection(pick=selection.pick, q=selection.q) if gone else selection
+        self.selection = _existing(session, selection) if gone else selection
 
     @property
     def side(self) -> Side | None:

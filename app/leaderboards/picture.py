@@ -320,10 +320,10 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         beside = f" ({'; '.join(otherwise)})" if otherwise else ""
         return f"{_gain_words(board, first.gain)}{beside}: {time}"
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    beside = "; ".join([change.interval, *otherwise] if change.interval else otherwise)
+    beside = "; ".join(otherwise) or change.interval
     text = f"{pair.first} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
     if first.gain and not first.gain.comparison.tie:
-        text += f", {gain_change(first.gain.comparison.gain_pct).than.replace(' faster', '')} {first.gain.over}"
+        text += f", {gain_change(first.gain.comparison.gain_pct).than} {first.gain.over}"
     return f"{text}: {time}"
 
 

@@ -341,6 +341,14 @@ def test_what_cannot_be_compared_says_so(client: TestClient, make: Make, address
     assert says in html.unescape(answer.text)
 
 
+def test_a_run_that_exists_stays_chosen_beside_one_that_does_not(client: TestClient, make: Make) -> None:
+    a = make()
+    page = client.get(f"/compare?a={a}&b=99999", headers=HTML)
+    chosen = page.text[page.text.index('class="chosen"') :]
+    assert (page.status_code, re.findall(r'href="/runs/(\d+)"', chosen)[:1]) == (404, [str(a)])
+    assert "#99999" not in chosen
+
+
 def test_runs_selected_in_the_list_become_two_sides(client: TestClient, make: Make) -> None:
     first, second, third = make(name="a"), make({"ep_overlap": True}, name="b"), make({"ep_overlap": True}, name="c")
     answer = client.get(f"/compare?run={third}&run={first}&run={second}", follow_redirects=False)

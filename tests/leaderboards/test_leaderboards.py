@@ -642,10 +642,10 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
         ([], ""),
         ([DispatcherExperiment(4, ("deepep", "hybridep"), "deepep", "4.0 % faster")], ""),
         ([DispatcherExperiment(5, ("deepep", "alltoall"), "", "inconclusive")], ""),
-        ([DispatcherExperiment(6, ("hybridep", "deepep"), "", "inconclusive")], "; A/B #6 inconclusive"),
+        ([DispatcherExperiment(6, ("hybridep", "deepep"), "", "inconclusive")], "A/B #6 inconclusive"),
         (
             [DispatcherExperiment(7, ("hybridep", "deepep"), "hybridep", "1.5 % faster")],
-            "; A/B #7: hybridep 1.5 % faster",
+            "A/B #7: hybridep 1.5 % faster",
         ),
     ],
 )
@@ -657,7 +657,7 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     assert pair is not None
     interval = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval.replace("\u202f", " ")
     lead = lead_sentence(board, experiments).replace("\u202f", " ")
-    assert lead == f"deepep is 4.8 % faster than hybridep ({interval}{said}), 20.0 % than alltoall: 400.0 ms"
+    assert lead == f"deepep is 4.8 % faster than hybridep ({said or interval}), 20.0 % faster than alltoall: 400.0 ms"
 
 
 def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
