@@ -155,5 +155,6 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "q_value": pair.discovery and pair.discovery.q_value,
         "gpu_hours_per_day": measured.costs.get(pair.new.run),
         "shares_commits": pair.shares_commits,
+        "judged": pair.is_judged,
         "comparability": comparability_json(pair.comparability),
     }

@@ -162,7 +162,7 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     costs_now = Costs(session, utc_now())
     costs = {
         pair.new.run: shown[pair.new.run] if pair.new.run in shown else _cost(costs_now, pair)
-        for pair in report.pairs
+        for pair in report.counted
         if _is_slower(pair)
     }
     return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))

@@ -23,7 +23,7 @@ _MOST_APART = 2
 class ComparedStackRow:
     """One job of a stack on both sides. `name`: its title without what all share. `also`: what else changed.
 
-    `cost` is None where unknown or zero; `is_slower` tells which.
+    `cost` is None where unknown or zero; `is_slower` tells which. `is_counted`: in the sentence about the upgrade.
     """
 
     title: str
@@ -42,6 +42,7 @@ class ComparedStackRow:
     shares_commits: bool
     discovery: Discovery | None
     also: str
+    is_counted: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +184,5 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         shares_commits=pair.shares_commits,
         discovery=pair.discovery,
         also=differences(pair.differs_besides(measured.report.field)),
+        is_counted=pair in measured.report.counted,
     )

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.storage.runs import WITH_RESULT
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
@@ -191,6 +191,21 @@ def test_the_list_and_the_report_state_the_same_changes(client: TestClient, sess
     assert sorted(slower) == pytest.approx(sorted(member.delta_pct or 0.0 for member in members))
     low, high = sorted(slower)
     assert upgrade["sentence"].startswith(f"2 jobs slower by {low:.1f} to {high:.1f}")
+
+
+def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client: TestClient, session: Session) -> None:
+    moved(session)
+    skipped = session.exec(select(UpgradeChangeRow).where(UpgradeChangeRow.decision != "regression")).all()
+    assert len(skipped) == 1
+    session.delete(skipped[0])
+    session.commit()
+    answer = report(client, **{"from": OLD, "to": NEW})
+    assert [row["judged"] for row in answer["stacks"]] == [True, True, False]
+    (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
+    assert upgrade["sentence"].startswith("2 jobs slower")
+    assert answer["summary"].startswith("All 2 jobs are slower")
+    page = client.get("/upgrade", params={"project": "moe-lab", "field": "container", "from": OLD, "to": NEW}).text
+    assert page.count("not upgraded directly") == 2, "above the table and in its row"
 
 
 def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(

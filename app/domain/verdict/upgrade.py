@@ -121,7 +121,8 @@ class JudgedChange:
 class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
-    `discovery`: how likely its change is chance, over all pairs.
+    `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
+    another value in between, or both in turn.
     """
 
     old: RunRecord
@@ -130,6 +131,7 @@ class Pair:
     measured: Verdict
     shares_commits: bool
     discovery: Discovery | None = None
+    is_judged: bool = False
 
     def differs_besides(self, field: str) -> tuple[Difference, ...]:
         """Return what changed together with the upgraded field."""
@@ -161,6 +163,11 @@ class UpgradeReport:
     near: tuple[NearPair, ...]
     only_old: tuple[RunRecord, ...]
     only_new: tuple[RunRecord, ...]
+
+    @property
+    def counted(self) -> tuple[Pair, ...]:
+        """Return the pairs that were judged, which lists of upgrades state as well; all pairs if none was."""
+        return tuple(pair for pair in self.pairs if pair.is_judged) or self.pairs
 
     @property
     def cause_key(self) -> str:
@@ -203,7 +210,7 @@ def compare_sides(
     """
     before, after = _by_stack(old, field), _by_stack(new, field)
     family = OldSideFamily(old)
-    pairs = [_as_pair(change.old, change.new, change.measured) for change in judged]
+    pairs = [replace(_as_pair(change.old, change.new, change.measured), is_judged=True) for change in judged]
     done = {_history(change.new) for change in judged}
     near: list[NearPair] = []
     unmatched = []
@@ -299,8 +306,8 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
     """Summarise: `3 of 5 jobs are slower by 4.1 to 6.8 %, 2 are unchanged; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
-    text = ", ".join(_parts(report.pairs))
-    if chance := doubt([pair.measured.step_time for pair in report.pairs], "job"):
+    text = ", ".join(_parts(report.counted))
+    if chance := doubt([pair.measured.step_time for pair in report.counted], "job"):
         text += f"; {chance}"
     if gpu_hours_per_day:
         text += f"; {daily_cost(gpu_hours_per_day)}"
