@@ -161,13 +161,13 @@ class RegressionView:
     @property
     def title(self) -> str:
         """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100`."""
-        jobs, parts = self.listed_jobs, [part for name in self.common for part in name.split(SEPARATOR)]
-        where = SEPARATOR.join(parts[:_MOST_IN_TITLE])
         counted = words.still_slow(self.regression, self._nearly_back)
         change = words.change(self.regression, counted)
-        if not jobs:
+        common = [counted[0].title] if len(counted) == 1 else self.common
+        where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
+        if not counted:
             return change
-        if where and all(job.title.startswith(self.common[0]) for job in jobs):
+        if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")
 

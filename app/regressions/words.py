@@ -91,7 +91,7 @@ def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str
         text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
     if slow:
         first = min((job.first for job in slow), key=lambda member: (member.ordered_at, member.run_id)).run_id
-        text += f" since run #{first}"
+        text += f" since #{first}"
     return f"{text}{_cost(regression)}.{_claim(regression)}"
 
 
