@@ -111,7 +111,7 @@ def _groups(
     yield PaletteGroup("Leaderboards and figures", tuple(_boards(session, words)))
     pages = _PAGES if access.may_anywhere(Action.UPLOAD) else [page for page in _PAGES if page[1] != "/upload"]
     yield PaletteGroup("Pages", tuple(_matching(pages, words)))
-    hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run)) for run in runs[:_SHOWN]]
+    hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run, text)) for run in runs[:_SHOWN]]
     if total > _SHOWN:
         hits.append(PaletteHit(f"All {total:,} runs that match", "/runs?" + RunQuery(q=text).query()))
     yield PaletteGroup("Runs" if words else "Newest runs", tuple(hits))
@@ -195,15 +195,18 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
         yield PaletteHit(f"Plan a layout of {planned['model']}", plan_address(wanted), about)
 
 
-def _about(run: RunListItem) -> str:
-    """Return step time, verdict or side of an experiment, and project of a run."""
+def _about(run: RunListItem, text: str) -> str:
+    """Return the dispatcher if the name of the run does not show why it matches `text`, step time, verdict or side of
+    an experiment, and project."""
+    dispatcher, searched = run.dispatcher or "", text.lower().split()
+    reason = f"dispatcher {dispatcher}" if dispatcher in searched and dispatcher not in run.name.lower() else ""
     metric = run.metrics.get("step_time_ms")
     is_judged = run.verdict_delta_pct is not None and run.verdict in ("regression", "improvement")
     words = change_text(run.verdict_delta_pct).figure if is_judged and run.verdict_delta_pct is not None else ""
     if run.experiment_id and run.purpose == "experiment":
         words = f"{'A' if run.side == 'baseline' else 'B'} of #{run.experiment_id}"
     time = step_time(metric.value) if metric else run.status if run.status != "ready" else ""
-    return " · ".join(filter(None, (time, words, run.project)))
+    return " · ".join(filter(None, (reason, time, words, run.project)))
 
 
 def _runs(session: Session, text: str) -> tuple[Sequence[RunListItem], int]:

@@ -496,6 +496,15 @@ def hits(client: TestClient, text: str) -> dict[str, list[str]]:
     return {label: re.findall(r'href="([^"]+)"', part) for label, part in zip(groups[::2], groups[1::2], strict=True)}
 
 
+def test_a_run_found_by_its_dispatcher_says_so(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for name in ("nightly", "nightly with DeepEP"):
+            make_run(session, name=name, dispatcher="deepep")
+    shown = client.get("/search", params={"q": "deepep"}, headers=HTMX).text
+    rows = re.findall(r'href="/runs/\d+".*?</a>', shown, re.DOTALL)
+    assert ["dispatcher deepep" in re.sub("<[^>]+>", "", row) for row in rows] == [False, True]
+
+
 def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         stack = make_baseline(session, 4, project="nightlies")
