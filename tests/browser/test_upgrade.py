@@ -36,7 +36,7 @@ def drawn(page: Page) -> Page:
 
 
 def test_from_the_offer_to_the_report(open_page: OpenPage) -> None:
-    page = open_page(f"/upgrade?project={PROJECT}")
+    page = open_page(f"/upgrade?project={PROJECT}&field=container")
     page.get_by_title(f"{OLD} → {NEW}").click()
     expect(page.locator(".answer")).to_contain_text("2 of 3 jobs are slower by 4.0 to 9.0")
     expect(page.get_by_role("link", name=re.compile("^regression"))).to_have_count(1)
@@ -47,7 +47,7 @@ def test_from_the_offer_to_the_report(open_page: OpenPage) -> None:
 
 
 def test_the_choice_works_without_script(open_page: OpenPage) -> None:
-    page = open_page(f"/upgrade?project={PROJECT}", script=False)
+    page = open_page(f"/upgrade?project={PROJECT}&field=container", script=False)
     page.get_by_label("From", exact=True).select_option(OLD)
     page.get_by_label("To", exact=True).select_option(NEW)
     page.get_by_role("button", name="Show").click()
