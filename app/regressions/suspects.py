@@ -89,8 +89,9 @@ def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url
 
 
 def _evidence(ranked: RankedSuspect) -> Iterator[str]:
-    if ranked.not_slow:
+    if ranked.not_slow:  # decides, whatever other stacks did
         yield not_slow_text(ranked.not_slow)
+        return
     if past := ranked.past:
         change = change_text(past.median_pct, past.low_pct, past.high_pct)
         yield f"{plural(past.n, 'A/B')} here: {change.figure}" + (f" ({change.interval})" if past.n > 1 else "")
@@ -100,7 +101,7 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
         else:
             tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
             yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
-    if not (ranked.not_slow or ranked.past or ranked.elsewhere):
+    if not ranked.past and not ranked.elsewhere:
         yield "no evidence yet"
 
 
