@@ -132,7 +132,12 @@ class StepPage:
 
     @property
     def lead(self) -> tuple[Markup, Markup]:
-        """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long."""
+        """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long.
+
+        The experiment that accepted the change leads if there is one.
+        """
+        if self.experiment is not None and self.experiment.state == "accepted":
+            return Markup("{}.").format(experiment_text(self.experiment)), self.why
         first, rest = sentences_within(self.why, MOST_LEAD_WORDS)
         if first or self.suggestion is None:
             return first or rest, Markup() if not first else rest

@@ -200,7 +200,10 @@ def test_a_decided_change_is_not_offered_again(
     leading = re.findall(r'class="suggestion leading [^"]+"\s+id="s-([\w-]+)"', page)
     assert ("eo-enable" in leading) is (decision == "accept")
     assert re.findall(r'data-suggestion="([\w-]+)"', text(client, f"/runs/{baseline}/profiled")) == leading
-    assert f'data-experiment="{number}"' in text(client, f"/runs/{baseline}/next/eo-enable")
+    step = text(client, f"/runs/{baseline}/next/eo-enable")
+    assert f'data-experiment="{number}"' in step
+    lead = step[step.index('class="answer"') :].split("</p>")[0]
+    assert (f"Experiment #{number} accepted this change" in lead) is (decision == "accept")
     advice = client.get(f"/api/v1/runs/{baseline}/suggestions").json()
     assert [row["experiment"] for row in advice["suggestions"] if row["rule"] == "eo-enable"] == [number]
 
