@@ -19,6 +19,7 @@ from app.cli import main
 from app.client.report import verdict_text
 from app.domain.logs import parse_log, parse_text
 from app.domain.logs.read import KNOWN_FORMATS
+from app.domain.numbers import THIN
 from app.main import create_app
 from app.settings import Settings
 from app.storage.database import read_session
@@ -388,7 +389,7 @@ def test_five_gigabytes_are_refused_early(address: str, engine: Engine, limited:
     if declared:
         headers["Content-Length"] = str(FIVE_GB)
     answer = httpx2.post(f"{address}/api/v1/runs", content=iter(stream), headers=headers, timeout=300)
-    assert_problem(answer, 413, "4.0 MB", "Nothing was saved")
+    assert_problem(answer, 413, f"4.0{THIN}MB", "Nothing was saved")
     assert stream.sent < 50 * LIMIT
     assert traces(engine, limited) == {}
 
@@ -398,7 +399,7 @@ def test_browsers_get_a_page(limited: Settings) -> None:
     headers = {"Content-Length": str(FIVE_GB), "Accept": "text/html"}
     answer = client.post("/upload", content=b"", headers=headers)
     assert answer.status_code == 413
-    assert "4.0 MB" in answer.text
+    assert f"4.0{THIN}MB" in answer.text
     assert answer.headers["content-type"].startswith("text/html")
 
 
