@@ -389,7 +389,8 @@ async def change_selected(request: Request, engine: AppEngine) -> Response:
             text = f"{plural(len(changed), 'regression')} {verb}." if changed else "Nothing to change."
             if form.value("page") == OVERVIEW:
                 toast = _toast(session, text, changed, "#to-close", page=OVERVIEW)
-                return render(request, "regressions/closed.html", block="closed", toast=toast, text=text)
+                page = f"/?{urlencode(shown_params(request))}"
+                return render(request, "regressions/closed.html", block="closed", toast=toast, text=text, page=page)
             toast = _toast(session, text, changed, "#regression-table")
             return _render_list(request, session, TriageForm(), toast=toast)
 
