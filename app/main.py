@@ -79,7 +79,6 @@ from app.projects.pages import router as projects_pages
 from app.references.api import router as references_api
 from app.references.pages import router as references_pages
 from app.regressions.api import router as regressions_api
-from app.regressions.api import verdict_router as verdict_api
 from app.regressions.bisect import router as bisect_api
 from app.regressions.feed import router as regression_feed
 from app.regressions.pages import router as regressions_pages
@@ -91,6 +90,7 @@ from app.runs.nodes import router as nodes_api
 from app.runs.pages import router as runs_pages
 from app.runs.palette import router as palette
 from app.runs.saved_views import router as views_api
+from app.runs.verdict_api import router as verdict_api
 from app.service_log import configure_logging
 from app.settings import Settings, get_settings, listed
 from app.storage.database import make_engine

@@ -3,20 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
-from sqlmodel import Session, col
+from sqlmodel import Session
 
 from app.access.audit import EventOut
 from app.domain.access.principal import Action
 from app.domain.performance.cost import Cost
-from app.domain.report.values import UNREAD, verdict_json
-from app.domain.verdict.document import RerunRequest
 from app.domain.verdict.triage import Proposal, State
-from app.errors import NotFound
 from app.pipeline.regressions import costs_of
 from app.regressions.commands import (
     MAX_AT_ONCE,
@@ -39,9 +36,7 @@ from app.regressions.regression import Regression, RegressionMember
 from app.storage import audit
 from app.storage.audit import AuditEvent
 from app.storage.database import ListPage, read_session
-from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.tables import RunRow, select_any, utc_now
-from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
+from app.storage.tables import utc_now
 from app.web.access_rule import requires
 from app.web.dependencies import (
     LARGEST_NUMBER,
@@ -50,7 +45,6 @@ from app.web.dependencies import (
     ListOut,
     ReadSession,
     RegressionId,
-    RunId,
     api_router,
 )
 from app.web.errors import as_content, documented
@@ -262,134 +256,3 @@ def _detail(session: Session, regression_id: int, base: str) -> RegressionDetail
     regression = get_regression(session, regression_id)
     events = list(reversed(audit.events(session, "regression", regression_id)))
     return detail_out(regression, costs_of(session, regression.id, utc_now()), events, base)
-
-
-# --- `GET /api/v1/runs/{id}/verdict`: the verdict of a run, its basis, and earlier verdicts.
-
-verdict_router = api_router("runs")
-
-
-class MetricChangeOut(BaseModel):
-    """Change of one figure. Percentages are of the figure itself; positive is more."""
-
-    baseline: float
-    candidate: float
-    delta_pct: float
-    ci_low_pct: float | None = Field(
-        description="End of the interval that decided; null for memory, which hardly varies."
-    )
-    ci_high_pct: float | None
-    decision: Literal["regression", "improvement", "no_change", "inconclusive", "changed", "not_judged"]
-
-
-class BaselineOut(BaseModel):
-    kind: Literal["golden", "same_config", "last_config", "nearest", "none"] = Field(
-        description="nearest: the run that an experiment without a baseline was compared with."
-    )
-    runs: list[str] = Field(description="Runs that counted, oldest first.")
-    left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count, with the reason.")
-    more_left_out: int = Field(description="Number of runs that are not listed.")
-    other_branch: dict[str, Any] | None = Field(
-        None, description="Runs that would be the baseline if `baseline_branch` were one of `branches`."
-    )
-    prior: dict[str, Any] = Field(description="Run-to-run variation assumed beforehand.")
-
-
-class EarlierVerdictOut(ApiValue):
-    made_at: datetime
-    because: str
-    verdict: str
-    reason: str
-
-
-class VerdictOut(BaseModel):
-    """The verdict of a run. Run numbers are text. If `status` is pending, only `reason` is set."""
-
-    run: int
-    status: Literal["judged", "pending", "unread"]
-    verdict: Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"] | None = None
-    reason: str = Field("", description="A sentence; while pending, what it waits for.")
-    made_at: datetime | None = None
-    because: str = Field("", description="Why this verdict was made.")
-    exit_code: int | None = Field(None, description="Exit code of the command line for this verdict.")
-    raises_regression: bool = Field(False, description="False for an experiment, whose result is an A/B.")
-    notes: list[str] = []
-    provisional: bool = Field(False, description="Depends on an unknown field.")
-    fields_to_supply: list[str] = []
-    metrics: dict[str, MetricChangeOut | None] = {}
-    loss: dict[str, Any] | None = None
-    need_runs: int | None = Field(None, description="Inconclusive: further runs of this commit that would decide.")
-    rerun: RerunRequest | None = Field(None, description="The requested reruns, if few would decide or confirm it.")
-    test: dict[str, float] | None = Field(None, description="Values of the step-time test, as logarithms.")
-    would_decide: dict[str, int] | None = Field(None, description="Reruns and baseline runs that would decide.")
-    smallest_callable_pct: float | None = None
-    needs_confirmation: bool = Field(False, description="Based on few iterations; confirm it with a full run.")
-    rests_on_iterations: int | None = Field(None, description="Iterations of the shorter side of a directional A/B.")
-    looks: int | None = None
-    quarantined: str | None = Field(None, description="Why the run does not count; null if it does.")
-    limits_broken: list[str] = Field([], description="Fixed limits of the project that its figures break.")
-    reference_job: dict[str, Any] | None = Field(
-        None, description="Set while the reference job is slow on the same cluster and day: no alarm is raised."
-    )
-    candidate: dict[str, list[str]] | None = Field(None, description="Reruns judged together that counted.")
-    baseline: BaselineOut | None = None
-    branch_point: str | None = Field(
-        None, description="Merge base of a change: later runs of other branches are not part of its baseline."
-    )
-    comparability: dict[str, Any] | None = None
-    suspects: list[dict[str, Any]] = []
-    contrast: dict[str, Any] | None = Field(None, description="Comparison with one other stack; not a verdict.")
-    since_upgrade: dict[str, Any] | None = Field(
-        None, description="What the upgrade that the stack began with changed, over its first runs; not a verdict."
-    )
-    nearest_misses: list[dict[str, Any]] = []
-    definition_version: int | None = None
-    earlier: list[EarlierVerdictOut] = Field([], description="Earlier verdicts, newest first.")
-
-
-@verdict_router.get("/runs/{run_id}/verdict", responses=documented(404, 422))
-@requires(Action.READ, of="run", own=Action.UPLOAD)
-def read_verdict(session: ReadSession, run_id: RunId) -> VerdictOut:
-    """Return the verdict of a run.
-
-    `status` is `pending` until it was read and judged, and `unread` if no reader supports its log.
-    """
-    run = session.execute(
-        select_any(RunRow.status, RunRow.reception, RunRow.error).where(col(RunRow.id) == run_id)
-    ).first()
-    if run is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
-    if run.status == "unread" and run.reception != "receiving":
-        return VerdictOut(run=run_id, status="unread", reason=run.error or "", exit_code=UNREAD)
-    verdicts = verdicts_of(session, run_id)
-    if not verdicts:
-        return VerdictOut(run=run_id, status="pending", reason=_waits_for(run.status, run.reception, run.error))
-    return _out(session, run_id, verdicts[0], verdicts[1:])
-
-
-def _out(session: Session, run_id: int, verdict: StoredVerdict, earlier: tuple[StoredVerdict, ...]) -> VerdictOut:
-    document = verdict.document
-    values = verdict_json(document, suspects_with_evidence(session, run_id, document))
-    values |= {
-        "run": run_id,
-        "status": "judged",
-        "made_at": verdict.made_at,
-        "because": verdict.because,
-        "definition_version": document.definition_version,
-        "rerun": rerun_request(session, run_id, document),
-        "earlier": [
-            EarlierVerdictOut.from_values(previous, previous.document.verdict, verdict=previous.document.decision)
-            for previous in earlier
-        ],
-    }
-    return VerdictOut.model_validate(values)
-
-
-def _waits_for(status: str, reception: str, error: str | None) -> str:
-    if reception == "receiving":
-        return "Its log is still growing; it is judged when the log is complete."
-    if status in ("received", "processing"):
-        return "Waiting to be read."
-    if status == "failed" and error:
-        return f"Could not be read: {error}"
-    return "Waiting to be judged."

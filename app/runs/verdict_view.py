@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -219,11 +219,9 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     ranked = suspects_with_evidence(session, run.id, document)
     regressions = regressions_of(session, run.id)
     is_opened = any(not item.continues for item in regressions)
-    steady = run.steady_state
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and contrast.is_unconfirmed:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
     return VerdictView(
         document=document,
         made_at=newest.made_at,
@@ -231,15 +229,9 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
         no_regression_because="" if is_experiment else no_regression_because(document),
         badge=document.badge(in_regression=is_opened),
-        lead=lead(
-            document,
-            cause,
-            steady.step_time_ms if steady else None,
-            _ongoing(session, regressions),
-            unsteady=unsteady_briefly(steady.reasons) if steady else "",
-        ),
+        lead=verdict_lead(session, run, document, ranked, regressions),
         direction=contrast.measured.decision if contrast is not None else document.decision,
-        cause=cause,
+        cause=_cause(ranked),
         answer=answer(document),
         would_decide="" if request is not None else what_would_decide(document),
         rerun=rerun,
@@ -256,6 +248,28 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
     )
+
+
+def verdict_lead(
+    session: Session,
+    run: RunDetail,
+    document: VerdictDocument,
+    ranked: Sequence[RankedSuspect],
+    regressions: Iterable[RunRegression],
+) -> str:
+    """Return the sentence that the page and the API begin with. `ranked`: the suspects; `regressions`: of the run."""
+    steady = run.steady_state
+    return lead(
+        document,
+        _cause(ranked),
+        steady.step_time_ms if steady else None,
+        _ongoing(session, regressions),
+        unsteady=unsteady_briefly(steady.reasons) if steady else "",
+    )
+
+
+def _cause(ranked: Sequence[RankedSuspect]) -> Difference | None:
+    return ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
 
 
 def _ongoing(session: Session, regressions: Iterable[RunRegression]) -> str:

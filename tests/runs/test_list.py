@@ -153,7 +153,14 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
         before = make_stack(session, [1000.0 + k % 3 for k in range(8)])
         started = FIRST_PLACE + timedelta(days=8)
         slow, _ = make_stack(session, [1100.0, 1101.0], fields={"container": "train:2"}, started=started)
-    assert client.get(f"/api/v1/runs/{slow}/verdict").json()["verdict"] == "no_baseline"
+    verdict = client.get(f"/api/v1/runs/{slow}/verdict").json()
+    assert (verdict["verdict"], verdict["raises_regression"], verdict["needs_confirmation"]) == (
+        "no_baseline",
+        True,
+        False,
+    )
+    assert verdict["contrast"]["decision"] == "regression"
+    assert f'class="answer regression">{verdict["reason"]}</p>' in client.get(f"/runs/{slow}").text
     with read_session(engine) as session:
         items = {run.id: run for run in find_runs(session, RunQuery()).items}
     assert items[slow].contrast_pct == pytest.approx(9.9, abs=0.2)
@@ -193,3 +200,6 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
     assert "slower, unconfirmed" in head
     assert f'class="button primary" href="/runs/{slow}?tab=why#rerun"' in head
     assert 'id="rerun"' in page
+    verdict = client.get(f"/api/v1/runs/{slow}/verdict").json()
+    assert (verdict["needs_confirmation"], verdict["raises_regression"]) == (True, not upgraded)
+    assert verdict["reason"] in page

@@ -90,7 +90,7 @@ def verdict_json(document: VerdictDocument, suspects: Sequence[RankedSuspect] | 
         "reruns_apart_pct": None if time is None else time.reruns_apart_pct,
         "smallest_callable_pct": None if time is None else time.smallest_callable_pct,
         "test": None if time is None else _test(verdict, time),
-        "needs_confirmation": time is not None and time.needs_confirmation,
+        "needs_confirmation": document.needs_confirmation,
         "looks": verdict.looks,
         "rests_on_iterations": document.rests_on,
         "quarantined": document.quarantined or None,

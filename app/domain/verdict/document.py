@@ -118,6 +118,15 @@ class VerdictDocument:
             return 0
         return time.awaits if len(self.candidates) > 1 else reruns_wanted(self.verdict)
 
+    @property
+    def needs_confirmation(self) -> bool:
+        """Return whether a rerun must confirm that the run is slower: one launch, not steady, or few iterations."""
+        if self.comparability is None and self.contrast is not None:
+            return self.contrast.is_unconfirmed
+        time = self.verdict.step_time
+        is_short = time is not None and time.needs_confirmation
+        return is_short or (self.decision == "regression" and self.requested_reruns > 0)
+
     def badge(self, *, in_regression: bool) -> tuple[str, str]:
         """Return the decision that pages and lists show, and the label of a slower run in no regression.
 
