@@ -351,6 +351,7 @@ _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?\Z", re.DOTALL)
 _OVERRIDE = re.compile(r"\+{0,2}[a-z][\w.]{0,200}\.([a-z]\w{0,100})=(.*)\Z", re.DOTALL)
 _PATTERN_PART = re.compile(r"\[([01](?:,[01])*)\](?:\*(\d{1,4}))?\Z")
 _WORD = re.compile(r"[^\s,\[\]()'\"]+")
+_ALSO_LAYERS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
 
 
@@ -487,6 +488,8 @@ def _add_derived(settings: dict[str, Setting], *, of_harness: bool) -> None:
     if "world_size" not in settings and nodes and per_node:
         settings["world_size"] = Setting("world_size", nodes * per_node, "metadata")
     layers, stages = numbers.get("num_layers"), numbers.get("pipeline_model_parallel_size")
+    if layers:  # embedding and loss may count as a layer each
+        layers += sum(name in settings and settings[name].value is True for name in _ALSO_LAYERS)
     per_chunk = numbers.get("num_layers_per_virtual_pipeline_stage")
     if layers and stages and per_chunk and layers % (stages * per_chunk) == 0:
         chunks = layers // (stages * per_chunk)

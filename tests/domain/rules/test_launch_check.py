@@ -73,6 +73,7 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
         ("--tensor-model-parallel-size 64 --sequence-parallel", {"scale-heads-tp"}),
         ("--pipeline-model-parallel-size 1 --num-layers-per-virtual-pipeline-stage 2", {"scale-interleave-pp"}),
         ("--pipeline-model-parallel-size 1 --num-virtual-stages-per-pipeline-rank 2", {"scale-interleave-pp"}),
+        ("--num-layers-per-virtual-pipeline-stage 5", {"scale-chunk-divisible"}),
         ("--max-position-embeddings 2048", {"scale-positions"}),
         ("--fp16", {"prec-two-formats"}),
         ("--moe-router-topk 256", {"scale-router-topk-experts"}),
@@ -86,6 +87,14 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+def test_layers_per_virtual_stage_state_the_virtual_stages_if_they_divide() -> None:
+    counted = "--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split"
+    for layers, flags, stages in ((48, "", 4), (46, counted, 4), (48, counted, None)):
+        script = SCRIPT.replace("--num-layers 48", f"--num-layers {layers}")
+        check = checked(script.replace("FLAGS", f"--num-layers-per-virtual-pipeline-stage 3 {flags}"))
+        assert check.contract.fields["vpp"].value == stages
 
 
 @pytest.mark.parametrize(
