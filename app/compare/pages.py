@@ -76,8 +76,8 @@ class ComparePage:
     @property
     def kind(self) -> str:
         sides = self.comparison.sides
-        if sides.kind == "contrast" and sides.comparability.knobs:
-            return "not attributable: several fields"
+        if sides.kind == "contrast" and sides.attributed_to is None:
+            return "not attributable"
         return f"{KINDS[sides.kind]}{', other code' if self.other_code else ''}"
 
     @property

@@ -236,6 +236,15 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
     assert f"Choose #{a} for A" in client.get(f"/compare?a={b}").text
 
 
+def test_a_contrast_with_other_code_is_not_attributed_to_its_field(client: TestClient, make: Make) -> None:
+    a, b = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0, commit="bbbb2222")
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "not attributable no winner" in text
+    assert "container and the code both changed, so either can be the cause" in text
+    body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
+    assert (body["kind"], body["attributed_to"]) == ("contrast", None)
+
+
 def test_a_matched_ab_with_other_code_does_not_credit_the_knob(client: TestClient, make: Make) -> None:
     a = make(name="off", commit="a" * 40)
     b = make({"ep_overlap": True}, name="on", commit="b" * 40, step_time_ms=23_800.0)

@@ -383,8 +383,10 @@ class SideComparison:
 
     @property
     def attributed_to(self) -> str | None:
-        """Return the field that the contracts attribute a difference to; None without one."""
-        return self.comparability.attributed_to if self.kind == self.comparability.kind else None
+        """Return the only field that can explain a difference; None without one, or where the code differs too."""
+        comparability = self.comparability
+        is_alone = self.kind == comparability.kind and not comparability.other_code
+        return comparability.attributed_to if is_alone else None
 
 
 def compare_sides(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior = DEFAULT_PRIOR) -> SideComparison:

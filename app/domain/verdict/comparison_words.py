@@ -214,16 +214,24 @@ def _rule(comparison: SideComparison) -> str:
     if kind == "side_by_side":
         return "Side by side: several knobs differ or may differ, so a difference is not attributed to any of them."
     if kind == "contrast":
-        if comparability.knobs:
-            return f"Not attributable: {_what_differs(comparability)}, so no single field explains the difference."
-        field = comparability.stack[0].field
-        return (
-            f"Single-field contrast: the stacks differ only in `{field}`, so the difference is attributed to it. "
-            "This is not a verdict on the code, and such runs are never ranked together."
-        )
+        return _of_contrast(comparability)
     return (
         "Incomparable: the stacks differ, or may differ, in more than one field. The figures are shown, but "
         "they measure different tasks."
+    )
+
+
+def _of_contrast(comparability: Comparability) -> str:
+    if comparability.knobs:
+        return f"Not attributable: {_what_differs(comparability)}, so no single field explains the difference."
+    field = comparability.stack[0].field
+    if comparability.two_jobs:
+        return f"Not attributable: `{field}` differs, but the runs are of two jobs."
+    if comparability.other_code:
+        return f"Not attributable: `{field}` and the code both changed, so either can be the cause."
+    return (
+        f"Single-field contrast: the stacks differ only in `{field}`, so the difference is attributed to it. "
+        "This is not a verdict on the code, and such runs are never ranked together."
     )
 
 

@@ -154,6 +154,18 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
             "Provisional: some fields are not stated on both sides",
         ),
         (
+            {"fields": {"container": "train:2026.10"}, "commit": "77aa01bc"},
+            "Not ranked: `container` and the code differ.",
+            "Not attributable: `container` and the code both changed, so either can be the cause.",
+            "",
+        ),
+        (
+            {"fields": {"container": "train:2026.10"}, "job": "other"},
+            "Not ranked: `container` differs.",
+            "Not attributable: `container` differs, but the runs are of two jobs.",
+            "",
+        ),
+        (
             {"fields": {"ep_overlap": ...}},
             "`ep_overlap` may differ.",
             "several knobs differ or may differ",
