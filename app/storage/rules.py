@@ -454,10 +454,17 @@ _EXTRAS: Select[Any] = select_any(
             ("stated", col(StatedFactRow.run_id), ()),
             ("profile", col(ProfileRow.run_id), ()),
             ("pinned", col(PinRow.run_id), (col(PinRow.unpinned_at).is_(None),)),
-            ("member", col(RegressionMemberRow.run_id), ()),
             ("alarm", col(RunAlarmRow.run_id), ()),
         )
+    ),
+    # A later run of a configuration may continue its regression.
+    select_any(RegressionMemberRow.run_id)
+    .where(
+        col(RegressionMemberRow.stack_key) == bindparam("stack_key"),
+        col(RegressionMemberRow.config_key) == bindparam("config_key"),
     )
+    .exists()
+    .label("regressed"),
 )
 """Data that only few runs have. One query finds out which exist, so most runs need no further query."""
 
@@ -478,7 +485,9 @@ def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None
         raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")
     extra = extra_of(run.metadata_stated)
     launch = without_secrets(extra.get("launch_args"))
-    extras = session.execute(_EXTRAS, {"run_id": run_id}).one()
+    extras = session.execute(
+        _EXTRAS, {"run_id": run_id, "stack_key": row[0].stack_key, "config_key": row[0].config_key}
+    ).one()
     statements = statements_of(session, run_id) if extras.stated else ()
     profile = measured_facts(session, run_id, run.contract) if extras.profile else NO_PROFILE
     verdict = in_memory.verdict if in_memory is not None else None
@@ -504,7 +513,7 @@ def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None
         is_baseline=True if extras.pinned else None,
         profile=profile.values,
     )
-    setbacks = setbacks_of(session, run, verdict, in_regressions=extras.member or extras.alarm)
+    setbacks = setbacks_of(session, run, verdict, in_regressions=extras.regressed or extras.alarm)
     return AdvisedRun(run, reading, launch, statements, setbacks, profile)
 
 

@@ -267,6 +267,7 @@ def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> No
         ("nightly 2026-09-15", "commit"),
         ("nightly 2026-09-22", "container"),
         ("nightly 2026-09-24", "container"),
+        ("nightly 2026-09-30", "container"),
         ("A/B: permute fusion off", "permute_fusion"),
     ):
         first = get(address, f"runs/{ids[name]}/suggestions")["suggestions"][0]
