@@ -434,22 +434,40 @@ class HistoryPage:
         return sorted(active.values(), key=lambda alarm: (bool(alarm.proposal), -alarm.regression_id))
 
     @property
-    def events(self) -> list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow]]:
-        """Return changes of container or configuration and change points, each with its first run, newest first."""
+    def events(self) -> list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm]]:
+        """Return changes of container or configuration, change points, and other regressions of the step time, each
+        with its first run, newest first."""
         letters = {configuration.letter for configuration in self.shown}
-        events: list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow]] = [
+        events: list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm]] = [
             *((row.run, row) for row in self.changes),
             *((step.run, step) for step in configuration_steps(self._session, self.history) if step.letter in letters),
         ]
         if len(self.steps) > 1:
-            events += [(self.history.runs[step.position], step) for step in self.steps]
+            rows = [row for step in self.steps for row in step.by_configuration or (step,)]
+            events += [(self.history.runs[row.position], row) for row in rows]
+        began = {run.id for run, _ in events}
+        events += [
+            (run, self.slow_runs[run.id])
+            for run in self.history.runs
+            if run.id in self.slow_runs and run.id not in began
+        ]
         return sorted(events, key=lambda event: (event[0].ordered_at, event[0].id), reverse=True)
 
-    @property
-    def unseen_alarms(self) -> dict[int, HistoryAlarm]:
-        """Return active regressions that no change point shows, by their slow run."""
+    @cached_property
+    def unseen_alarms(self) -> list[HistoryAlarm]:
+        """Return active regressions that no change point shows."""
         drawn = {row.regression_id for row in self.changes}
-        return {alarm.run_id: alarm for alarm in self.open_alarms if alarm.regression_id not in drawn}
+        return [alarm for alarm in self.open_alarms if alarm.regression_id not in drawn]
+
+    @property
+    def letters(self) -> dict[int, str]:
+        """Return the letter of each run's configuration, by its number."""
+        return {self.history.runs[position].id: letter for position, letter in self.history.letters.items()}
+
+    @cached_property
+    def slow_runs(self) -> dict[int, HistoryAlarm]:
+        """Return those of the step time, by their first slow run."""
+        return {alarm.run_id: alarm for alarm in self.unseen_alarms if alarm.metric == "step_time_ms"}
 
     @cached_property
     def configurations(self) -> tuple[ConfigurationRow, ...]:

@@ -229,6 +229,17 @@ class HistoryAlarm:
         """Return as what the service proposes to close it here."""
         return "fixed" if self.is_back else "stale" if self.is_stale else ""
 
+    @property
+    def from_ms(self) -> float | None:
+        return self.usual_ms
+
+    @property
+    def to_ms(self) -> float | None:
+        """Return the step time of the slow runs."""
+        if self.usual_ms is None or self.delta_pct is None:
+            return None
+        return self.usual_ms * (1 + self.delta_pct / 100)
+
 
 @dataclass(frozen=True, slots=True)
 class _Analysis:

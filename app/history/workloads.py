@@ -31,7 +31,8 @@ class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
     `from_ms` and `to_ms`: levels of the last segment before and the first segment after, of the configuration `letter`;
-    None if no configuration ran in both.
+    None if no configuration ran in both. `by_configuration`: the step of each configuration that ran in both, each from
+    its own first counted run; the one used last comes last.
     """
 
     stack_key: str
@@ -39,9 +40,10 @@ class ContainerStep:
     full_name: str
     position: int
     before: str
-    letter: str
-    from_ms: float | None
-    to_ms: float | None
+    letter: str = ""
+    from_ms: float | None = None
+    to_ms: float | None = None
+    by_configuration: "tuple[ContainerStep, ...]" = ()
 
     @property
     def delta_pct(self) -> float | None:
@@ -250,26 +252,29 @@ def container_steps(
     begins = sorted((min(part.runs[0] for part in parts), key) for key, parts in of_stack.items())
     for (_, before), (position, key) in pairwise([(0, ""), *begins]):
         contract = stacks[key].contract
-        letter_of_both, from_ms, to_ms = _levels(of_stack.get(before, ()), of_stack[key])
-        yield ContainerStep(
+        step = ContainerStep(
             stack_key=key,
             container=container_tag(contract) or "unknown container",
             full_name=str(contract["container"].value or "") if "container" in contract else "",
             position=position,
             before=container_tag(stacks[before].contract) if before else "",
-            letter=letter_of_both,
-            from_ms=from_ms,
-            to_ms=to_ms,
         )
+        both = tuple(_of_configurations(step, of_stack.get(before, ()), of_stack[key]))
+        used = both[-1:] or (step,)
+        yield replace(used[0], position=position, by_configuration=both)
 
 
-def _levels(
-    before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
-) -> tuple[str, float | None, float | None]:
-    """Return the configuration that ran in both containers (the one used last), with its levels on both sides."""
-    last = {configuration.letter: configuration for configuration in before if configuration.counted}
-    shared = [configuration for configuration in after if configuration.counted and configuration.letter in last]
-    if not shared:
-        return "", None, None
-    used = max(shared, key=lambda configuration: configuration.counted[-1])
-    return used.letter, last[used.letter].levels[-1].step_time_ms, used.levels[0].step_time_ms
+def _of_configurations(
+    step: ContainerStep, before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
+) -> Iterator[ContainerStep]:
+    """Yield the step of each configuration that ran in both containers, the one used last at the end."""
+    last = {own.letter: own.levels[-1].step_time_ms for own in before if own.counted}
+    shared = [own for own in after if own.counted and own.letter in last]
+    for own in sorted(shared, key=lambda own: own.counted[-1]):
+        yield replace(
+            step,
+            position=own.counted[0],
+            letter=own.letter,
+            from_ms=last[own.letter],
+            to_ms=own.levels[0].step_time_ms,
+        )

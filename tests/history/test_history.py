@@ -233,9 +233,9 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
 
 def test_a_regression_that_no_change_point_shows_yet_is_named(client: TestClient, engine: Engine, make: Make) -> None:
     runs = make([*series((6, 400.0)), 440.0, 441.0])
-    text = text_of(client.get(f"/history/{key_of(engine, runs[0])}").text)
-    assert re.search(rf"Regression \d+ .*open since .*#{runs[6]}.*slower", text)
-    assert "No change points." in text
+    page = client.get(f"/history/{key_of(engine, runs[0])}").text
+    changes = text_of(page.partition('id="changes"')[2].partition("</table>")[0])
+    assert re.search(rf"#{runs[6]} .* (9|10)\.\d % slower (399|400)\.\d ms → 4[34]\d\.\d ms .*#1 open", changes)
 
 
 def test_an_experiment_carries_no_mark_of_a_regression(client: TestClient, engine: Engine, make: Make) -> None:
@@ -312,7 +312,16 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     assert bands[1]["at"] < points[unsteady[0]]["at"], "a run that does not count is in its container's band, too"
     assert (points[late]["container"], points[late]["at"] > bands[1]["at"]) == ("nemo:26.06", True)
     assert "1 run is in the band of a newer container" in text_of(client.get(f"{address}/chart", headers=HTMX).text)
-    first, second = re.findall(r'<option value="([0-9a-f]{12}[^"]*)"', client.get(address).text)
+    page = client.get(address).text
+    changes = text_of(page.partition('id="changes"')[2].partition("</table>")[0])
+    steps = re.findall(r"#(\d+) [^#]*?(\S+) ms → (\S+) ms container nemo:26.07[^#]*\(configuration (\w)\)", changes)
+    assert [
+        (int(run), round(float(before), -1), round(float(after), -1), name) for run, before, after, name in steps
+    ] == [
+        (quicker[-1] + 1, 600, 480, "B"),
+        (quicker[0], 400, 440, "A"),
+    ], "each configuration has its own first counted run"
+    first, second = re.findall(r'<option value="([0-9a-f]{12}[^"]*)"', page)
     for config, change, level in ((first, 10.0, 440), (second, -20.0, 480)):
         drawn = chart_of(client, f"{address}/chart?config={config}")["datasets"]
         assert [row["label"] for row in drawn["containers"]] == ["26.06", f"26.07  {change_text(change).delta}"]
