@@ -656,7 +656,7 @@ def test_a_workload_is_one_row_on_all_pages(client: TestClient, engine: Engine, 
     pages = [client.get(f"/history?page={number}").text for number in (1, 2)]
     rows = [len(re.findall(r'<a class="parts"', page)) for page in pages]
     assert rows == [25, 2]
-    assert re.search(r'before\s*<a href="/history/[0-9a-f]{64}">nemo:26.04</a>', pages[0])
+    assert re.search(r'was\s*<a href="/history/[0-9a-f]{64}">nemo:26.04</a>', pages[0])
     assert "nemo:26.04" not in pages[1]
 
 
@@ -689,7 +689,7 @@ def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: Test
         session.execute(update(RunRow).where(RunRow.id == slow.runs[-1]).values(step_time_ms=20_100.0))
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
-    assert re.search(rf"20\.10 s 5\.0 % slower #{number} newest \+0\.5", row), row
+    assert re.search(rf"20\.10 s was 5\.0 % slower #{number} now \+0\.5", row), row
 
 
 def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, engine: Engine) -> None:
@@ -715,7 +715,7 @@ def test_a_workload_links_to_the_container_before(client: TestClient, make: Make
     for number in range(6):
         make([400.0], fields={"container": f"nemo:26.0{number}"}, started=FIRST_PLACE + timedelta(days=number))
     row = text_of(client.get("/history").text)
-    assert re.search(r"nemo:26.05 moe-lab before nemo:26.04\s+\+4", row), row
+    assert re.search(r"nemo:26.05 moe-lab was nemo:26.04\s+\+4", row), row
 
 
 @pytest.mark.parametrize("query", ["verdict=good", "page=0", "q=%00", "model=" + "m" * 301])
