@@ -220,10 +220,12 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
     return f"{slower or 'None'} of {which} {verb} slower than before{end}."
 
 
-def _differ_in_commit_date(runs: Sequence[RunListItem]) -> bool:
-    """Return whether all runs were uploaded on one day, but have commits of several days."""
+def _shows_commit_dates(runs: Sequence[RunListItem], sort: str) -> bool:
+    """Return whether all runs were uploaded on one day, and stand in the order of commits of several days."""
     uploaded = {run.created_at.date() for run in runs}
-    return len(uploaded) == 1 and len({run.commit_time.date() for run in runs if run.commit_time}) > 1
+    days = [run.commit_time.date() for run in runs if run.commit_time]
+    in_order = sort.endswith("created") and days == sorted(days, reverse=sort.startswith("-"))
+    return len(uploaded) == 1 and len({*days}) > 1 and in_order
 
 
 @router.get("/runs")
@@ -323,7 +325,7 @@ def _render(
     query = RunQuery.from_params(request.query_params).model_copy(update={"page_size": _PAGE_SIZE})
     page, options = find_runs(session, query), filter_options(session)
     is_empty = not page.total and len(query.active) > 1
-    by_commit = _differ_in_commit_date(page.items)
+    by_commit = _shows_commit_dates(page.items, query.sort)
     return render(
         request,
         "runs/list.html",

@@ -52,6 +52,10 @@ def test_runs_uploaded_on_one_day_show_the_dates_of_their_commits(client: TestCl
     assert headings(text)[-1] == "Commit date"
     assert re.findall(r'title="Uploaded [^"]+">(2026-[\d-]+)</td>', text) == ["2026-09-04", "2026-09-03"]
     assert headings(client.get("/runs?q=third").text)[-1] == "Uploaded", "one commit date says nothing"
+    assert headings(client.get("/runs?sort=name").text)[-1] == "Uploaded"
+    with transaction(engine) as session:
+        make_run(session, name="late", commit_time=datetime(2026, 9, 1, tzinfo=UTC))
+    assert headings(client.get("/runs").text)[-1] == "Uploaded", "a late upload breaks the order of commits"
     with transaction(engine) as session:
         make_run(session, name="earlier", created_at=utc_now() - timedelta(days=2))
     assert headings(client.get("/runs").text)[-1] == "Uploaded"
