@@ -214,7 +214,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = named_runs(session, mentioned)
     request = rerun_request(session, run.id, document)
-    beside = document.verdict.baseline_used or (contrast.runs if contrast else ())
+    beside = document.verdict.baseline_used or (contrast.measured.baseline_used if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
     ranked = suspects_with_evidence(session, run.id, document)
     regressions = regressions_of(session, run.id)

@@ -6,6 +6,7 @@ Run names are run numbers (as text) in the service and file names on the command
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from app.domain.numbers import plural
 from app.domain.run import Metric
 from app.domain.verdict.assess import Assessment, Contrast
 from app.domain.verdict.baseline import BaselineKind, LeftOut, NearMiss
@@ -45,6 +46,12 @@ class MeasuredContrast:
     metrics: Mapping[str, MetricChange | None]
     same_job: bool = False
     side_by_side: bool = False
+
+    @property
+    def counted(self) -> str:
+        """Return how many runs of the other side count: `6 runs`, or `5 of 6 runs` without outliers."""
+        used, runs = len(self.measured.baseline_used), plural(len(self.runs), "run")
+        return f"{used} of {runs}" if 0 < used < len(self.runs) else runs
 
     @property
     def is_unconfirmed(self) -> bool:

@@ -113,9 +113,8 @@ def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | 
     if shows_no_difference(time):
         return f"No significant difference from {difference.field} {before}."
     if contrast.is_unconfirmed:
-        runs = plural(len(contrast.measured.baseline_used), "run")
         why = f"not steady ({unsteady})" if unsteady else "not steady"
-        return f"{change.figure} than {runs} with {before}, {why}: rerun before acting."
+        return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."
     own = time.candidate_ms if own_ms is None else own_ms
     unit = time_unit_of((own, time.baseline_ms))
     speed = "As fast" if change.word == THE_SAME else change.figure

@@ -368,12 +368,12 @@ def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
     )
 
 
-def contrast_sentence(contrast: MeasuredContrast) -> str:
-    """State the difference from another stack and its attribution."""
+def contrast_sentence(contrast: MeasuredContrast, label: Label = numbered) -> str:
+    """State the difference from another stack, the runs that do not count, and its attribution."""
     comparability, time = contrast.comparability, contrast.measured.step_time
     difference = changed_field(comparability)
     before, after = sides_text(difference)
-    n = plural(len(contrast.measured.baseline_used or contrast.runs), "run")
+    n = contrast.counted
     if time is None:
         return f"{n} that had {difference.field} {before} instead of {after} cannot be compared: no usable step time."
     measured = _measured(
@@ -381,7 +381,9 @@ def contrast_sentence(contrast: MeasuredContrast) -> str:
     )
     because = capitalized(attribution(comparability))
     kind = "a single-field contrast" if comparability.kind == "contrast" else "a contrast"
-    return f"{measured}. {because}. This is {kind}, not a verdict on the code."
+    dropped = "; ".join(f"{label(run.run)}, {run.why}" for run in contrast.measured.dropped)
+    left_out = f" Left out: {dropped}." if dropped else ""
+    return f"{measured}.{left_out} {because}. This is {kind}, not a verdict on the code."
 
 
 def baseline_words(document: VerdictDocument) -> str:
@@ -430,7 +432,7 @@ def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
         yield f"No baseline: {other_branch_text(document.other_branch)}."
     elif document.contrast is not None:
         yield "This stack has no baseline yet."
-        yield contrast_sentence(document.contrast)
+        yield contrast_sentence(document.contrast, label)
     elif not document.misses:
         yield "No earlier run to compare with."
     else:

@@ -20,6 +20,7 @@ from app.domain.verdict.decide import (
     metric_changes,
     reruns_wanted,
 )
+from app.domain.verdict.lead import lead
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Outcome, Prior, RunEstimate, Verdict, certainty
 from app.domain.verdict.words import answer, further_notes, what_would_decide
@@ -417,6 +418,16 @@ def test_memory_is_in_gib_without_an_interval() -> None:
 
 def plain(text: str) -> str:
     return text.replace(THIN, " ")
+
+
+def test_the_answer_of_a_contrast_names_the_runs_that_it_leaves_out() -> None:
+    earlier = [*make_baseline(commit="0123456789"), make_record("13", slower=0.4, commit="0123456789")]
+    candidate = make_record(fields={"container": "train:2026.10"}, slower=0.5, commit="0123456789", steady=False)
+    document = make_document(candidate, earlier)
+    assert document.contrast
+    assert (document.contrast.counted, document.needs_confirmation) == ("12 of 13 runs", True)
+    assert "Left out: #13, 49.2 % slower than the other baseline runs." in plain(answer(document))
+    assert plain(lead(document)).startswith("64.9 % slower than 12 of 13 runs with train:2026.09, not steady")
 
 
 @pytest.mark.parametrize(
