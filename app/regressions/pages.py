@@ -167,6 +167,8 @@ class RegressionView:
         where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
         if not counted:
             return change
+        if words.is_part(self.regression, counted):
+            return words.of_jobs(counted) + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")

@@ -87,12 +87,23 @@ def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str
     if regression.is_once:
         return f"{_once(slow)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     text, jobs = what(regression, slow), len(regression.jobs)
-    if jobs > 1:
+    if is_part(regression, slow):
+        text = of_jobs(slow)
+    elif jobs > 1:
         text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
     if slow:
         first = min((job.first for job in slow), key=lambda member: (member.ordered_at, member.run_id)).run_id
         text += f" since #{first}"
+    if is_part(regression, slow) and regression.proposal == "stale":
+        others = [job for job in regression.jobs if job not in slow]
+        most = max(job.worst.delta_pct or 0 for job in others)
+        return f"{text}; {len(others)} more up to {change_text(most).size}, once or back.{_claim(regression)}"
     return f"{text}{_cost(regression)}.{_claim(regression)}"
+
+
+def is_part(regression: Regression, jobs: Sequence[SlowJob]) -> bool:
+    """Return whether these jobs are several of more slow ones, which the page lists with larger changes."""
+    return regression.metric == "step_time_ms" and 1 < len(jobs) < len(regression.slow_jobs)
 
 
 def still_slow(regression: Regression, nearly_back: Collection[SlowJob]) -> Sequence[SlowJob]:
@@ -100,19 +111,28 @@ def still_slow(regression: Regression, nearly_back: Collection[SlowJob]) -> Sequ
     return [job for job in regression.counted_jobs if job not in nearly_back] or regression.counted_jobs
 
 
-def _once(jobs: Sequence[SlowJob]) -> str:
-    """Return `2 jobs 17.9 and 34.7 % slower on 8 Jul, one run each` or `34.7 % slower on 8 Jul, in one run (#431)`."""
-    at = sorted(job.first.ordered_at for job in jobs)
-    when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
+def of_jobs(jobs: Sequence[SlowJob]) -> str:
+    """Return `4 jobs 4.6 to 6.1 % slower`."""
+    return f"{plural(len(jobs), 'job')} {_sizes(jobs)}"
+
+
+def _sizes(jobs: Sequence[SlowJob]) -> str:
+    """Return `4.6 to 6.1 % slower`."""
     changes = sorted(delta for job in jobs if (delta := job.worst.delta_pct) is not None)
     sizes = [change_text(delta).size for delta in changes]
     if len(sizes) > 1 and sizes[0] != sizes[-1]:
         sizes[0] = sizes[0].removesuffix(f"{THIN}%")
-        size = f"{sizes[0]} {'and' if len(sizes) == 2 else 'to'} {sizes[-1]} slower"
-    else:
-        size = f"{sizes[-1]} slower" if sizes else "slower"
+        return f"{sizes[0]} {'and' if len(sizes) == 2 else 'to'} {sizes[-1]} slower"
+    return f"{sizes[-1]} slower" if sizes else "slower"
+
+
+def _once(jobs: Sequence[SlowJob]) -> str:
+    """Return `2 jobs 17.9 and 34.7 % slower on 8 Jul, one run each` or `34.7 % slower on 8 Jul, in one run (#431)`."""
+    at = sorted(job.first.ordered_at for job in jobs)
+    when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
     if len(jobs) > 1:
-        return f"{plural(len(jobs), 'job')} {size} {when}, one run each"
+        return f"{of_jobs(jobs)} {when}, one run each"
+    size = _sizes(jobs)
     return f"{size[0].upper()}{size[1:]} {when}, in one run (#{jobs[0].first.run_id})"
 
 
