@@ -6,7 +6,7 @@ job, they show its size instead (`size_of_regression`).
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -35,7 +35,8 @@ _MOST_KEY = 200
 class UpgradeOfStack:
     """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
-    `run_id`: its first run after the upgrade. `others`: number of other changed fields.
+    `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: one slower
+    run, which is not steady.
     """
 
     stack_key: str
@@ -48,11 +49,12 @@ class UpgradeOfStack:
     ci_high_pct: float
     runs: int
     from_runs: int
+    is_unconfirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class UpgradeChange:
-    """An upgrade with the change of each stack, slowest first. `at`: the newest position of a stack's first run."""
+    """An upgrade with the change of each stack, slowest first. `at`: the position of the first run after it."""
 
     project: str
     field: str
@@ -78,18 +80,23 @@ class UpgradeChange:
         return ", ".join(self._parts())
 
     def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
-        return tuple(stack for stack in self.stacks if stack.decision == decision)
+        return tuple(stack for stack in self.stacks if stack.decision == decision and not stack.is_unconfirmed)
 
     def _parts(self) -> Iterator[str]:
-        words = {"regression": "slower", "improvement": "faster", "no_change": "as fast as before"}
+        unconfirmed = tuple(stack for stack in self.stacks if stack.is_unconfirmed)
+        groups = (
+            (self.of("regression"), "slower by {}"),
+            (unconfirmed, "unconfirmed ({} slower)"),
+            (self.of("improvement"), "faster by {}"),
+            (self.of("no_change"), "as fast as before"),
+            (self.of("inconclusive"), "inconclusive"),
+        )
         noun = "job"
-        for decision, word in (*words.items(), ("inconclusive", "inconclusive")):
-            changes = [stack.delta_pct for stack in self.of(decision)]
-            if not changes:
-                continue
-            by = f" by {_sizes(sorted(map(abs, changes)))}" if decision in ("regression", "improvement") else ""
-            yield f"{plural(len(changes), noun) if noun else len(changes)} {word}{by}"
-            noun = ""
+        for stacks, words in groups:
+            if stacks:
+                sizes = _sizes(sorted(abs(stack.delta_pct) for stack in stacks))
+                yield f"{plural(len(stacks), noun) if noun else len(stacks)} {words.format(sizes)}"
+                noun = ""
 
 
 def _sizes(sizes: Sequence[float]) -> str:
@@ -115,7 +122,8 @@ def upgrade_changes(
 ) -> tuple[UpgradeChange, ...]:
     """Return up to `most` upgrades with first runs after `since`, newest first."""
     chosen: Select[Any] = (
-        select_any(UpgradeChangeRow, ProjectRow.slug)
+        select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady)
+        .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
         .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
         .where(col(UpgradeChangeRow.side_by_side).is_(False))
         .order_by(col(UpgradeChangeRow.at).desc(), col(UpgradeChangeRow.id).desc())
@@ -127,7 +135,10 @@ def upgrade_changes(
     if since is not None:
         chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    for row, slug in session.execute(chosen):
+    drifting = set()
+    for row, slug, is_steady in session.execute(chosen):
+        if row.decision == "regression" and row.runs == 1 and is_steady is False:
+            drifting.add(row.id)
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
     causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
@@ -135,10 +146,13 @@ def upgrade_changes(
     upgrades = []
     for key, changes in shown.items():
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
-        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job))) for row in changes)
+        stacks = (
+            replace(_stack(row, of_upgrade.get((row.stack_key, row.job))), is_unconfirmed=row.id in drifting)
+            for row in changes
+        )
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
-        upgrades.append(UpgradeChange(*key, aware(changes[0].at), tuple(by_change)))
-    return tuple(upgrades)
+        upgrades.append(UpgradeChange(*key, min(aware(row.at) for row in changes), tuple(by_change)))
+    return tuple(sorted(upgrades, key=lambda upgrade: upgrade.at, reverse=True))
 
 
 def _stack(row: UpgradeChangeRow, slower: SlowerJob | None) -> UpgradeOfStack:

@@ -73,7 +73,7 @@ class UpgradeChangeOut(ApiValue):
     field: str
     from_value: str
     to_value: str
-    at: datetime = Field(description="History position of the newest first run.")
+    at: datetime = Field(description="Position of the first run after it.")
     sentence: str
     stacks: list[StackChangeOut]
 

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import shlex
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -88,6 +88,22 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
     ]
     assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
     assert ": 2 jobs slower by" in client.get("/regressions").text
+
+
+def test_one_drifting_run_is_unconfirmed(client: TestClient, session: Session) -> None:
+    stack(session, OLD, 400.0)
+    make_stack(session, [680.0], fields={**KNOWN, "container": NEW}, started=LATER, is_steady=False)
+    session.commit()
+    (change,) = client.get("/api/v1/upgrades").json()["items"]
+    size = f"{change['stacks'][0]['delta_pct']:.1f}\u202f%"
+    assert change["sentence"] == f"1 job unconfirmed ({size} slower)"
+    assert datetime.fromisoformat(change["at"]) == LATER
+    summary = report(client, **{"from": OLD, "to": NEW})["summary"]
+    assert summary.startswith(f"The only job is unconfirmed (slower by {size})")
+    make_stack(session, [680.0, 681.0], fields={**KNOWN, "container": NEW}, started=LATER + timedelta(days=1))
+    session.commit()
+    (change,) = client.get("/api/v1/upgrades").json()["items"]
+    assert change["sentence"].startswith("1 job slower by ")
 
 
 def test_its_figures_are_those_of_the_regression_unless_the_speed_changed_since(

@@ -56,9 +56,7 @@ class MeasuredContrast:
     @property
     def is_unconfirmed(self) -> bool:
         """Return whether this is one slower run that is not steady, which may drift for a reason of its own."""
-        time = self.measured.step_time
-        is_slower = time is not None and time.not_steady and time.decision == "regression"
-        return is_slower and len(self.measured.candidates_used) == 1
+        return self.measured.is_one_drifting_run
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,6 +211,13 @@ class Verdict:
     memory: MemoryChange | None = None
     loss: LossChange | None = None
 
+    @property
+    def is_one_drifting_run(self) -> bool:
+        """Return whether this is one slower run that is not steady."""
+        time = self.step_time
+        is_slower = time is not None and time.not_steady and time.decision == "regression"
+        return is_slower and len(self.candidates_used) == 1
+
 
 # --- The certainty of a change of step time, in words.
 

@@ -315,14 +315,19 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
 
 
 def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
-    total, slower = len(pairs), _decided(pairs, "regression")
+    unconfirmed = [pair for pair in pairs if pair.measured.is_one_drifting_run]
+    total, slower = len(pairs), _decided([pair for pair in pairs if pair not in unconfirmed], "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
         (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
         (len(faster), plural(len(faster), "is faster", "are faster", number=False) + _by(faster)),
         (len(still), plural(len(still), "is unchanged", "are unchanged", number=False)),
     ]
-    unclear = total - len(slower) - len(faster) - len(still)
+    drifting = _by(_decided(unconfirmed, "regression"))
+    groups.append(
+        (len(unconfirmed), f"{plural(len(unconfirmed), 'is', 'are', number=False)} unconfirmed (slower{drifting})")
+    )
+    unclear = total - len(unconfirmed) - len(slower) - len(faster) - len(still)
     groups.append((unclear, plural(unclear, "is inconclusive", "are inconclusive", number=False)))
     shown = [(n, words) for n, words in groups if n]
     for k, (n, words) in enumerate(shown):
