@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists, func, select, update
 from sqlalchemy.orm import aliased, joinedload
 from sqlmodel import Session, col
 
@@ -39,6 +39,7 @@ from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
     AmendmentRow,
+    ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
     RunAlarmRow,
@@ -558,9 +559,20 @@ class FilterOptions:
 
 
 _Joined = aliased(ExperimentRunRow)
-# A maximum instead of the first row of an order, which SQLite would sort for.
+# The newest experiment where the run is a candidate, else where it is the baseline; a withdrawn one only if there is no
+# other. Maxima instead of the first row of an order, which SQLite would sort for.
+_IS_KEPT = col(ExperimentRow.state) != "withdrawn"
 _NEWEST_EXPERIMENT = (
-    select(func.max(col(_Joined.experiment_id))).where(col(_Joined.run_id) == RunRow.id).correlate(RunRow)
+    select(
+        func.coalesce(
+            func.max(case((and_(_IS_KEPT, col(_Joined.side) == "candidate"), col(_Joined.experiment_id)))),
+            func.max(case((_IS_KEPT, col(_Joined.experiment_id)))),
+            func.max(col(_Joined.experiment_id)),
+        )
+    )
+    .join(ExperimentRow, col(ExperimentRow.id) == _Joined.experiment_id)
+    .where(col(_Joined.run_id) == RunRow.id)
+    .correlate(RunRow)
 ).scalar_subquery()
 _SIDE = (
     select_any(ExperimentRunRow.side)

@@ -397,7 +397,14 @@ def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, engine:
         for purpose in ("experiment", "ci"):
             side = make_run(session, name=f"side, {purpose}", purpose=purpose, verdict="regression")
             session.add(ExperimentRunRow(experiment_id=planned.id, run_id=side, side="candidate", joined_by="tag"))
+        for state in ("planned", "withdrawn"):  # the run is their baseline
+            later = planned.model_dump(exclude={"id"}) | {"tag": state, "state": state}
+            session.add(row := ExperimentRow(**later))
+            session.flush()
+            session.add(ExperimentRunRow(experiment_id=row.id, run_id=side, side="baseline", joined_by="tag"))
+        number = planned.id
     text = client.get("/runs").text
+    assert f"B of #{number}" in re.sub(r"<[^>]*>|\s+", " ", text).replace("  ", " ")
     assert re.search(r'#verdict"><span class="badge regression".*?regression</span>.*?>\+3\.4\u202f%<', text, re.DOTALL)
     assert "A/B slower</span>" in text
     assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
