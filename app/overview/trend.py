@@ -65,8 +65,6 @@ _LONGEST_NAME = 24
 _FLAG_SHARE, _FLAG_LINE, _NARROW_LETTERS = 0.09, 14, 28
 """Width of the number of a flag as a share of the period, and its height in pixels; letters of a container's name that
 a phone has room for."""
-_FEW = 2
-"""Runs up to which a line is not named in the sentence."""
 _WITHIN = 0.5
 """Percent from the reference up to which the throughput counts as equal."""
 _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
@@ -191,7 +189,7 @@ class Trend:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
         Lines with several references or in both directions have no range: they are counted. If several projects are
-        shown and the lines are of one, it begins `moe throughput:`.
+        shown and the lines are of one, it begins `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
@@ -201,8 +199,8 @@ class Trend:
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (low < -_WITHIN < _WITHIN < high or len({line.reference for line in compared}) > 1):
-            return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
-        subject = f"{project} throughput:" if project else "Throughput is"
+            return f"In {project}, {self._counted(compared)}" if project else self._counted(compared)
+        subject = f"Throughput of {project}:" if project else "Throughput is"
         if is_equal:
             return f"{subject} equal to {self.reference}."
         side, ends = ("below", (-high, -low)) if -low > high else ("above", (low, high))
@@ -212,15 +210,12 @@ class Trend:
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 jobs faster, 4 slower (8e-top1 · H100: -33.3 %).`
 
-        It names the line with the largest change that more than two runs show.
+        It names the line with the lowest throughput; if none is slower, that with the highest.
         """
         faster, slower = (sum(sign * (line.now - 100) > _WITHIN for line in compared) for sign in (1, -1))
         parts = [f"{n} {word}" for n, word in ((faster, "faster"), (slower, "slower")) if n]
         text = ", ".join([parts[0].replace(" ", f" of {len(compared)} jobs "), *parts[1:]])
-        shown = [line for line in compared if len(line.runs) > _FEW]
-        if not shown:
-            return f"{text}."
-        most = max(shown, key=lambda line: abs(line.now - 100))
+        most = min(compared, key=lambda line: line.now) if slower else max(compared, key=lambda line: line.now)
         names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
         return f"{text} ({names[most]}: {change_text(most.now - 100).delta})."
 

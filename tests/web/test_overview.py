@@ -207,7 +207,7 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert "Throughput is 4.8 % below train:1." in answer(text)
     project = client.get("/api/v1/projects").json()["items"][0]["project"]
     make(project="another project")
-    assert f"{project} throughput: 4.8 % below train:1." in answer(overview(client))
+    assert f"Throughput of {project}: 4.8 % below train:1." in answer(overview(client))
     assert "Throughput is 4.8 % below train:1." in answer(client.get(f"/?project={project}").text)
     assert 'hx-get="/overview/trend?' in text
     data = trend_data(client)
@@ -233,7 +233,7 @@ def test_lines_with_several_references_are_counted(client: TestClient, make: Mak
         nightly(make, f"hub.example/new:{gpus}", 5, times, gpus=gpus, job="perf/a")
     nightly(make, "hub.example/new:16", 5, [9_000], gpus=16, job="perf/b")
     sentence = answer(overview(client))
-    assert "1 of 3 jobs faster, 2 slower (32: +25.0 %)." in sentence
+    assert "1 of 3 jobs faster, 2 slower (16: −20.0 %)." in sentence
     notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
     assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32"}
 
