@@ -13,8 +13,10 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
+from app.domain.contract.fields import FIELDS
 from app.domain.contract.resolve import Contract, resolve
 from app.domain.contract.trainer_defaults import Trainer, launch_defaults
+from app.domain.contract.values import read_value
 from app.domain.documents.bridge_config import is_container, read_bridge_config, stated_by_overrides
 from app.domain.documents.document import Document, read_yaml
 from app.domain.documents.launch_command import (
@@ -35,6 +37,7 @@ from app.domain.rules.rule import RuleBook
 from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.rules.stated import STATEABLE, read_facts
 from app.domain.run import Metadata, Value
+from app.domain.text import one_line
 
 MAX_BYTES = 256 * 1024
 ON_BY_DEFAULT = ("gradient_accumulation_fusion", "check_for_nan_in_loss_and_grad")
@@ -59,6 +62,13 @@ _TEST_FLAGS, _TEST_VARIABLES = "MODEL_ARGS", "ENV_VARS"
 _PRIMUS_LAUNCHER = re.compile(r"\bprimus-cli\b|\bprimus/cli/|\brun_(?:slurm_|local_)?pretrain\.sh\b")
 """Launchers of Primus: a preset decides what their command omits, the model above all."""
 _WHERE = "the configuration"
+STOCK_SCRIPTS = ("pretrain_gpt.py", "pretrain_mamba.py", "pretrain_hybrid.py")
+"""Scripts of Megatron-LM, which add no flags to its parser."""
+WITH_CHOICES = (
+    *("dispatcher_type", "flex_backend", "lb_type", "router_dtype", "attention", "graph_impl"),
+    *("recompute_granularity", "recompute_method"),
+)
+"""Fields whose flags take only some values, the same in all releases that have them."""
 _SIMILAR = 0.85
 """Share of equal characters from which an unknown flag is taken for a misspelt one; scripts have flags of their own."""
 
@@ -151,9 +161,12 @@ def check_launch(
     trainer, document, arguments, command = _read(text)
     script = document.facts.get("script", "") if trainer == "Megatron-LM" else ""
     script = script if script.endswith(".sh") else ""
+    is_direct = trainer == "Megatron-LM" and not script
+    is_stock = is_direct and document.facts.get("script") in STOCK_SCRIPTS
+    refused = _refused(arguments) if is_direct and arguments else {}
     version = metadata.fields.get("mcore_version")
     unread = {name for name, value in (arguments or {}).items() if is_variable(str(value))}
-    open_fields = {name for name, row in FLAGS.items() if unread.intersection(row.arguments)}
+    open_fields = {name for name, row in FLAGS.items() if unread.intersection(row.arguments)} | refused.keys()
     defaults = {} if script else launch_defaults(trainer, None if version is None else version.value, document.stated)
     contract = resolve(
         parse_text(""),
@@ -176,22 +189,23 @@ def check_launch(
         launch=command,
     )
     facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
-    facts["misspelt_flags"] = _misspelt(command) if trainer == "Megatron-LM" and command and not script else []
-    if (
-        trainer == "Megatron-LM"
-        and not script
-        and "dispatcher_type" not in document.stated
-        and facts.get("flex_backend") is None
-    ):
+    misspelt = _misspelt(command, document.facts.get("script", "")) if is_direct and command else []
+    if is_stock:
+        facts |= {"refused_flags": [*misspelt, *refused.values()], "misspelt_flags": []}
+    else:
+        facts |= {"refused_flags": [*refused.values()], "misspelt_flags": misspelt}
+    if is_direct and facts.get("flex_backend") is None and "dispatcher_type" not in {*document.stated, *open_fields}:
         # The default is rarely intended, and a rule says so.
         facts |= {"dispatcher_type": None, "dispatcher": None}
+    if is_stock and "hybrid_layer_pattern" not in {*document.stated, *open_fields}:
+        facts["hybrid_layer_pattern"] = None  # without its flag, all layers are alike
     return LaunchCheck(
         kind=document.kind,
         trainer=trainer,
         script=script,
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
-        problems=tuple(document.problems),
+        problems=tuple(text for text in document.problems if not any(f": {name} must" in text for name in refused)),
     )
 
 
@@ -332,17 +346,35 @@ def _arguments(flags: Sequence[tuple[str, list[str]]]) -> dict[str, Value]:
     return arguments
 
 
-def _misspelt(command: str) -> list[str]:
-    """Return the flags that Megatron-LM lacks but that resemble one of its flags, each with that one."""
+def _misspelt(command: str, script: str) -> list[str]:
+    """Return the flags of a script that Megatron-LM lacks but that resemble one of its flags, each with that one."""
     megatron = _megatron_flags()
     fields = {argument for row in FLAGS.values() for argument in row.arguments}
     fields |= {argument for fact in FACTS.values() for argument in fact.argument}
-    words = [word for part in read_commands(command)[0] for word, _ in read_flags(part.words)[0]]
+    parts = [part for part in read_commands(command)[0] if part.script.rpartition("/")[2] == script]
+    words = [word for part in parts for word, _ in read_flags(part.words)[0]]
     misspelt = []
     for word in dict.fromkeys(words):
         if word not in megatron and ("_" in word or word.removeprefix("--").replace("-", "_") not in fields):
             misspelt += [f"{word} (meant: {flag}?)" for flag in get_close_matches(word, megatron, 1, _SIMILAR)]
     return misspelt
+
+
+def _refused(arguments: Mapping[str, Value]) -> dict[str, str]:
+    """Return the flags whose value is none of their choices, with the value, by contract field."""
+    refused = {}
+    unset = {"recompute_granularity": "none"}  # a value of the field, not of the flag
+    for name in WITH_CHOICES:
+        for argument in FLAGS[name].arguments:
+            value = arguments.get(argument)
+            if isinstance(value, str | tuple) and not is_variable(str(value)):
+                try:
+                    read_value(name, value)
+                except ValueError:
+                    words = value if isinstance(value, str) else " ".join(map(str, value))
+                    choices = ", ".join(choice for choice in FIELDS[name].choices if choice != unset.get(name))
+                    refused[name] = f"--{argument.replace('_', '-')} (is {one_line(words)[:60]}, takes {choices})"
+    return refused
 
 
 @cache

@@ -78,6 +78,8 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
         ("--fp16", {"prec-two-formats"}),
         ("--moe-router-topk 256", {"scale-router-topk-experts"}),
         ("--moe-router-enable-expert-bias", {"disp-expert-bias-softmax"}),
+        ("--moe-router-group-topk 4", {"disp-router-groups"}),
+        ("--moe-router-num-groups 7 --moe-router-group-topk 4", {"disp-router-groups"}),
         ("--moe-router-padding-for-fp8 --moe-token-dispatcher-type alltoall", {"disp-router-padding"}),
         (
             "--moe-shared-expert-overlap --moe-shared-expert-intermediate-size 768 --moe-enable-deepep",
@@ -87,6 +89,19 @@ def test_assignments_on_one_line_are_read_and_a_flag_that_a_program_computes_has
 )
 def test_blockers_are_named_before_the_job_queues(flags: str, blockers: set[str]) -> None:
     assert blockers <= ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+def test_groups_that_divide_the_experts_block_no_launch() -> None:
+    for flags in ("--moe-router-num-groups 8 --moe-router-group-topk 4", "--moe-router-num-groups 7"):
+        assert "disp-router-groups" not in ids(SCRIPT.replace("FLAGS", flags))[0]
+
+
+def test_a_model_without_a_name_has_no_hybrid_layers_if_the_launch_states_none() -> None:
+    script = SCRIPT.replace("--num-layers 48", "--num-layers 47")
+    assert "scale-layers-pp" in ids(script.replace("FLAGS", ""))[0]
+    assert "scale-layers-pp" not in ids(script.replace("FLAGS", "--hybrid-layer-pattern $PATTERN"))[0]
+    own = checked(script.replace("FLAGS", "").replace("pretrain_gpt.py", "train.py"))
+    assert "hybrid_layer_pattern" in own.unknown
 
 
 def test_layers_per_virtual_stage_state_the_virtual_stages_if_they_divide() -> None:
@@ -109,15 +124,49 @@ def test_layers_per_virtual_stage_state_the_virtual_stages_if_they_divide() -> N
     ],
 )
 def test_a_misspelt_flag_is_named_with_the_flag_that_was_meant(flag: str, meant: str) -> None:
-    script = SCRIPT.replace("FLAGS", f"{flag} 8")
+    stock = SCRIPT.replace("FLAGS", f"{flag} 8")
+    script = stock.replace("pretrain_gpt.py", "train.py")
     check = checked(script)
     warnings = {item.rule.id: item.why for item in check.warnings}
     assert ("contract-misspelt-flags" in warnings) == bool(meant)
     assert meant in warnings.get("contract-misspelt-flags", "")
     marked = [part.text for part in marked_launch(script, check.warnings) if part.kind]
     assert (f"{flag} 8" in marked) == bool(meant)
+    blockers = {item.rule.id: item.why for item in checked(stock).blockers}
+    assert ("contract-refused-flags" in blockers) == bool(meant)
+    assert meant in blockers.get("contract-refused-flags", "")
     wrapped = f"./launch.sh --moe-router-topk 8 --num-layers 4 --bf16 {flag} 8"
     assert "contract-misspelt-flags" not in ids(wrapped)[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "refused"),
+    [
+        ("--moe-token-dispatcher-type all2all", "is all2all, takes allgather, alltoall, flex"),
+        ("--moe-token-dispatcher-type alltoall", ""),
+        ("--moe-token-dispatcher-type $TYPE", ""),
+        ("--moe-router-load-balancing-type aux", "is aux, takes aux_loss"),
+        ("--moe-router-load-balancing-type aux_loss seq_aux_loss", ""),
+        ("--recompute-granularity half", "is half, takes selective, full)"),
+        ("--recompute-granularity selective", ""),
+        ("--attention-backend fused", ""),
+    ],
+)
+def test_a_value_that_the_trainer_refuses_is_a_blocker(flags: str, refused: str) -> None:
+    check = checked(SCRIPT.replace("FLAGS", flags))
+    blockers = {item.rule.id: item.why for item in check.blockers}
+    assert ("contract-refused-flags" in blockers) == bool(refused)
+    assert refused in blockers.get("contract-refused-flags", "")
+    assert not any("must be one of" in problem for problem in check.problems)
+    states_type = "--moe-token-dispatcher-type" in flags
+    assert ("disp-default-allgather" in {item.rule.id for item in check.warnings}) == (not states_type)
+    marked = [part.text for part in marked_launch(flags, check.blockers) if part.kind]
+    assert bool(marked) == bool(refused)
+
+
+def test_the_flags_of_another_command_are_not_those_of_the_trainer() -> None:
+    script = "python prepare.py --moe_router_topk 8\n" + SCRIPT.replace("FLAGS", "")
+    assert "contract-refused-flags" not in ids(script)[0]
 
 
 @pytest.mark.parametrize(
