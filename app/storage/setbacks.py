@@ -174,7 +174,7 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
         gain=(change.ci_low_pct, change.ci_high_pct),
         pct=change.delta_pct,
         at={name: run.contract[name].value for name in LIKENESS if name in run.contract},
-        name=f"verdict on #{slowdown.run}",
+        name=f"going back from #{slowdown.run}",
     )
 
 
