@@ -296,3 +296,11 @@ def test_what_an_experiment_rejected_is_last_until_a_newer_one_accepts_it(client
     add_runs(engine, read(engine, second).tag, [25_100.0])
     decide(second, "accepted")
     assert tried(overlapped)[1]["rejected_in"] is None
+
+
+def test_the_answer_names_what_the_first_layout_costs(client: TestClient) -> None:
+    query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "256", "seq_len": "4096", "gbs": "8192", "precision": "fp8_sc"}
+    text = client.get("/plan", params=query).text
+    answer = re.sub(r"\s+", " ", text.partition('class="answer')[2][:2000])
+    assert "It needs " in answer
+    assert "of the optimizer states in host memory." in answer
