@@ -63,6 +63,7 @@ class UpgradeRegression:
     id: int
     state: str
     shown_state: str
+    proposal: str
     cause: str
     metric: str
     stacks: int
@@ -309,6 +310,8 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
         .order_by(col(RegressionRow.id).desc())
     )
     return tuple(
-        UpgradeRegression(row.id or 0, row.state, shown_state, row.cause.rstrip("."), row.metric, count, row.assignee)
+        UpgradeRegression(
+            row.id or 0, row.state, shown_state, row.proposal, row.cause.rstrip("."), row.metric, count, row.assignee
+        )
         for row, shown_state, count in rows
     )

@@ -86,8 +86,18 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
     assert [(regression["id"], regression["stacks"], regression["metric"]) for regression in result["regressions"]] == [
         (opened.id, 2, "step_time_ms")
     ]
-    assert f'href="/regressions/{opened.id}"' in client.get(ADDRESS).text
+    assert f'<a class="button primary" href="/regressions/{opened.id}">' in one_line(client.get(ADDRESS).text)
     assert ": 2 jobs slower by" in client.get("/regressions").text
+    for state, proposal, badge in (("open", "stale", "stale"), ("expected", "", "expected")):
+        opened.state, opened.proposal = state, proposal
+        session.commit()
+        page = one_line(client.get(ADDRESS).text)
+        assert "Triage regression" not in page
+        assert re.search(rf'>{badge}</span>\s*<a href="/regressions/{opened.id}"', page)
+
+
+def one_line(page: str) -> str:
+    return re.sub(r"\s+", " ", page)
 
 
 def test_one_drifting_run_is_unconfirmed(client: TestClient, session: Session) -> None:
