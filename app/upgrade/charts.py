@@ -1,11 +1,12 @@
 """The change of each stack with its interval: a dot and a line a row, the slowest first."""
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from app.domain.naming import without_common
-from app.domain.numbers import change_text
+from app.domain.numbers import THIN, change_text
 from app.upgrade.views import ComparedStackRow
 from app.web import charts
 
@@ -28,30 +29,46 @@ def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Seq
     return (inside, True) if 1 < len(inside) < len(shown) else (shown, False)
 
 
+_MOST_OFF = 3
+"""An interval is cut at this multiple of the largest decided change, so that the other rows stay readable."""
+
+
+def axis_reach(rows: Sequence[ComparedStackRow]) -> float:
+    """Return the largest change that is drawn, in percent; infinite without a decided change."""
+    decided = [row.time for row in rows if row.time is not None and row.word != "inconclusive"]
+    ends = [abs(end) for time in decided for end in (time.ci_low_pct, time.ci_high_pct)]
+    return max((*(_MOST_OFF * abs(time.delta_pct) for time in decided), *ends), default=math.inf)
+
+
 def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds. `first` and `last`: ranks at the ends of the zoom."""
     shown, is_zoomed = zoomed(rows, first, last)
     names = without_common([row.title for row in rows if row.time is not None])
     start = next((number for number, row in enumerate(rows) if shown and row is shown[0]), 0)
-    drawn = [_row(row, names[rank], rank + 1) for rank, row in enumerate(shown, start)]
+    reach = axis_reach(shown)
+    drawn = [_row(row, names[rank], rank + 1, reach) for rank, row in enumerate(shown, start)]
     spec = dict(_specification(chart_height(shown)))
     spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} stacks. The table has the same values."
     return spec
 
 
-def _row(row: ComparedStackRow, name: str, rank: int) -> dict[str, Any]:
+def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
-    change = change_text(row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct)
+    low, high = row.time.ci_low_pct, row.time.ci_high_pct
+    change = change_text(row.time.delta_pct, low, high)
+    at = min(max(row.time.delta_pct, -reach), reach)
     return {
         "id": rank,
-        "at": row.time.delta_pct,
+        "at": at,
         "stack": row.title,
         "href": f"/history/{row.stack_key}",
         "name": name,
-        "delta": row.time.delta_pct,
-        "low": row.time.ci_low_pct,
-        "high": row.time.ci_high_pct,
+        "delta": at,
+        "low": max(low, -reach),
+        "high": min(high, reach),
+        "below": f"◂ {low:.0f}{THIN}%".replace("-", "−") if low < -reach else "",
+        "beyond": f"{high:.0f}{THIN}% ▸" if high > reach else "",
         "word": row.word,
         "change": change.text,
         "label": change.figure,
@@ -92,6 +109,10 @@ def _specification(height: int) -> dict[str, Any]:
     # The space of a name and of a change is clear of lines.
     clear = alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=above)
     changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=600)
+    # The end of an interval that the axis does not reach, below its line.
+    below, beyond = (
+        alt.Chart(data).mark_text(align=align, dy=19, fontSize=10, color=charts.MUTED) for align in ("left", "right")
+    )
     chart = alt.layer(
         zero,
         clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {_NAMES - 12}")), y=y),
@@ -108,6 +129,8 @@ def _specification(height: int) -> dict[str, Any]:
             ],
         ).add_params(alt.selection_interval(name="zoom", encodings=["x"])),
         names.encode(x=alt.value(0), y=y, text="name:N"),
+        below.encode(x="low:Q", y=y, text="below:N"),
+        beyond.encode(x="high:Q", y=y, text="beyond:N"),
         changes.encode(x=alt.value(alt.expr("width")), y=y, text="label:N", color=colour),
     )
     return charts.finished(chart, height)

@@ -16,7 +16,7 @@ from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_se
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
-from app.upgrade.charts import chart_height, upgrade_chart, zoomed
+from app.upgrade.charts import axis_reach, chart_height, upgrade_chart, zoomed
 from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
 from app.upgrade.views import ComparedStackRow, interval_words, lonely_rows, near_rows, shared_commit_run, stack_rows
 from app.web.access_rule import requires
@@ -159,13 +159,14 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
     """Return what the upgrade changed in each stack as a slide. Raises NotFound until both sides are chosen."""
     if page.measured is None:
         raise NotFound("Choose both sides of the upgrade.")
-    titles = without_common([row.title for row in stack_rows(page.measured)])
+    counted = [row for row in stack_rows(page.measured) if row.is_counted]
+    titles, reach = without_common([row.title for row in counted]), axis_reach(counted)
     rows = [
         DotRow(
-            title, row.time.delta_pct, row.time.ci_low_pct, row.time.ci_high_pct,
+            title, min(row.time.delta_pct, reach), max(row.time.ci_low_pct, -reach), min(row.time.ci_high_pct, reach),
             change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
         )
-        for title, row in zip(titles, stack_rows(page.measured), strict=True)
+        for title, row in zip(titles, counted, strict=True)
         if row.time is not None
     ]  # fmt: skip
     query = page.query
@@ -213,7 +214,8 @@ def _render(
 ) -> HTMLResponse:
     measured = page.measured
     rows = stack_rows(measured) if measured else ()
-    drawn, is_zoomed = zoomed(rows, *ends)
+    counted = [row for row in rows if row.is_counted]
+    drawn, is_zoomed = zoomed(counted, *ends)
     return render(
         request,
         "upgrade/index.html",
@@ -225,8 +227,8 @@ def _render(
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
         shared=shared_commit_run(measured) if measured else None,
-        intervals=interval_words(rows),
-        chart=upgrade_chart(rows, *ends) if block else None,
+        intervals=interval_words(counted),
+        chart=upgrade_chart(counted, *ends) if block else None,
         chart_height=chart_height(drawn),
         is_zoomed=is_zoomed,
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.experiments.plan import upload_command
-from app.domain.naming import SEPARATOR, field_words, stack_title, without_common
+from app.domain.naming import SEPARATOR, field_words, short_job, stack_title, without_common
 from app.domain.numbers import THIN, grouped
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
@@ -138,7 +138,10 @@ def lonely_rows(report: UpgradeReport) -> tuple[LonelyRow, ...]:
 
 
 def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
-    """Return a one-line title per job, with the differing fields, or the job, where two have the same title."""
+    """Return a one-line title per job, with the differing fields where two have the same title.
+
+    Where two still have, the job comes first: a narrow chart cuts the end.
+    """
     contracts = [{name: stated for name, stated in run.contract.items() if name != field} for run in runs]
     titles = [stack_title(contract) for contract in contracts]
     alike: dict[str, list[Mapping[str, Stated]]] = {}
@@ -149,10 +152,20 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
         SEPARATOR.join([title, *(field_words(name, contract[name].value) for name in apart[title] if name in contract)])
         for contract, title in zip(contracts, titles, strict=True)
     ]
+    jobs: dict[str, list[str]] = {}
+    for run, title in zip(runs, full, strict=True):
+        jobs.setdefault(title, []).append(run.job)
+    short = {title: [short_job(job, alike) for job in alike] for title, alike in jobs.items()}
     return [
-        SEPARATOR.join([title, run.job]) if run.job and full.count(title) > 1 else title
+        SEPARATOR.join([short_job(run.job, jobs[title]) if _are_distinct(short[title]) else run.job, title])
+        if run.job and len(jobs[title]) > 1
+        else title
         for run, title in zip(runs, full, strict=True)
     ]
+
+
+def _are_distinct(names: Sequence[str]) -> bool:
+    return len(set(names)) == len(names)
 
 
 def _apart(alike: Sequence[Mapping[str, Stated]]) -> list[str]:

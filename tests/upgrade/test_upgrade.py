@@ -231,7 +231,36 @@ def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client
     assert upgrade["sentence"].startswith("2 jobs slower")
     assert answer["summary"].startswith("All 2 jobs are slower")
     page = client.get("/upgrade", params={"project": "moe-lab", "field": "container", "from": OLD, "to": NEW}).text
-    assert page.count("not upgraded directly") == 2, "above the table and in its row"
+    before, fold = one_line(page).split('id="not-direct"')
+    assert "2 jobs upgraded directly" in before
+    assert "1 job not upgraded directly" in before
+    assert (before.count('data-label="Before"'), fold.count('data-label="Before"')) == (2, 1)
+    chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?")).text
+    assert re.findall(r'"id": (\d)', chart) == ["1", "2"]
+
+
+def test_no_two_jobs_look_alike_and_an_outlier_does_not_squeeze_the_others(
+    client: TestClient, session: Session
+) -> None:
+    for container, started, factor, noisy in (
+        (OLD, FIRST_PLACE, 1.0, (1.0, 1.5, 0.8)),
+        (NEW, LATER, 1.1, (2.0, 1.0, 3.0)),
+    ):
+        fields = KNOWN | {"container": container}
+        for job in ("nightly/long_name_of_a_job_dp_last/west", "nightly/long_name_of_a_job/west"):
+            times = [400.0 * factor * (1 + change / 1000) for change in NOISE]
+            make_stack(session, times, fields=fields, started=started, job=job)
+        times = [200.0 * number for number in noisy]
+        make_stack(session, times, fields=fields | {"seq_len": 2048}, started=started)
+    session.commit()
+    answer = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?")).text
+    spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', answer, re.DOTALL)[0])
+    outlier, *others = spec["datasets"]["points"]
+    assert len({point["name"][:20] for point in spec["datasets"]["points"]}) == 3
+    assert [round(point["delta"]) for point in others] == [10, 10]
+    assert outlier["high"] == pytest.approx(3 * max(point["delta"] for point in others))
+    assert re.fullmatch(rf"\d{{3,}}{THIN}% ▸", outlier["beyond"])
+    assert {point["beyond"] for point in others} == {""}
 
 
 def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(
