@@ -88,16 +88,21 @@ class LeaderboardIndex:
         if not self.rows:
             return "No model family matches these filters."
         ties = sum(cell.outcome == "tie" for cell in self._cells)
-        ranked = ties + sum(count for _, count in self.decided)
+        contested = sum(bool(cell.contradictions) for cell in self._cells)
+        ranked = ties + contested + sum(count for _, count in self.decided)
         if not ranked:
             return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
         boards = plural(ranked, "leaderboard")
-        tied = plural(ties, "is a tie", "are ties")
+        open_boards = ", ".join(
+            plural(count, *words)
+            for count, words in ((contested, ("is contested", "are contested")), (ties, ("is a tie", "are ties")))
+            if count
+        )
         if not self.decided:
-            return f"No dispatcher leads: {tied} of {boards}."
+            return f"No dispatcher leads in {boards}: {open_boards}."
         (first, count), *others = self.decided
         leaders = some_of([f"{first} leads {count:,} of {boards}", *(f"{name} {led:,}" for name, led in others)])
-        return f"{leaders}; {tied}." if ties else f"{leaders}."
+        return f"{leaders}; {open_boards}." if open_boards else f"{leaders}."
 
     @property
     def undecided(self) -> Cell | None:
@@ -111,8 +116,9 @@ class LeaderboardIndex:
 
     @property
     def decided(self) -> list[tuple[str, int]]:
-        """Return the dispatchers that lead leaderboards, and how many each, most first."""
-        return Counter(cell.dispatcher for cell in self._cells if cell.outcome == "won").most_common()
+        """Return the dispatchers that lead leaderboards no A/B contests, and how many each, most first."""
+        won = (cell for cell in self._cells if cell.outcome == "won" and not cell.contradictions)
+        return Counter(cell.dispatcher for cell in won).most_common()
 
     @property
     def _cells(self) -> list[Cell]:

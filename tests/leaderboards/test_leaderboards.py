@@ -677,6 +677,9 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
         session.flush()
         text = f"A/B #{ab.id} inconclusive"
     assert f"; {text}" in cells(client)["DeepSeek-V3 on GB200"][1]
+    index = client.get("/leaderboards").text
+    assert f'<span class="small muted">{text}</span>' in index
+    assert "hybridep leads 1 of 2 leaderboards; 1 is contested." in index
     page = client.get("/leaderboards/gb200/deepseek-v3").text
     (stack,) = client.get("/api/v1/leaderboards?hardware=gb200&family=deepseek-v3").json()["items"]
     sentence = stack["boards"][0]["sentence"]
