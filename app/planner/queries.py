@@ -230,10 +230,6 @@ def degrees(layout: Layout, *, experts: bool = True) -> str:
     return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
 
 
-_COSTLY = {"full", "moe"}
-"""Recomputation that takes noticeable time."""
-
-
 def answer(plan: Plan) -> list[str]:
     """Return the answer as sentences, the most important one first."""
     experts = plan.request.model.experts is not None
@@ -248,9 +244,6 @@ def answer(plan: Plan) -> list[str]:
         return reasons
     first = plan.offers[0]
     reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first, plan.request)}.")
-    recipe = first.prediction.recipe if first.prediction is not None else None
-    if recipe is not None and (recipe.offload or recipe.recompute & _COSTLY):
-        reasons.append(f"It needs {recipe_words(recipe)}.")
     if first.rejected_in is not None:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
