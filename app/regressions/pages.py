@@ -226,10 +226,7 @@ class RegressionView:
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
         """Return the events, oldest first."""
-        return tuple(
-            words.history_entry(event)
-            for event in reversed(audit.events(self._session, "regression", self.regression.id))
-        )
+        return words.discussion(reversed(audit.events(self._session, "regression", self.regression.id)))
 
     @cached_property
     def proposal(self) -> str:

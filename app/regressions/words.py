@@ -1,7 +1,8 @@
 """Sentences of the regression pages: the summary, the calculation of a cost, and changes."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from app.domain.numbers import (
     THIN,
@@ -204,7 +205,6 @@ class Done:
 _WORDS: Mapping[str, str] = {
     "opened": "opened the regression",
     "reopened": "reopened the regression",
-    "joined": "added a stack",
     "moved": "changed the first slow run",
     "continued": "followed its job to another stack",
     "taken_back": "returned to its stack, which runs again",
@@ -225,6 +225,20 @@ _NAMES: Mapping[str, str] = {
     "external_url": "link",
     "proposal": "proposal",
 }
+
+
+def discussion(events: Iterable[AuditEvent]) -> tuple[Done, ...]:
+    """Return the entries of a discussion, oldest first. Stacks that joined one after another are one entry."""
+    entries = []
+    for action, together in groupby(events, key=lambda event: event.action):
+        group = list(together)
+        if action != "joined":
+            entries += map(history_entry, group)
+            continue
+        stacks = "a stack" if len(group) == 1 else f"{len(group)} stacks"
+        last = replace(group[-1], note="")
+        entries.append(Done(last, f"added {stacks} that became slower for the same reason", ()))
+    return tuple(entries)
 
 
 def history_entry(event: AuditEvent) -> Done:

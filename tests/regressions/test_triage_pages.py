@@ -14,8 +14,10 @@ import pytest
 from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
+from app.regressions.words import discussion
+from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
 from app.storage.verdicts import keep_alarms, regressions_of
 from tests.prepared import prepared
 from tests.regressions.triaged import SlowStack, continue_in_stack, make_slow_stack
@@ -771,3 +773,14 @@ def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine:
         session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
     page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
     assert re.findall(r"newest\s+(\+[\d.]+)", page) == ["+1.0"]
+
+
+def test_stacks_that_join_one_after_another_are_one_entry_of_the_discussion() -> None:
+    def event(number: int, action: str) -> AuditEvent:
+        return AuditEvent(number, 1, utc_now(), SERVICE, "regression", "1", action, {}, {"stack": "a"}, "A cause.")
+
+    actions = ("opened", "joined", "joined", "left", "joined")
+    entries = discussion(event(number, action) for number, action in enumerate(actions))
+    assert [entry.event.action for entry in entries] == ["opened", "joined", "left", "joined"]
+    assert ["2 stacks" in entry.words for entry in entries] == [False, True, False, False]
+    assert [entry.event.note for entry in entries] == ["A cause.", "", "A cause.", ""]
