@@ -266,8 +266,12 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
             "The upload does not show whether a profiler was on, the usual cause of a single slow iteration. If it "
             "was, state its flags as launch arguments; its steps then do not count."
         )
-    gaps = {after - before for before, after in pairwise(slow)}
-    return f"They are {gaps.pop()} iterations apart." if len(slow) > 2 and len(gaps) == 1 else ""
+    gaps = sorted({after - before for before, after in pairwise(slow)})
+    if len(slow) < 3 or (len(gaps) > 1 and len(slow) == MOST_SPIKES):  # there may be more between them
+        return ""
+    if len(gaps) == 1:
+        return f"They are {gaps[0]} iterations apart."
+    return f"They are {gaps[0]} to {gaps[-1]} iterations apart, no fixed interval."
 
 
 def _first_names(names: Sequence[str], most: int = 6) -> str:

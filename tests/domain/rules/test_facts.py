@@ -306,7 +306,8 @@ SPIKES = [
     # Slow iterations, arguments, and the expected explanation.
     ([21], {}, ["Iteration 21 took 2.4 times", "profiler"]),
     ([21], {"profile": False}, ["took 2.4 times the median."]),
-    ([21, 31, 41], {}, ["Iterations 21, 31 and 41", "10 iterations apart"]),
+    ([21, 31, 41], {}, ["Iterations 21, 31 and 41", "10 iterations apart."]),
+    ([21, 27, 36], {}, ["Iterations 21, 27 and 36", "6 to 9 iterations apart, no fixed interval."]),
     ([21, 31], {"save_interval": 10}, ["`save_interval` is 10"]),
     ([20, 40], {"save_interval": 7, "manual_gc_interval": 20}, ["`manual_gc_interval` is 20"]),
     ([21], {"save_interval": 1}, []),
