@@ -229,7 +229,7 @@ _NAMES: Mapping[str, str] = {
 
 def discussion(events: Iterable[AuditEvent]) -> tuple[Done, ...]:
     """Return the entries of a discussion, oldest first. Stacks that joined one after another are one entry."""
-    entries = []
+    entries: list[Done] = []
     for action, together in groupby(events, key=lambda event: event.action):
         group = list(together)
         if action != "joined":
