@@ -533,7 +533,8 @@ def _render_list(
     toast: Toast | None = None,
 ) -> HTMLResponse:
     query = RegressionQuery.from_params(request.query_params if params is None else params)
-    to_do = count_to_do(session)
+    to_do, counts = count_to_do(session), count_by_state(session, query)
+    is_filtered = query.active.keys() - {"state"}
     page, access = find_regressions(session, query), access_of(request)
     options = options_of(session)
     project = query.project or (options.projects[0] if len(options.projects) == 1 else "")
@@ -549,8 +550,8 @@ def _render_list(
         may_triage={item.id for item in page.items if access.may("contribute", item.project_id)},
         filters=query,
         query=query.query(query.page),
-        counts=count_by_state(session, query),
-        total=count_by_state(session, RegressionQuery())["any"],
+        counts=counts,
+        total=(count_by_state(session, RegressionQuery()) if is_filtered else counts)["any"],
         to_do=to_do,
         answer=words.list_answer(to_do, cost_of(session, RegressionQuery(state=ACTIVE_STATES))),
         upgrades=upgrade_changes(session, project=query.project),
