@@ -207,17 +207,19 @@ def _decision(run: RunListItem) -> str:
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:
-    """Return what the shown runs have in common: `3 of the newest 40 runs are slower than before, 2 failed.`"""
+    """Return what the runs have in common: `3 of 9 runs shown are slower than before (1 unconfirmed), 2 failed.`"""
     if runs and all(run.status in ("received", "processing") for run in runs):
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
-    slower = sum(_decision(run) == "regression" and _change(run) is not None for run in runs)
+    slower = [run for run in runs if _decision(run) == "regression" and _change(run) is not None]
+    unconfirmed = sum(run.slower == _MARKS["unconfirmed"] for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
-    verb = "is" if slower == 1 else "are"
+    verb = "is" if len(slower) == 1 else "are"
+    doubt = f" ({unconfirmed} unconfirmed)" if unconfirmed else ""
     end = f", {failed} failed" if failed else ""
     which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else f"{plural(len(runs), 'run')} shown"
-    return f"{slower or 'None'} of {which} {verb} slower than before{end}."
+    return f"{len(slower) or 'None'} of {which} {verb} slower than before{doubt}{end}."
 
 
 def _shows_commit_dates(runs: Sequence[RunListItem], sort: str) -> bool:

@@ -199,6 +199,7 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
     strip = run_strip(items)
     assert strip is not None
     assert [dot.decision for dot in strip.dots if dot.run_id == slow] == ["unconfirmed"]
+    assert "is slower than before (1 unconfirmed)." in list_answer([item])
     page = client.get(f"/runs/{slow}").text
     head = page[: page.index('class="answer')]
     assert "slower, unconfirmed" in head
