@@ -164,7 +164,7 @@ def setting_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
 
 _MARKED = re.compile("\ue000([\\w.]+)\ue001([^\ue000-\ue002]*)\ue002")
 _NUMBER = re.compile(r"(?<![\w.-])\d")
-_FIGURE = re.compile("(?<![#\\w.])\\d(?:[\\d.,]*\\d)?(?:[\u202f ]?%)?(?!\\w)")
+_FIGURE = re.compile("(?<![#\\w.:/])\\d(?:[\\d.,]*\\d)?(?:[\u202f ]?%)?(?!\\w)")
 _CODE = re.compile(r"`[^`]*`|\{[^{}]*\}")
 
 

@@ -515,6 +515,8 @@ def test_figures_of_a_sentence_are_links_but_digits_of_a_hash_are_not() -> None:
     values = {"regression_text": "The step takes 24.7\u202f% longer.", "regression_cause": "commit 64bee49c9689 to e7"}
     text = linked("{regression_text} {regression_cause}", values, lambda name: f"/{name}")
     assert re.findall(r'href="([^"]*)">([^<]*)<', text) == [("/regression_text", "24.7\u202f%")]
+    text = linked("{regression_cause}", {"regression_cause": "container moe/train:2026.09"}, lambda name: f"/{name}")
+    assert "href" not in text, "a tag is no figure"
     text = linked("{slow_text}", {"slow_text": "Iterations 21, 27 and 36 took 2.4 times"}, lambda name: f"/{name}")
     assert re.findall(r">([^<]*)<", text) == ["21"]
 

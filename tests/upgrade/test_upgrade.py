@@ -110,6 +110,7 @@ def test_one_drifting_run_is_unconfirmed(client: TestClient, session: Session) -
     assert datetime.fromisoformat(change["at"]) == LATER
     summary = report(client, **{"from": OLD, "to": NEW})["summary"]
     assert summary.startswith(f"The only job is unconfirmed (slower by {size})")
+    assert "unconfirmed: one run, not steady" in client.get(f"/upgrade?field=container&from={OLD}&to={NEW}").text
     make_stack(session, [680.0, 681.0], fields={**KNOWN, "container": NEW}, started=LATER + timedelta(days=1))
     session.commit()
     (change,) = client.get("/api/v1/upgrades").json()["items"]
