@@ -212,9 +212,13 @@ class Trend:
 
         It names the line with the lowest throughput; if none is slower, that with the highest.
         """
-        faster, slower = (sum(sign * (line.now - 100) > _WITHIN for line in compared) for sign in (1, -1))
-        parts = [f"{n} {word}" for n, word in ((faster, "faster"), (slower, "slower")) if n]
-        text = ", ".join([parts[0].replace(" ", f" of {len(compared)} jobs "), *parts[1:]])
+        faster = sum(line.now - 100 > _WITHIN for line in compared)
+        slower = sum(100 - line.now > _WITHIN for line in compared)
+        of_all = f"of {len(compared)} jobs"
+        if faster:
+            text = f"{faster} {of_all} faster" + (f", {slower} slower" if slower else "")
+        else:
+            text = f"{slower} {of_all} slower"
         most = min(compared, key=lambda line: line.now) if slower else max(compared, key=lambda line: line.now)
         names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
         return f"{text} ({names[most]}: {change_text(most.now - 100).delta})."
@@ -460,8 +464,9 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
     flags = []
     for number, own in sorted(began.items()):
         first = min(member.ordered_at for member in own)
-        runs = (drawn[member.run_id] for member in own if member.ordered_at == first and member.run_id in drawn)
-        flags += [(number, own[0].state, run) for run in islice(runs, 1)]
+        run_id = next((row.run_id for row in own if row.ordered_at == first and row.run_id in drawn), None)
+        if run_id is not None:
+            flags.append((number, own[0].state, drawn[run_id]))
     return flags
 
 

@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.numbers import THIN, change_text, plural
+from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
 from app.runs.commands import quarantine_runs, tag_runs
@@ -125,7 +126,7 @@ class RunStrip:
 
 _MARKS = {
     "regression": "slower",
-    "unconfirmed": "slower, unconfirmed",
+    "unconfirmed": UNCONFIRMED,
     "improvement": "faster",
     "no-change": "no change",
     "inconclusive": "inconclusive",
@@ -199,7 +200,7 @@ def _change(run: RunListItem) -> float | None:
 
 
 def _mark(run: RunListItem) -> str:
-    return "unconfirmed" if run.slower == _MARKS["unconfirmed"] else _decision(run).replace("_", "-")
+    return "unconfirmed" if run.slower == UNCONFIRMED else _decision(run).replace("_", "-")
 
 
 def _decision(run: RunListItem) -> str:
@@ -211,7 +212,7 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
     if runs and all(run.status in ("received", "processing") for run in runs):
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
     slower = [run for run in runs if _decision(run) == "regression" and _change(run) is not None]
-    unconfirmed = sum(run.slower == _MARKS["unconfirmed"] for run in slower)
+    unconfirmed = sum(run.slower == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."

@@ -196,8 +196,7 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
 
 
 def _about(run: RunListItem, text: str) -> str:
-    """Return the dispatcher if the name of the run does not show why it matches `text`, step time, verdict or side of
-    an experiment, and project."""
+    """Return step time, verdict or side of an experiment, and project; first the dispatcher if only that matches."""
     dispatcher, searched = run.dispatcher or "", text.lower().split()
     reason = f"dispatcher {dispatcher}" if dispatcher in searched and dispatcher not in run.name.lower() else ""
     metric = run.metrics.get("step_time_ms")

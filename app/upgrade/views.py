@@ -156,7 +156,7 @@ def titles_of(runs: Sequence[RunRecord], field: str) -> list[str]:
     jobs: dict[str, list[str]] = {}
     for run, title in zip(runs, full, strict=True):
         jobs.setdefault(title, []).append(run.job)
-    short = {title: [short_job(job, alike) for job in alike] for title, alike in jobs.items()}
+    short = {title: [short_job(job, of_title) for job in of_title] for title, of_title in jobs.items()}
     return [
         SEPARATOR.join([short_job(run.job, jobs[title]) if _are_distinct(short[title]) else run.job, title])
         if run.job and len(jobs[title]) > 1

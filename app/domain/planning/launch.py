@@ -114,8 +114,9 @@ def check_document(launch: CheckedLaunch) -> dict[str, object]:
         "schema": SCHEMA,
         "answer": launch.answer,
         "job": launch.job,
-        "memory": peak
-        and {
+        "memory": None
+        if peak is None
+        else {
             "peak_gib": round(peak.peak_gib, 1),
             "usable_gib": round(peak.usable_gib, 1),
             "gpu_gib": round(peak.gpu_gib, 1),

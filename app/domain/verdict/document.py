@@ -32,6 +32,10 @@ class RerunRequest:
     command: str
 
 
+SLOWER, UNCONFIRMED = "slower", "slower, unconfirmed"
+"""Labels of a slower run in no regression: confirmed, and waiting for a rerun."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredContrast:
     """A contrast with `runs` of another stack: not a verdict. `measured.decision` says whether it is certain.
@@ -140,10 +144,10 @@ class VerdictDocument:
         if self.decision != "no_baseline" or self.contrast is None:
             time = self.verdict.step_time
             is_slower = time is not None and self.decision == time.decision == "regression" and not in_regression
-            return self.decision, _slower(is_unconfirmed=self.requested_reruns > 0) if is_slower else ""
+            return self.decision, (UNCONFIRMED if self.requested_reruns > 0 else SLOWER) if is_slower else ""
         if in_regression:
             return "regression", ""
-        return ("regression", _slower(is_unconfirmed=True)) if self.contrast.is_unconfirmed else ("", "")
+        return ("regression", UNCONFIRMED) if self.contrast.is_unconfirmed else ("", "")
 
     @property
     def upgrade(self) -> MeasuredContrast | None:
@@ -176,10 +180,6 @@ class VerdictDocument:
             name for miss in self.misses for name in miss.comparability.unknown if name in miss.fields or name == "env"
         )
         return tuple(dict.fromkeys(missing))
-
-
-def _slower(*, is_unconfirmed: bool) -> str:
-    return "slower, unconfirmed" if is_unconfirmed else "slower"
 
 
 def verdict_document(

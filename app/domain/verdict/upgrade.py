@@ -316,7 +316,10 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
 
 def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
     unconfirmed = [pair for pair in pairs if pair.measured.is_one_drifting_run]
-    total, slower = len(pairs), _decided([pair for pair in pairs if pair not in unconfirmed], "regression")
+    total, slower = (
+        len(pairs),
+        _decided([pair for pair in pairs if not pair.measured.is_one_drifting_run], "regression"),
+    )
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
         (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
