@@ -128,7 +128,7 @@ async def answer_check(request: Request, rules: Rules) -> Response:
             check=check,
             launch=launch,
             asked=_asked(launch),
-            parts=marked_launch(form.value("launch"), (*check.blockers, *check.warnings)),
+            parts=marked_launch(form.value("launch"), (*check.blockers, *check.warnings), check.wrong_flags),
             flags_text=flags_text,
             problem="",
         )

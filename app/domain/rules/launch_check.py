@@ -7,7 +7,7 @@ off. What a recipe of Megatron-Bridge decides stays unknown, and so do flags tha
 import re
 import shlex
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -75,7 +75,7 @@ _SIMILAR = 0.85
 
 @dataclass(frozen=True, slots=True)
 class LaunchCheck:
-    """The result. `problems`: what could not be read.
+    """The result. `problems`: what could not be read. `wrong_flags`: flags, without `--`, that are misspelt or refused.
 
     `script`: the shell script that the launch passes flags to; empty if it starts the trainer itself.
     """
@@ -86,6 +86,7 @@ class LaunchCheck:
     contract: Contract
     evaluation: Evaluation
     problems: tuple[str, ...]
+    wrong_flags: frozenset[str] = frozenset()
 
     @property
     def answer(self) -> str:
@@ -189,11 +190,12 @@ def check_launch(
         launch=command,
     )
     facts = {"compared": False, "steps_done": 0, **facts_of(reading)}
-    misspelt = _misspelt(command, document.facts.get("script", "")) if is_direct and command else []
+    misspelt = _misspelt(command, document.facts.get("script", "")) if is_direct and command else {}
+    values = [text for _, text in refused.values()]
     if is_stock:
-        facts |= {"refused_flags": [*misspelt, *refused.values()], "misspelt_flags": []}
+        facts |= {"refused_flags": [*misspelt.values(), *values], "misspelt_flags": []}
     else:
-        facts |= {"refused_flags": [*refused.values()], "misspelt_flags": misspelt}
+        facts |= {"refused_flags": values, "misspelt_flags": [*misspelt.values()]}
     if is_direct and facts.get("flex_backend") is None and "dispatcher_type" not in {*document.stated, *open_fields}:
         # The default is rarely intended, and a rule says so.
         facts |= {"dispatcher_type": None, "dispatcher": None}
@@ -206,6 +208,7 @@ def check_launch(
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
         problems=tuple(text for text in document.problems if not any(f": {name} must" in text for name in refused)),
+        wrong_flags=frozenset({*misspelt, *(flag for flag, _ in refused.values())}),
     )
 
 
@@ -227,7 +230,12 @@ _SETTING = re.compile(
 """A flag with its value, an override of Megatron-Bridge, or a line of YAML."""
 
 
-def marked_launch(text: str, objections: Sequence[Suggestion]) -> tuple[LaunchPart, ...]:
+_FLAG_FACTS = {"misspelt_flags", "refused_flags"}
+
+
+def marked_launch(
+    text: str, objections: Sequence[Suggestion], wrong_flags: Set[str] = frozenset()
+) -> tuple[LaunchPart, ...]:
     """Divide the text of a launch at the settings that `objections` name, blockers first."""
     settings = [(match, _fields_of(match[1] or match[2].rpartition(".")[2])) for match in _SETTING.finditer(text)]
     stated = frozenset[str]().union(*(fields for _, fields in settings))
@@ -236,8 +244,11 @@ def marked_launch(text: str, objections: Sequence[Suggestion]) -> tuple[LaunchPa
     parts: list[LaunchPart] = []
     done = 0
     for match, fields in settings:
+        is_wrong = (match[1] or "").replace("_", "-") in wrong_flags or match[1] in wrong_flags
         against = tuple(
-            item for item in objections if fields & blamed[item.rule.id] or (match[1] and f"--{match[1]} (" in item.why)
+            item
+            for item in objections
+            if fields & blamed[item.rule.id] or (is_wrong and _FLAG_FACTS & blamed[item.rule.id])
         )
         if against:
             parts += [LaunchPart(text[done : match.start()]), LaunchPart(match[0], against)]
@@ -346,22 +357,24 @@ def _arguments(flags: Sequence[tuple[str, list[str]]]) -> dict[str, Value]:
     return arguments
 
 
-def _misspelt(command: str, script: str) -> list[str]:
-    """Return the flags of a script that Megatron-LM lacks but that resemble one of its flags, each with that one."""
+def _misspelt(command: str, script: str) -> dict[str, str]:
+    """Return the flags of a script, without `--`, that Megatron-LM lacks but that resemble one of its flags; each with
+    a text that names that one."""
     megatron = _megatron_flags()
     fields = {argument for row in FLAGS.values() for argument in row.arguments}
     fields |= {argument for fact in FACTS.values() for argument in fact.argument}
     parts = [part for part in read_commands(command)[0] if part.script.rpartition("/")[2] == script]
     words = [word for part in parts for word, _ in read_flags(part.words)[0]]
-    misspelt = []
+    misspelt = {}
     for word in dict.fromkeys(words):
         if word not in megatron and ("_" in word or word.removeprefix("--").replace("-", "_") not in fields):
-            misspelt += [f"{word} (meant: {flag}?)" for flag in get_close_matches(word, megatron, 1, _SIMILAR)]
+            for flag in get_close_matches(word, megatron, 1, _SIMILAR):
+                misspelt[word.removeprefix("--")] = f"{word} (meant: {flag}?)"
     return misspelt
 
 
-def _refused(arguments: Mapping[str, Value]) -> dict[str, str]:
-    """Return the flags whose value is none of their choices, with the value, by contract field."""
+def _refused(arguments: Mapping[str, Value]) -> dict[str, tuple[str, str]]:
+    """Return the flags, without `--`, whose value is none of their choices, with a text, by contract field."""
     refused = {}
     unset = {"recompute_granularity": "none"}  # a value of the field, not of the flag
     for name in WITH_CHOICES:
@@ -373,7 +386,8 @@ def _refused(arguments: Mapping[str, Value]) -> dict[str, str]:
                 except ValueError:
                     words = value if isinstance(value, str) else " ".join(map(str, value))
                     choices = ", ".join(choice for choice in FIELDS[name].choices if choice != unset.get(name))
-                    refused[name] = f"--{argument.replace('_', '-')} (is {one_line(words)[:60]}, takes {choices})"
+                    flag = argument.replace("_", "-")
+                    refused[name] = flag, f"--{flag} (is {one_line(words)[:60]}, takes {choices})"
     return refused
 
 

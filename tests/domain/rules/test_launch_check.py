@@ -130,7 +130,7 @@ def test_a_misspelt_flag_is_named_with_the_flag_that_was_meant(flag: str, meant:
     warnings = {item.rule.id: item.why for item in check.warnings}
     assert ("contract-misspelt-flags" in warnings) == bool(meant)
     assert meant in warnings.get("contract-misspelt-flags", "")
-    marked = [part.text for part in marked_launch(script, check.warnings) if part.kind]
+    marked = [part.text for part in marked_launch(script, check.warnings, check.wrong_flags) if part.kind]
     assert (f"{flag} 8" in marked) == bool(meant)
     blockers = {item.rule.id: item.why for item in checked(stock).blockers}
     assert ("contract-refused-flags" in blockers) == bool(meant)
@@ -160,7 +160,7 @@ def test_a_value_that_the_trainer_refuses_is_a_blocker(flags: str, refused: str)
     assert not any("must be one of" in problem for problem in check.problems)
     states_type = "--moe-token-dispatcher-type" in flags
     assert ("disp-default-allgather" in {item.rule.id for item in check.warnings}) == (not states_type)
-    marked = [part.text for part in marked_launch(flags, check.blockers) if part.kind]
+    marked = [part.text for part in marked_launch(flags, check.blockers, check.wrong_flags) if part.kind]
     assert bool(marked) == bool(refused)
 
 
