@@ -102,6 +102,11 @@ def percent(value: float) -> str:
     return f"{grouped(value, _decimals('mfu_pct', value))}{THIN}%"
 
 
+def share_text(share: float, decimals: int = 0) -> str:
+    """Format a share of 1 as a percentage: `30 %`."""
+    return f"{100 * share:.{decimals}f}{THIN}%"
+
+
 def significant(value: float) -> str:
     """Format four significant digits; all digits from 1,000 on."""
     return grouped(value, _decimals("", value))

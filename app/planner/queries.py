@@ -12,7 +12,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.values import GB_PER_GIB
 from app.domain.experiments.plan import turned
-from app.domain.numbers import grouped, plural
+from app.domain.numbers import grouped, plural, share_text
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
 from app.domain.planning.hardware import AMD, in_gib
 from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
@@ -308,9 +308,9 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
         return ""
     total = sum(prediction.parts_s.values())
     others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
-    shares = [f"{_PARTS[name]} {prediction.parts_s[name] / total:.0%}" for name in others[:3]]
+    shares = [f"{_PARTS[name]} {share_text(prediction.parts_s[name] / total)}" for name in others[:3]]
     sentences = [_measured(offer, request), short_reason(offer, best)]
-    sentences.append(f"GEMMs take {prediction.parts_s['gemm'] / total:.0%} of the step, {', '.join(shares)}.")
+    sentences.append(f"GEMMs take {share_text(prediction.parts_s['gemm'] / total)} of the step, {', '.join(shares)}.")
     return " ".join(filter(None, sentences))
 
 
@@ -438,7 +438,7 @@ def _measured(offer: Offer, request: PlanRequest) -> str:
         return ""
     return (
         f"{timed.time}: {timed.origin}. Layouts with a record come before predictions that are less than "
-        f"{NEAR - 1:.0%} faster."
+        f"{share_text(NEAR - 1)} faster."
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from xml.sax.saxutils import escape
 
+from app.domain.numbers import share_text
 from app.domain.text import cut
 from app.profiles.views import ProfilePage, Wall
 
@@ -39,7 +40,7 @@ def walls_svg(page: ProfilePage, top: int = 0) -> str:
     for segment in page.segments:
         if segment.share >= 0.005:
             parts.append(f'<rect x="{x:.0f}" y="130" width="10" height="10" fill="{COLOURS[segment.kind]}"/>')
-            label = f"{segment.label} {segment.share:.1%}"
+            label = f"{segment.label} {share_text(segment.share, 1)}"
             parts.append(_text(x + 14, 140, label, 12, "#5b6472"))
             x += 30 + 6.2 * len(label)
     for column, wall in enumerate(page.walls):
@@ -63,14 +64,14 @@ def _figures(wall: Wall, left: float) -> Iterator[str]:
     if leading.share is None:
         yield _text(left, 216, "unknown", 15, "#5b6472")
         return
-    yield _text(left, 218, f"{leading.share:.1%}", 24, "#1b2130", weight="bold")
+    yield _text(left, 218, share_text(leading.share, 1), 24, "#1b2130", weight="bold")
     yield _text(left + 86, 207 if leading.threshold else 217, cut(leading.label, _WIDEST - 13), 13, "#5b6472")
     if leading.threshold is not None:
-        yield _text(left + 86, 222, f"threshold {leading.threshold:.0%}", 12, "#5b6472")
-    others = [number for number in wall.numbers if number is not leading and number.share is not None]
-    for row, number in enumerate(others[:3]):
-        yield _text(left, 241 + 18 * row, f"{number.share:.1%}", 13, "#1b2130", weight="bold")
-        yield _text(left + 48, 241 + 18 * row, cut(number.label, _WIDEST - 8), 13, "#5b6472")
+        yield _text(left + 86, 222, f"threshold {share_text(leading.threshold)}", 12, "#5b6472")
+    others = [(item.share, item.label) for item in wall.numbers if item is not leading and item.share is not None]
+    for row, (share, label) in enumerate(others[:3]):
+        yield _text(left, 241 + 18 * row, share_text(share, 1), 13, "#1b2130", weight="bold")
+        yield _text(left + 48, 241 + 18 * row, cut(label, _WIDEST - 8), 13, "#5b6472")
 
 
 def walls_png(page: ProfilePage) -> bytes:

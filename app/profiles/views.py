@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from app.domain.numbers import plural, round_step
+from app.domain.numbers import plural, round_step, share_text
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
@@ -228,8 +228,10 @@ class ProfilePage:
         if not numbers:
             return "Compute is the wall: exposed communication and idle time are below their thresholds."
         number, wall = max(numbers, key=lambda item: _excess(item[0]))
-        figure = f"{number.share:.0%}" if number.share is not None else ""
-        return f"{wall.label} is the wall: {number.label} is {figure} of the step (threshold {number.threshold:.0%})."
+        figure, threshold = (
+            share_text(share) if share is not None else "" for share in (number.share, number.threshold)
+        )
+        return f"{wall.label} is the wall: {number.label} is {figure} of the step (threshold {threshold})."
 
     @property
     def walls(self) -> tuple[Wall, ...]:
@@ -343,7 +345,9 @@ class ProfilePage:
         if self.document["view"] is not None and quality["copies_hide_ms"] > 0.01 * float(self.window["window_ms"]):
             texts.append(f"{quality['copies_hide_ms']:.1f} ms of the exposed communication overlap a copy.")
         if self.slowdown is not None and self.slowdown > self.noise:
-            texts.append(f"The profiler slowed the step by {self.slowdown:.0%}: trust shares more than absolute times.")
+            texts.append(
+                f"The profiler slowed the step by {share_text(self.slowdown)}: trust shares more than absolute times."
+            )
         return (*texts, *quality["incomplete"], *quality["warnings"])
 
     @property
@@ -441,9 +445,9 @@ def _captured(quality: Mapping[str, Any]) -> Iterator[str]:
 def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
     """Yield the limits of what the trace shows."""
     if quality["launch_correlated"] is not None and quality["launch_correlated"] < 0.99:
-        yield f"{quality['launch_correlated']:.0%} of the GPU activities have a known launch."
+        yield f"{share_text(quality['launch_correlated'])} of the GPU activities have a known launch."
     if quality["unresolved_frac"] > 0.01:
-        yield f"{quality['unresolved_frac']:.0%} of the time without computation has no known reason."
+        yield f"{share_text(quality['unresolved_frac'])} of the time without computation has no known reason."
     if quality["graphs"] == "whole":
         yield "CUDA graphs were traced as a whole, without their kernels. Record with --cuda-graph-trace=node."
     elif quality["graphs"] == "node":
@@ -456,7 +460,7 @@ def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
     if quality["rounded"]:
         yield "Times are whole microseconds; kernels shorter than 20 µs are rounded noticeably."
     if quality["unclassified"]["work_frac"] > 0.01:
-        yield f"{quality['unclassified']['work_frac']:.0%} of the kernel time is unclassified."
+        yield f"{share_text(quality['unclassified']['work_frac'])} of the kernel time is unclassified."
     if quality["skipped_events"]:
         yield f"{quality['skipped_events']:,} events without a valid time were skipped."
     if quality["clock_disorder"]:

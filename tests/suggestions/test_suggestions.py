@@ -13,7 +13,7 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.cli import main
-from app.domain.numbers import gain_change
+from app.domain.numbers import THIN, gain_change
 from app.domain.rules.engine import CheckedRequirement
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
@@ -77,7 +77,7 @@ def test_a_profile_in_the_metadata_names_the_wall_and_opens_retuning(client: Tes
     advice = suggestions(client, profiled)
     assert (advice["wall"]["wall"], advice["wall"]["certainty"]) == ("communication", "measured")
     overlap = named(advice, "eo-enable")
-    assert overlap["why"].startswith("30%")
+    assert overlap["why"].startswith(f"30{THIN}%")
     assert {fact["name"] for fact in overlap["facts"]} >= {"exposed_comm_frac"}
     assert overlap["changes"]["megatron_lm"]["diff"] == ["+ --overlap-moe-expert-parallel-comm"]
     command = overlap["changes"]["megatron_lm"]["command"]

@@ -7,6 +7,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.numbers import share_text
 from app.domain.planning.costs import ModelCosts, model_costs
 from app.domain.planning.hardware import AMD, Hardware, hardware_of
 from app.domain.planning.layout import Layout, stage_shares
@@ -372,5 +373,5 @@ def recipe_words(recipe: MemoryOptions) -> str:
     elif recipe.recompute:
         parts.append(f"recomputation of {', '.join(sorted(recipe.recompute))}")
     if recipe.offload:
-        parts.append(f"{recipe.offload:.0%} of the optimizer states in host memory")
+        parts.append(f"{share_text(recipe.offload)} of the optimizer states in host memory")
     return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 2 else parts) or "no recomputation"

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import PREFIX
 from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
+from app.domain.numbers import share_text
 from app.domain.performance.flops import peak_flops
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
@@ -276,7 +277,7 @@ def _measured(values: Values) -> WallReading | None:
         return strongest[1]
     headroom, least = _number(values, "headroom_frac"), _number(values, "T_headroom") or 0.0
     if headroom is not None and headroom < least:
-        because = f"{headroom:.0%} of the GPU's memory is free (threshold: {least:.0%})."
+        because = f"{share_text(headroom)} of the GPU's memory is free (threshold: {share_text(least)})."
         return WallReading("memory", "measured", because, ("headroom_frac",))
     return _by_compute(values) or _by_exclusion(values)
 
@@ -292,7 +293,7 @@ def _over_threshold(values: Values) -> list[tuple[float, WallReading]]:
     for name, threshold, wall, text in shares:
         value, least = _number(values, name), _number(values, threshold)
         if value is not None and least is not None and value >= least:
-            sentence = f"{value:.0%} {text} (threshold: {least:.0%})."
+            sentence = f"{share_text(value)} {text} (threshold: {share_text(least)})."
             readings.append((value / max(least, 1e-9), WallReading(wall, "measured", sentence, (name,))))
     return readings
 
@@ -304,7 +305,8 @@ def _by_compute(values: Values) -> WallReading | None:
         return None
     used, least = _number(values, "sm_util"), _number(values, "T_sm") or 0.0
     if used is not None and used < least:
-        because = f"The kernels use {used:.0%} of the GPU (threshold: {least:.0%}), and it waits for nothing else."
+        low = f"{share_text(used)} of the GPU (threshold: {share_text(least)})"
+        because = f"The kernels use {low}, and it waits for nothing else."
         return WallReading("compute", "measured", because, ("sm_util",))
     for name, text in (
         ("small_gemm_frac", "of the step are small GEMMs"),
@@ -312,7 +314,9 @@ def _by_compute(values: Values) -> WallReading | None:
     ):
         share, most = _number(values, name), _number(values, "T_idle") or 0.0
         if share is not None and share >= most:
-            return WallReading("compute", "measured", f"{share:.0%} {text} (threshold: {most:.0%}).", (name,))
+            return WallReading(
+                "compute", "measured", f"{share_text(share)} {text} (threshold: {share_text(most)}).", (name,)
+            )
     return None
 
 
@@ -342,8 +346,8 @@ def _by_timers(values: Values) -> WallReading | None:
     if share is None or least is None or share < least:
         return None
     because = (
-        f"Communication timers add up to {share:.0%} of the step. They insert barriers and do not show overlap, "
-        f"so confirm this with a profile."
+        f"Communication timers add up to {share_text(share)} of the step. They insert barriers and do not show "
+        f"overlap, so confirm this with a profile."
     )
     return WallReading("communication", "inferred", because, ("comm_timer_frac",))
 
@@ -362,16 +366,16 @@ def _by_platform(values: Values) -> WallReading | None:
 
 
 def _unknown(values: Values) -> WallReading:
-    low = [(name, text) for name, text in _SMALL.items() if _number(values, name) is not None]
+    low = [(name, value, text) for name, text in _SMALL.items() if (value := _number(values, name)) is not None]
     if values.get("steps_done") == 0:
         return WallReading("none", "unknown", "No iteration ran, so nothing limits the step yet.")
     if not low:
         because = "The bottleneck is unknown: the run was not profiled, and the platform gives no prior."
         return WallReading("none", "unknown", because)
-    shares = ", ".join(f"{text} {_number(values, name):.0%}" for name, text in low)
+    shares = ", ".join(f"{text} {share_text(value)}" for _, value, text in low)
     missing = ", ".join(text for name, text in _SMALL.items() if _number(values, name) is None)
     because = f"The measured values are below their thresholds ({shares}). Unknown: {missing}."
-    return WallReading("none", "unknown", because, tuple(name for name, _ in low))
+    return WallReading("none", "unknown", because, tuple(name for name, _, _ in low))
 
 
 _SMALL = {"exposed_comm_frac": "exposed communication", "gpu_idle_frac": "idle time", "headroom_frac": "free memory"}
@@ -648,7 +652,7 @@ def _memory_pressure(values: Values) -> str | None:
     if values.get("oom") is True:
         return "The job ran out of GPU memory"
     free = values.get("headroom_frac")
-    return f"{free:.0%} of the GPU's memory is free" if isinstance(free, float) else None
+    return f"{share_text(free)} of the GPU's memory is free" if isinstance(free, float) else None
 
 
 _LOW_UTILIZATION = 0.15
@@ -662,10 +666,11 @@ def _low_utilization(values: Values) -> bool:
 
 def _utilization_text(values: Values) -> str:
     """Return a sentence about a low share of the peak, for the reasons of rules; empty if it is unknown or usual."""
-    if not _low_utilization(values):
+    share = _number(values, "mfu")
+    if share is None or not _low_utilization(values):
         return ""
     return (
-        f"With {values['tflops_gpu']:.0f} TFLOP/s/GPU the run reaches {values['mfu']:.0%} of the peak of "
+        f"With {values['tflops_gpu']:.0f} TFLOP/s/GPU the run reaches {share_text(share)} of the peak of "
         f"{values['gpu']} in {values['precision']}: large GEMMs take a small part of the step. "
     )
 

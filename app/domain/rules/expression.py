@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import ModuleType
 
 from app.domain.contract.values import shown
+from app.domain.numbers import THIN
 
 # `cel` imports its command line with a terminal toolkit, which would add 0.3 s to every start.
 sys.modules.setdefault("cel.cli", ModuleType("cel.cli"))
@@ -157,12 +158,12 @@ def with_names(text: str) -> str:
 
 
 def fact_text(value: object, form: str = "") -> str:
-    """Format a fact. `form`: Python format of numbers."""
+    """Format a fact. `form`: Python format of numbers; a percentage is spaced as on pages: `30 %`."""
     if isinstance(value, bool) or value is None:
         return shown(value)
     if isinstance(value, float):
         try:
-            return format(value, form or ".4g")
+            return format(value, form or ".4g").replace("%", f"{THIN}%")
         except ValueError:
             return format(value, ".4g")
     if isinstance(value, list | tuple):

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from app.domain.numbers import THIN
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import Taken, evaluate
 from app.domain.rules.evidence import OwnResult, Statement, changed_since
@@ -482,7 +483,7 @@ def test_a_run_that_fits_is_to_be_profiled() -> None:
 def test_a_profiled_run_is_to_be_retuned() -> None:
     progress = of(**FITS, ep=8, exposed_comm_frac=0.3)
 
-    assert progress.step("profile").because.startswith("30% of the step")
+    assert progress.step("profile").because.startswith(f"30{THIN}% of the step")
     assert progress.step("retune").state == "open"
     assert progress.step("retune").rules == ("eo-tune",)
 

@@ -10,6 +10,7 @@ from app.domain.contract.resolve import resolve
 from app.domain.contract.statements import TAKE_BACK
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_log, parse_text
+from app.domain.numbers import THIN
 from app.domain.performance.steady_state import steady_state
 from app.domain.performance.summary import summarise
 from app.domain.rules.change import change_of
@@ -278,7 +279,7 @@ def test_a_low_share_of_the_peak_is_a_reason_for_the_profile() -> None:
     assert unknown is not None
     assert "peak of MI355X in fp8_cs" in low.why
     assert usual.why == unknown.why != low.why
-    assert low.why.startswith("With 240 TFLOP/s/GPU the run reaches 5% of the peak")
+    assert low.why.startswith(f"With 240 TFLOP/s/GPU the run reaches 5{THIN}% of the peak")
 
 
 def test_a_low_share_of_the_peak_takes_the_profile_out_of_what_suits_every_run() -> None:
