@@ -172,6 +172,9 @@ def _model(contract: Facts) -> str | None:
 _OFF = (None, False, "none")
 """Requests that need no evidence."""
 
+_PROOF = ("log line", "arguments")
+"""Sources of values that the trainer itself printed."""
+
 REFUSE_TO_START = frozenset({"Megatron-LM", "Megatron-Bridge", "NeMo 2", "Primus"})
 """Trainers on unmodified Megatron Core: their dispatchers raise an error without their package (`fused_a2a.py`), and
 they assert the requirements of the overlap at start. Forks may fall back silently, so only a log line counts there."""
@@ -185,8 +188,14 @@ _CAPTURED = (
 
 
 def activity(log: ParsedLog, requested: Facts) -> dict[str, Activity]:
-    """Return requested and active values by field, without fields that are unused or unknown on both sides."""
+    """Return requested and active values by field, without fields that are unused or unknown on both sides.
+
+    The number of GPUs is listed only if it differs: every figure per GPU divides by it, and most logs print it.
+    """
     activities = {}
+    claimed, printed = requested.get("gpus"), log.stated.get("gpus")
+    if claimed is not None and printed is not None and printed.source in _PROOF and claimed.value != printed.value:
+        activities["gpus"] = Activity(claimed, printed, agrees=False)
     for name, rule in _RULES.items():
         request, active = requested.get(name), rule(log, requested)
         if active is None and (request is None or request.value in _OFF):
@@ -201,7 +210,7 @@ def proven(activities: Mapping[str, Activity]) -> dict[str, Stated]:
     return {
         name: knob.active
         for name, knob in activities.items()
-        if knob.active is not None and knob.active.source in ("log line", "arguments")
+        if knob.active is not None and knob.active.source in _PROOF
     }
 
 
@@ -284,6 +293,7 @@ _RULES: dict[str, Callable[[ParsedLog, Facts], Stated | None]] = {
     "hybridep_permute_fused": _permutation,
 }
 _LABELS = {
+    "gpus": "world size",
     "dispatcher": "dispatcher",
     "graph_impl": "CUDA-graph implementation",
     "ep_overlap": "value `ep_overlap` =",

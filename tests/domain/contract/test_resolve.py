@@ -81,12 +81,25 @@ def test_an_unused_knob_shows_its_stated_value() -> None:
 
 
 def test_the_metadata_win_and_the_contradiction_names_both() -> None:
-    contract = resolved(OVERLAP_CASE, {"gpus": 32, "dispatcher": "deepep"})
-    assert contract.fields["gpus"].value == 32
+    contract = resolved(OVERLAP_CASE, {"seq_len": 1024, "dispatcher": "deepep"})
+    assert contract.fields["seq_len"].value == 1024
     assert contract.fields["dispatcher"].value == "deepep"
-    gpus, dispatcher = contract.warnings[:2]
-    assert [part in gpus for part in ("`gpus` is 32", "16 in the log")] == [True, True]
+    length, dispatcher = contract.warnings[:2]
+    assert [part in length for part in ("`seq_len` is 1024", "4096 in the log")] == [True, True]
     assert [part in dispatcher for part in ("`dispatcher` is deepep", "alltoall in the log")] == [True, True]
+
+
+def test_the_printed_world_size_wins_over_the_metadata() -> None:
+    log = make_log([100.0] * 30, stated=OVERLAP_CASE)
+    stated, right = (summarise(log, make_metadata({"gpus": gpus})) for gpus in (2, 16))
+    gpus = stated.activity["gpus"]
+    assert gpus.requested is not None
+    assert gpus.active is not None
+    assert (gpus.requested.value, gpus.active.value, gpus.agrees) == (2, 16, False)
+    assert (stated.contract["gpus"].value, stated.contract["dp"].value) == (16, 16)
+    assert stated.metrics["tokens_per_s_per_gpu"].value == right.metrics["tokens_per_s_per_gpu"].value
+    assert stated.stack_key == right.stack_key
+    assert ("gpus" in right.activity, len(stated.warnings) - len(right.warnings)) == (False, 1)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +149,9 @@ def test_no_default_is_overruled(dump: dict[str, Value], fields: dict[str, Value
 
 def test_metadata_change_the_derived_fields() -> None:
     log = make_log([100.0] * 10, stated=OVERLAP_CASE | {"dispatcher": "alltoall", "dp": 16})
-    contract = resolve(log, make_metadata({"dispatcher_type": "flex", "flex_backend": "hybridep", "gpus": 32}))
+    contract = resolve(log, make_metadata({"dispatcher_type": "flex", "flex_backend": "hybridep", "tp": 2}))
     assert contract.fields["dispatcher"].value == "hybridep"
-    assert contract.fields["dp"].value == 32
+    assert contract.fields["dp"].value == 8
 
 
 def test_agreeing_statements_warn_of_nothing() -> None:
