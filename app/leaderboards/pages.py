@@ -52,6 +52,7 @@ from app.leaderboards.views import (
     class_view,
     has_rivals,
     knobs_apart,
+    knobs_between,
     lone_lines,
     next_ranking,
     page_answer,
@@ -217,7 +218,12 @@ class LeaderboardPage:
         dates = {
             name: datetime.fromtimestamp(at, UTC) for item in runs for name, at in zip(item.runs, item.at, strict=True)
         }
-        return board_picture(stack, board, points, contenders, dates=dates, experiments=self.experiments)
+        twins = {entry.dispatcher: {entry.config_key} for entry in board.entries}
+        for item in contenders:
+            if item.equal:
+                twins[item.equal.name].add(item.equal.config_key)
+        knobs = knobs_between(self._session, [keys for keys in twins.values() if len(keys) > 1])
+        return board_picture(stack, board, points, contenders, knobs=knobs, dates=dates, experiments=self.experiments)
 
     @cached_property
     def newer(self) -> StoredStandings | None:

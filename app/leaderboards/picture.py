@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Self
 
@@ -139,8 +139,9 @@ _ROOM = 0.1
 class RankingBar:
     """Places on the axis in percent; `low` and `high`: ends of the 95 % interval, equal without one.
 
-    `time` is empty for a dispatcher that is not in the container. `is_estimated`: of one run, so that its interval is
-    the run-to-run variation of the family.
+    `knobs`: in what the configuration differs from another bar of the same dispatcher; empty without one. `time` is
+    empty for a dispatcher that is not in the container. `is_estimated`: of one run, so that its interval is the
+    run-to-run variation of the family.
     """
 
     kind: Literal["measured", "published", "missing"]
@@ -152,6 +153,7 @@ class RankingBar:
     time: str = ""
     gain: str = ""
     runs: str = ""
+    knobs: str = ""
     is_estimated: bool = False
 
 
@@ -179,11 +181,6 @@ class BoardPicture:
     published: str
     leader: str
     plan: "DecidingPlan | None" = None
-
-    @property
-    def text(self) -> str:
-        """Return the picture as text, for readers who do not see it."""
-        return "; ".join(f"{bar.label} {bar.time or 'not in this container'} {bar.gain}".strip() for bar in self.bars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,29 +224,33 @@ def board_picture(
     published: Iterable[Reference],
     contenders: Iterable[Contender] = (),
     *,
+    knobs: Mapping[str, str],
     dates: Mapping[str, datetime],
     experiments: Sequence[DispatcherExperiment] = (),
 ) -> BoardPicture:
     """Return the picture of a ranking. `published`: figures of the same model family.
 
-    `contenders`: the results at the EP degree of each entry. One that is compared at equal knobs by another
-    configuration has a second bar. `dates`: history positions by run; `experiments`: for the first sentence.
+    `contenders`: the results at the EP degree of each entry. A configuration that is compared only at equal knobs has
+    a second bar of its dispatcher. `knobs`: by config key, what sets such bars apart. `dates`: history positions by
+    run; `experiments`: for the first sentence.
     """
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
-    rows = [(entry.dispatcher, entry.step_time_ms, entry.runs, _gain(entry)) for entry in board.entries]
-    rows += [
-        (item.name, item.equal.step_time_ms, item.equal.runs, f"{_change(item.at_equal_knobs)}, equal knobs")
-        for item in contenders
-        if item.equal and item.at_equal_knobs
-    ]
-    times = [figure.value for _, figure, _, _ in rows] + [item.point.step_time_ms or 0.0 for item in beside]
-    ends = [end for _, figure, _, _ in rows for end in (figure.low, figure.high) if end]
+    rows = {
+        (entry.dispatcher, entry.config_key): (entry.step_time_ms, entry.runs, _gain(entry)) for entry in board.entries
+    }
+    for item in contenders:
+        if item.equal and item.at_equal_knobs:
+            who = "" if item.equal.name == item.name else f"{item.name} "
+            gain = f"{who}{_change(item.at_equal_knobs)}, equal knobs"
+            rows.setdefault((item.equal.name, item.equal.config_key), (item.equal.step_time_ms, item.equal.runs, gain))
+    times = [figure.value for figure, _, _ in rows.values()] + [item.point.step_time_ms or 0.0 for item in beside]
+    ends = [end for figure, _, _ in rows.values() for end in (figure.low, figure.high) if end]
     axis, unit = _Axis.of([*times, *ends]), board_unit(times)
     bars = [
-        _bar(name, figure, runs, axis=axis, unit=unit, gain=gain)
-        for name, figure, runs, gain in sorted(rows, key=lambda row: row[1].value)
+        replace(_bar(name, figure, runs, axis=axis, unit=unit, gain=gain), knobs=knobs.get(key, ""))
+        for (name, key), (figure, runs, gain) in sorted(rows.items(), key=lambda row: row[1][0].value)
     ]
     names = {entry.dispatcher for entry in board.entries}
     bars += [
@@ -271,7 +272,7 @@ def board_picture(
         tuple(bars),
         board_sentence(board, experiments),
         _ticks(axis, unit),
-        _basis({run for _, _, runs, _ in rows for run in runs}, dates),
+        _basis({run for _, runs, _ in rows.values() for run in runs}, dates),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
         _deciding_plan(board),
@@ -340,7 +341,7 @@ def _gain_words(board: Board, gain: Gain) -> str:
     if alone is None:
         others = [knob for knob in gain.differs_in if knob != "ep" or names[0] == first.dispatcher]
         return f"{text} ({other_knobs(others)} also {'differ' if len(others) > 1 else 'differs'})" if others else text
-    equal = "equal EP" if gain.differs_in == ("ep",) else "equal knobs"
+    equal = "the same EP degree" if gain.differs_in == ("ep",) else "equal knobs"
     if alone.tie:
         return f"{text}, but {_tie_word(alone)} at {equal}"
     change = gain_change(alone.gain_pct)

@@ -3,7 +3,7 @@ order."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlmodel import Session, col
@@ -214,6 +214,11 @@ def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str
         for entry in board.entries
         if len(entry.configurations) > 1
     ]
+    return knobs_between(session, several)
+
+
+def knobs_between(session: Session, several: Collection[Collection[str]]) -> dict[str, str]:
+    """Return config key -> the knobs in which the configurations listed together differ."""
     contracts = contracts_of(session, {key for keys in several for key in keys})
     return {
         key: knobs

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from app.domain.experiments.values import ExperimentResult
+from app.domain.experiments.values import ExperimentResult, PlannedGain
 from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.across import board_results, results_of, summaries
 from app.domain.ranking.rank import rank_stack
@@ -660,22 +660,29 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     assert lead == f"deepep is 4.8 % faster than hybridep ({said or interval}), 20.0 % faster than alltoall: 400.0 ms"
 
 
+def add_experiment(engine: Engine, stack_key: str, result: ExperimentResult) -> int:
+    """Store an A/B of hybridep against alltoall."""
+    with transaction(engine) as session:
+        run = session.execute(select(RunRow).where(col(RunRow.stack_key) == stack_key)).scalars().first()
+        assert run is not None
+        assert run.id is not None
+        ab = ExperimentRow(
+            project_id=run.project_id, baseline_run_id=run.id, title="x", stack_key=stack_key, baseline_key="",
+            tag="x", state="done", created_by="Ada", knobs={"dispatcher": {"from": "alltoall", "to": "hybridep"}},
+            result=to_json(result),
+        )  # fmt: skip
+        session.add(ab)
+        session.flush()
+        assert ab.id is not None
+        return ab.id
+
+
 def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     client: TestClient, engine: Engine, stacks: dict[str, str]
 ) -> None:
     verdict = Verdict("inconclusive", "", (), (), (), (), Prior(0.01**2, 12, 5))
-    with transaction(engine) as session:
-        run = session.execute(select(RunRow).where(col(RunRow.stack_key) == stacks["other"])).scalars().first()
-        assert run is not None
-        assert run.id is not None
-        ab = ExperimentRow(
-            project_id=run.project_id, baseline_run_id=run.id, title="x", stack_key=stacks["other"], baseline_key="",
-            tag="x", state="done", created_by="Ada", knobs={"dispatcher": {"from": "alltoall", "to": "hybridep"}},
-            result=to_json(ExperimentResult(finished=True, verdict=verdict)),
-        )  # fmt: skip
-        session.add(ab)
-        session.flush()
-        text = f"A/B #{ab.id} inconclusive"
+    ab = add_experiment(engine, stacks["other"], ExperimentResult(finished=True, verdict=verdict))
+    text = f"A/B #{ab} inconclusive"
     assert f"; {text}" in cells(client)["DeepSeek-V3 on GB200"][1]
     index = client.get("/leaderboards").text
     assert f'<span class="small muted">{text}</span>' in index
@@ -685,6 +692,17 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     sentence = stack["boards"][0]["sentence"]
     assert f"({text}): 7.40" in sentence
     assert sentence in page
+
+
+def test_an_ab_that_agrees_with_the_board_adds_no_second_figure(
+    client: TestClient, engine: Engine, stacks: dict[str, str]
+) -> None:
+    verdict = Verdict("improvement", "", (), (), (), (), Prior(0.01**2, 12, 5))
+    result = ExperimentResult(finished=True, verdict=verdict, gain=PlannedGain(50.0, 40.0, 60.0))
+    ab = add_experiment(engine, stacks["other"], result)
+    page = client.get("/leaderboards/gb200/deepseek-v3").text
+    assert f"/experiments/{ab}" in page
+    assert f"{time_saved(50.0):.1f}" not in page
 
 
 @pytest.mark.parametrize(("second", "rivals"), [(420, (("hybridep", 5.0),)), (520, ())])

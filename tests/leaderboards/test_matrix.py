@@ -89,11 +89,23 @@ def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestCli
     assert row["best_against_best"]["gain_pct"] == pytest.approx(25.2, abs=0.1)
     assert (len(row["runs"]), row["runs_in_all"]) == (6, 12)
     board = words_of(client, PAGE)
-    assert "24.99 s 20.2 % faster, other knobs 6 runs" in board, "each bar has its own percentage"
-    assert "29.99 s 4.2 % faster, equal knobs 6 runs" in board
+    assert "hybridep ep_overlap on 24.99 s 20.2 % faster, other knobs 6 runs" in board, "each bar is told apart"
+    assert "hybridep ep_overlap off 29.99 s 4.2 % faster, equal knobs 6 runs" in board
     assert "hybridep is 20.2 % faster than alltoall, 4.2 % at equal knobs" in board
     drawn = map(int, re.findall(r"(?:knobs|reference) (\d+) runs", board))
     assert f"{sum(drawn)} runs, " in board, "all that are drawn"
+
+
+def test_the_reference_has_a_second_bar_if_only_its_slower_configuration_has_equal_knobs(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 24_000.0, {"permute_fusion": True})
+    stack(session, 31_310.0, {"permute_fusion": False})
+    stack(session, 22_000.0, HYBRIDEP | {"permute_fusion": False})
+    board = words_of(client, PAGE)
+    assert re.search(r"alltoall permute_fusion off 31.\d\d s hybridep 29.\d % faster, equal knobs 6 runs", board)
+    assert re.search(r"alltoall permute_fusion on 2[34].\d\d s reference 6 runs", board)
+    assert client.get(PAGE).text.count('<li class="is-measured">') == 3, "one configuration, one bar"
 
 
 def test_matrix_and_board_represent_a_dispatcher_by_the_same_configuration(
@@ -278,5 +290,5 @@ def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client
         stack(session, alltoall, {"ep": ep})
         stack(session, hybridep, HYBRIDEP | {"ep": ep})
     assert "hybridep at EP16, alltoall at EP8" in client.get(f"{PAGE}/matrix").text
-    lead = "hybridep (EP16) is 10.0 % faster than alltoall (EP8), 12.9 % at equal EP"
+    lead = "hybridep (EP16) is 10.0 % faster than alltoall (EP8), 12.9 % at the same EP degree"
     assert lead in words_of(client, PAGE)

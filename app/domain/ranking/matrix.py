@@ -32,8 +32,8 @@ class Contender:
 
     `all_runs`: runs of every configuration of that name. `compared`: it was measured in the segment that the others
     are compared in. `at_equal_knobs`, `best_against_best`: against the reference; None for the reference itself, and
-    without such a pair. `equal`: its side of `at_equal_knobs` where that is another configuration, or of the
-    reference.
+    without such a pair. `equal`: the side of `at_equal_knobs` that is another configuration of this name, else of
+    the reference.
     """
 
     name: str
@@ -50,8 +50,10 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class EqualSide:
-    """The configuration of a name that is compared at equal knobs."""
+    """A configuration that is compared at equal knobs and is not the best of `name`."""
 
+    name: str
+    config_key: str
     runs: tuple[str, ...]
     step_time_ms: Interval
 
@@ -89,10 +91,22 @@ def contenders(
                 compared=compared,
                 at_equal_knobs=compare_pair(*pair, (name, reference)) if pair else None,
                 best_against_best=compare_pair(best, rival, (name, reference)) if is_rival else None,
-                equal=EqualSide(pair[0].runs, _interval(pair[0])) if pair and pair != (best, rival) else None,
+                equal=_other_side(pair, (best, rival), (name, reference)) if pair else None,
             )
         )
     return tuple(cells)
+
+
+def _other_side(
+    pair: tuple[ScalingPool, ScalingPool], best: tuple[ScalingPool, ScalingPool], names: tuple[str, str]
+) -> EqualSide | None:
+    """Return the first side of the pair that is not the best configuration of its name; None if both are."""
+    sides = (
+        EqualSide(name, side.of.config_key, side.runs, _interval(side))
+        for side, first, name in zip(pair, best, names, strict=True)
+        if side != first
+    )
+    return next(sides, None)
 
 
 def _interval(pool: ScalingPool) -> Interval:
