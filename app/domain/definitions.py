@@ -38,7 +38,7 @@ VERDICT_RULES: dict[str, int] = {
     "step_time": 5,
     "memory": 1,
     "loss": 1,
-    "levels": 4,
+    "levels": 5,
     "suspects": 2,
     "sentences": 3,
     "upgrades": 4,
@@ -50,7 +50,8 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 4 degrees of freedom or more and at most 5 %, 4 since requested reruns are one look and their decision is final,
 5 since the interval belongs to the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once,
-4 since less than half of a change may be left of a fixed regression.
+4 since less than half of a change may be left of a fixed regression, 5 since a job that is nearly back does not count
+towards the size of a regression.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them, since 3 a single run that is not steady opens no regression, since 4 the upgrade
 report shows the judged change. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases

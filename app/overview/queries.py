@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -12,10 +12,17 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.verdict.triage import SumOfCosts, is_up_to, members_by_job
+from app.domain.verdict.triage import (
+    SumOfCosts,
+    change_of_job,
+    counted_jobs,
+    is_once,
+    is_up_to,
+    size_pct,
+    slow_jobs,
+)
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
-from app.storage import audit
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
 from app.storage.runs import (
@@ -37,7 +44,7 @@ from app.storage.tables import (
     select_any,
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
-from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, members_with_one_slow_run, proposed_closings
+from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import FilterQuery, OneOf
 from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
 
@@ -149,82 +156,48 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
 
 
 def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
-    members: dict[int, list[Row[Any]]] = {}
+    jobs = jobs_of_regressions(session, [row.id for row, _ in rows])
+    firsts = [member.run_id for own in jobs.values() for job in own for member in job]
     columns = (
-        RegressionMemberRow.regression_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
-        RegressionMemberRow.delta_pct, RegressionMemberRow.proposal,
-        RunRow.id, RunRow.ordered_at, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher,
+        RunRow.id, RunRow.ordered_at, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher
     )  # fmt: skip
-    wanted: Select[Any] = select_any(*columns)
-    members_of_rows = session.execute(
-        wanted.join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(col(RegressionMemberRow.regression_id).in_([row.id for row, _ in rows]))
-        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
-    )
-    for member in members_of_rows:
-        members.setdefault(member.regression_id, []).append(member)
-    ids = [row.id for row, _ in rows]
-    moved, once = audit.continuations(session, ids), members_with_one_slow_run(session, ids)
-    began = {
-        number: [member for member in own if (number, member.id) not in moved] or own for number, own in members.items()
-    }
-    slow_runs = {row.id: _worst(row, began[row.id]) for row, _ in rows if row.id in began}
+    first_runs = {row.id: row for row in session.execute(select_any(*columns).where(col(RunRow.id).in_(firsts)))}
+    slow_runs = {row.id: _worst(row, [job[0] for job in jobs[row.id]]) for row, _ in rows if jobs[row.id]}
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
-    jobs = {
-        number: members_by_job(
-            own,
-            lambda member: (
-                member.stack_key,
-                moved.get((member.regression_id, member.id), ""),
-                member.usual_level or 0,
-            ),
-        )
-        for number, own in members.items()
-    }
-    items = (_item(row, project, jobs.get(row.id, []), sparks.get(row.id), once) for row, project in rows)
+    items = (_item(row, project, jobs[row.id], sparks.get(row.id), first_runs) for row, project in rows)
     return tuple(
-        replace(item, cause=shown_cause(session, row, [job[0].id for job in _slow(jobs.get(row.id, []))]))
+        replace(item, cause=shown_cause(session, row, [job[0].run_id for job in slow_jobs(jobs[row.id])]))
         for item, (row, _) in zip(items, rows, strict=True)
     )
 
 
-def _slow(jobs: Sequence[Sequence[Row[Any]]]) -> Sequence[Sequence[Row[Any]]]:
-    """Return the jobs that are still slow; all of them if none is."""
-    return [job for job in jobs if job[-1].proposal != "fixed"] or jobs
-
-
-def _worst(row: RegressionRow, members: Sequence[Row[Any]]) -> SlowRun | None:
+def _worst(row: RegressionRow, members: Sequence[StoredMember]) -> SlowRun | None:
     """Return the first slow run of the stack with the largest change; None for another metric than these."""
     if row.metric not in DRAWN_METRICS:
         return None
     worst = max(members, key=lambda member: member.delta_pct or -math.inf)
     usual = None if worst.usual_level is None else math.exp(worst.usual_level)
-    return SlowRun(row.project_id, worst.stack_key, worst.id, usual, row.metric)
+    return SlowRun(row.project_id, worst.stack_key, worst.run_id, usual, row.metric)
 
 
 def _item(
     row: RegressionRow,
     project: str,
-    jobs: Sequence[Sequence[Row[Any]]],
+    jobs: Sequence[Sequence[StoredMember]],
     spark: Sparkline | None,
-    once: Set[tuple[int, int]],
+    first_runs: Mapping[int, Row[Any]],
 ) -> OverviewRegression:
     of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct, "jobs": 0}
     if jobs:
-        # Of the slow jobs, those that more than one run shows.
-        slow = _slow(jobs)
-        several = [job for job in slow if not all((row.id, member.id) in once for member in job)]
-        counted = several or slow
-        first = min((job[0] for job in counted), key=lambda member: (member.ordered_at, member.id))
-        of_jobs |= {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
-        changes = [max((member.delta_pct for member in job if member.delta_pct), default=None) for job in counted]
-        worst = row.worst_delta_pct
-        if len(counted) < len(slow):
-            worst = max((change for change in changes if change is not None), default=worst)
+        slow, counted, size = slow_jobs(jobs), counted_jobs(jobs), size_pct(jobs)
+        first = min((first_runs[job[0].run_id] for job in counted), key=lambda run: (run.ordered_at, run.id))
+        of_jobs = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
+        once = "in one run each" if len(slow) > 1 else "in one run"
         of_jobs |= {
-            "jobs": len(slow), "since_run": first.id, "delta_pct": worst, "is_up_to": is_up_to(worst, changes),
-            "once": "" if several else "in one run each" if len(slow) > 1 else "in one run",
+            "jobs": len(slow), "since_run": first.id, "delta_pct": size,
+            "is_up_to": is_up_to(size, [change_of_job(job) for job in counted]),
+            "once": once if all(is_once(job) for job in slow) else "",
         }  # fmt: skip
     return OverviewRegression(
         id=row.id or 0,

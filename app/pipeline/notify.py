@@ -33,7 +33,7 @@ from app.domain.notifications.events import (
 from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
-from app.domain.verdict.triage import is_up_to
+from app.domain.verdict.triage import change_of_job, counted_jobs, is_up_to, size_pct
 from app.pipeline.work import delivery_queue
 from app.storage.json_text import frozen
 from app.storage.runs import WITH_RESULT, aware, stored_contract
@@ -51,7 +51,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import rerun_request
+from app.storage.verdicts import jobs_of_regressions, rerun_request
 
 MOST_CAUSE = 200
 
@@ -148,12 +148,12 @@ class Notifier:
         runs_by_stack = dict(members)
         if receivers := self.wanted(event, runs_by_stack):
             stacks = self._names(runs_by_stack)
-            slow = col(RegressionMemberRow.regression_id) == row.id, col(RegressionMemberRow.proposal) != "fixed"
-            changes = self._session.execute(select_any(RegressionMemberRow.delta_pct).where(*slow)).scalars()
+            jobs = jobs_of_regressions(self._session, [row.id or 0])[row.id or 0]
+            size, changes = size_pct(jobs), [change_of_job(job) for job in counted_jobs(jobs)]
             notification = regression_notification(
                 event, project=self._slug(), number=row.id or 0, metric=row.metric,
                 cause=cause_of(self._session, row),
-                delta_pct=row.worst_delta_pct, is_up_to=is_up_to(row.worst_delta_pct, changes),
+                delta_pct=size, is_up_to=is_up_to(size, changes),
                 hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()), note=note, at=utc_now(),
             )  # fmt: skip
             subject = f"regression:{row.id}"

@@ -29,7 +29,7 @@ from app.domain.verdict.history import (
     settled_levels,
 )
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from app.domain.verdict.triage import ACTIVE, ENDED, NOT_CLOSED, Proposal
+from app.domain.verdict.triage import ACTIVE, ENDED, NOT_CLOSED, Proposal, size_pct
 from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, StackToJudge, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
@@ -46,7 +46,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import IS_CLAIM, Costs, keep_alarms, members_with_one_slow_run, stored_documents
+from app.storage.verdicts import IS_CLAIM, Costs, jobs_of_regressions, keep_alarms, stored_documents
 
 # --- The rows of a stack's regressions. Each change writes an audit record.
 
@@ -251,7 +251,7 @@ class RegressionMembers:
             self._record(member.regression, "fix_confirmed", {}, {"run": returned.id}, note, changed=False)
 
     def write(self) -> None:
-        """Store cost and worst change of the stack's regressions that are not closed or changed just now.
+        """Store cost and size of the stack's regressions that are not closed or changed just now.
 
         Then create the notifications, which contain these figures.
         """
@@ -263,15 +263,10 @@ class RegressionMembers:
                 member.row.gpu_hours_per_day = costs.of_member(member.regression, member.row).gpu_hours_per_day
                 regressions[number] = member.regression
         members = self._of_regressions(list(regressions))
-        seen_in_one_run = members_with_one_slow_run(self._session, regressions)
+        jobs = jobs_of_regressions(self._session, regressions) if regressions else {}
         for number, regression in regressions.items():
-            rows = members[number]
-            regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in rows])
-            # While another stack is still slow, recovered members do not count towards the size. Nor do members whose
-            # slowdown only one run shows, while others last.
-            slow = [row for row in rows if row.proposal != "fixed"] or rows
-            slow = [row for row in slow if (number, row.run_id) not in seen_in_one_run] or slow
-            regression.worst_delta_pct = max((row.delta_pct for row in slow if row.delta_pct is not None), default=None)
+            regression.gpu_hours_per_day = total_cost([row.gpu_hours_per_day for row in members[number]])
+            regression.worst_delta_pct = size_pct(jobs[number])
         self._session.flush()
         for (_, event, note), regression in self._notifications.items():
             if regression.state != "invalid":

@@ -78,6 +78,8 @@ class SlowerStackOut(ApiValue):
     slow: float | None
     delta_pct: float | None = Field(description="Change between the levels of the history, once available.")
     first_delta_pct: float | None = Field(description="Change measured in the first slow run.")
+    newest_pct: float | None = Field(description="Change of its newest run against `usual`; null if it has no figure.")
+    is_once: bool = Field(description="Only one run shows the slowdown; its node may have been slow.")
     gpu_hours_per_day: float | None = Field(description="Null if unknown; `costs` of one regression has the reason.")
     proposal: Literal["", "fixed"] = Field(description="State that the service proposes for this stack.")
     joined_at: datetime
@@ -88,7 +90,7 @@ class SlowerStackOut(ApiValue):
 
 
 class RegressionOut(ApiValue):
-    """A regression. `gpu_hours_per_day` covers all members, `worst_delta_pct` those that have not recovered, if any."""
+    """A regression. `gpu_hours_per_day` covers all members."""
 
     id: int
     url: str = Field(description="Page of the regression.")
@@ -110,7 +112,10 @@ class RegressionOut(ApiValue):
         description="A state that the service proposes: `fixed` if runs are back, `stale` if its stacks no longer run."
     )
     proposal_run_id: int | None = Field(description="First run that is back, for the proposal `fixed`; else null.")
-    worst_delta_pct: float | None
+    worst_delta_pct: float | None = Field(
+        description="Largest change of the members that are still slow. One with `is_once`, or with less than half of "
+        "its change left in `newest_pct`, counts only if there is no other."
+    )
     gpu_hours_per_day: float | None
     members: list[SlowerStackOut]
 

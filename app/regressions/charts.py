@@ -344,14 +344,12 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
     """Return name and change of a row; the cost only while there is one."""
     parts: list[str] = []
     job = row.job
-    newest = next((point.delta_pct for point in reversed(row.points) if point.role in AFTER), None)
-    has_moved_back = job.has_moved_back(newest)
     if (delta := job.worst.delta_pct) is not None:
         change = change_text(delta, metric=metric).figure
-        was = "was " if job.is_back or has_moved_back else ""
+        was = "was " if job.is_back or job.newest_change is not None else ""
         parts.append(f"{was}{change}{' in one run' if job.is_once else ''}")
-        if has_moved_back and newest is not None:
-            parts.append(f"newest {change_text(newest, metric=metric).delta}")
+        if job.newest_change is not None:
+            parts.append(f"newest {change_text(job.newest_change, metric=metric).delta}")
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
@@ -359,7 +357,7 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
         "short": shortened(name, _LETTERS),
         "figures": " · ".join(parts),
         "change": parts[0] if parts else "",
-        "is_quiet": job.is_back or job.is_once or has_moved_back,
+        "is_quiet": job.is_back or job.is_once or job.newest_change is not None,
         "is_moved": bool(job.moves),
     }
     return {"shown": shown, **texts, "href": f"/history/{job.last.stack_key}"}

@@ -112,12 +112,7 @@ class JobView:
     suspects: tuple[RankedSuspect, ...]
     baseline: tuple[BaselineRun, ...]
     upgrade: MeasuredContrast | None
-    newest: float | None
     newest_before: tuple[int, str] | None
-
-    @property
-    def newest_change(self) -> float | None:
-        return _newest_change(self.job, self.newest)
 
     @property
     def against(self) -> str:
@@ -129,13 +124,6 @@ class JobView:
     def before(self) -> str:
         """Return the commit of `newest_before`."""
         return self.newest_before[1] if self.newest_before else ""
-
-
-def _newest_change(job: SlowJob, newest: float | None) -> float | None:
-    """Return the change of the newest run in percent, if less than half of that of the job is left."""
-    usual = job.worst.usual
-    change = 100 * (newest / usual - 1) if newest is not None and usual else None
-    return change if job.has_moved_back(change) else None
 
 
 class RegressionView:
@@ -161,13 +149,13 @@ class RegressionView:
     @property
     def title(self) -> str:
         """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100`."""
-        counted = words.still_slow(self.regression, self._nearly_back)
-        change = words.change(self.regression, counted)
+        counted = self.regression.counted_jobs
+        change = words.change(self.regression)
         common = [counted[0].title] if len(counted) == 1 else self.common
         where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
         if not counted:
             return change
-        if words.is_part(self.regression, counted):
+        if words.is_part(self.regression):
             return words.of_jobs(counted) + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
@@ -175,7 +163,7 @@ class RegressionView:
 
     @property
     def answer(self) -> str:
-        return words.answer(self.regression, self._nearly_back)
+        return words.answer(self.regression)
 
     @property
     def cause(self) -> str:
@@ -197,31 +185,14 @@ class RegressionView:
 
     @cached_property
     def listed_jobs(self) -> tuple[SlowJob, ...]:
-        """Return its jobs: those that the lead counts first, then those whose newest run is nearly back or that one run
-        shows, last those that have recovered."""
+        """Return its jobs: those that the lead counts first, last those that have recovered."""
 
-        nearly_back = self._nearly_back
+        counted = self.regression.counted_jobs
 
         def place(job: SlowJob) -> tuple[bool, bool, float]:
-            return job.is_back, job.is_once or job in nearly_back, -(job.worst.delta_pct or 0)
+            return job.is_back, job not in counted, -(job.worst.delta_pct or 0)
 
         return tuple(sorted(self.regression.jobs, key=place))
-
-    @property
-    def _nearly_back(self) -> Sequence[SlowJob]:
-        """Return the jobs whose newest run has less than half of their change."""
-        jobs = self.regression.jobs
-        return [job for job in jobs if _newest_change(job, self._newest[job.last.run_id]) is not None]
-
-    @cached_property
-    def _newest(self) -> Mapping[int, float | None]:
-        """Return the value of the newest run of each job, by the run in which its last stack begins."""
-        values = {}
-        for job in self.regression.jobs:
-            run = self._session.get(RunRow, job.last.run_id)
-            newest = self._newest_since(run, 1) if run and self.regression.metric in DRAWN_METRICS else ()
-            values[job.last.run_id] = newest[0] if newest else None
-        return values
 
     @cached_property
     def discussion(self) -> tuple[words.Done, ...]:
@@ -238,7 +209,7 @@ class RegressionView:
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
-        values = self._newest_since(run, _MOST_BACK) if run else []
+        values = self._values_since(run) if run else []
         lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
         usual = lasts[0].usual if lasts else None
         if run is None or not values or not usual:
@@ -287,8 +258,8 @@ class RegressionView:
         of = self.regression
         return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
 
-    def _newest_since(self, run: RunRow, most: int) -> Sequence[float]:
-        """Return the values of the newest `most` counted runs of this job and configuration from `run` on."""
+    def _values_since(self, run: RunRow) -> Sequence[float]:
+        """Return the values of the newest counted runs of this job and configuration from `run` on."""
         value = col(RunRow.step_time_ms if self.regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
         counts = (
             col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job,
@@ -298,7 +269,7 @@ class RegressionView:
             col(RunRow.ordered_at) >= aware(run.ordered_at),
         )  # fmt: skip
         newest_first = select_any(value).where(*counts).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        return self._session.execute(newest_first.limit(most)).scalars().all()
+        return self._session.execute(newest_first.limit(_MOST_BACK)).scalars().all()
 
     def _job(self, job: SlowJob, cost: Cost) -> JobView:
         metric, run_id = self.regression.metric, job.first.run_id
@@ -321,7 +292,6 @@ class RegressionView:
             suspects=suspects,
             baseline=baseline,
             upgrade=upgrade,
-            newest=self._newest[job.last.run_id],
             newest_before=self._last_fast(suspects, baseline),
         )
 

@@ -1,6 +1,6 @@
 """Reading regressions for pages and the API: filters, selects and read models."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Annotated, Any
@@ -23,13 +23,12 @@ from app.regressions.regression import (
     has_axis,
     stacks_of,
 )
-from app.storage import audit
 from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
-from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, members_with_one_slow_run, proposed_closings
+from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is the whole state of the page, so it is validated as input.
@@ -295,21 +294,18 @@ class _Member:
     title: str
 
 
-@dataclass(frozen=True, slots=True)
-class _OfMembers:
-    """Facts by regression and run: the stack in which a member's job ran before, and members with one slow run."""
-
-    moved: Mapping[tuple[int, int], str]
-    once: Set[tuple[int, int]]
-
-
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
     member_rows = session.execute(_MEMBERS, {"ids": ids}).all()
     values = _contract_values.of_runs(
         session, {row.RegressionMemberRow.run_id: row.processed_at for row in member_rows}
     )
-    further = _OfMembers(audit.continuations(session, ids), members_with_one_slow_run(session, ids))
+    stored = {
+        (number, member.run_id): member
+        for number, jobs in jobs_of_regressions(session, ids).items()
+        for job in jobs
+        for member in job
+    }
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
@@ -322,7 +318,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
     return tuple(
         replace(
-            _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], further, back),
+            _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], stored, back),
             last_ran=last_ran.get(row.RegressionRow.id),
         )
         for row in rows
@@ -343,7 +339,7 @@ def _regression(
     row: RegressionRow,
     project: ProjectRow,
     members: Sequence[_Member],
-    further: _OfMembers,
+    stored: Mapping[tuple[int, int], StoredMember],
     back: Mapping[int | None, tuple[int, datetime]],
 ) -> Regression:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
@@ -354,14 +350,10 @@ def _regression(
         opened_at=aware(row.opened_at), changed_at=aware(row.changed_at),
         # `proposal_run_id` can also belong to an earlier, declined proposal.
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
-        worst_delta_pct=row.worst_delta_pct,
         gpu_hours_per_day=row.gpu_hours_per_day,
         members=tuple(
             _member(
-                member.row,
-                _title(member, members),
-                further.moved.get((row.id, member.row.RegressionMemberRow.run_id), ""),
-                is_once=(row.id, member.row.RegressionMemberRow.run_id) in further.once,
+                member.row, _title(member, members), stored[row.id, member.row.RegressionMemberRow.run_id]
             )
             for member in members
         ),
@@ -369,7 +361,7 @@ def _regression(
     )  # fmt: skip
 
 
-def _member(row: Row[Any], title: str, follows: str, *, is_once: bool) -> RegressionMember:
+def _member(row: Row[Any], title: str, stored: StoredMember) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
     return RegressionMember(
         run_id=member.run_id, run_name=row.name, job=row.job, branch=row.branch, commit=row.commit,
@@ -378,7 +370,7 @@ def _member(row: Row[Any], title: str, follows: str, *, is_once: bool) -> Regres
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         first_delta_pct=member.first_delta_pct,
         gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
-        follows=follows, is_once=is_once,
+        follows=stored.follows, is_once=stored.is_once, newest_pct=stored.newest_pct,
     )  # fmt: skip
 
 

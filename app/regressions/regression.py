@@ -10,6 +10,7 @@ from sqlmodel import col
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import days_text
+from app.domain.verdict import triage
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.comparability import AXES, Axis, axis_of
 from app.domain.verdict.triage import FIX_CLAIMED, members_by_job
@@ -22,7 +23,8 @@ class RegressionMember:
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
     `first_delta_pct`: change measured in the first slow run. `follows`: the stack in which its job was already slow
-    before; empty if it became slow here. `is_once`: no other run of the stack is as slow.
+    before; empty if it became slow here. `is_once`: no other run of the stack is as slow. `newest_pct`: change of its
+    newest run.
     """
 
     run_id: int
@@ -48,6 +50,7 @@ class RegressionMember:
     joined_at: datetime
     follows: str = ""
     is_once: bool = False
+    newest_pct: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +75,17 @@ class SlowJob:
     @property
     def is_back(self) -> bool:
         """Return whether its runs have recovered."""
-        return self.last.proposal == "fixed"
+        return triage.is_back(self.stacks)
 
     @property
     def is_once(self) -> bool:
         """Return whether a single run was slow; its node may have been slow."""
-        return all(member.is_once for member in self.stacks)
+        return triage.is_once(self.stacks)
 
-    def has_moved_back(self, newest_pct: float | None) -> bool:
-        """Return whether its newest run, which changed by this much, has less than half of its change."""
-        delta = self.worst.delta_pct
-        return not self.is_back and newest_pct is not None and delta is not None and newest_pct < delta / 2
+    @property
+    def newest_change(self) -> float | None:
+        """Return the change of its newest run in percent, if less than half of that of the job is left."""
+        return self.last.newest_pct if triage.is_nearly_back(self.stacks) else None
 
     @property
     def title(self) -> str:
@@ -125,7 +128,6 @@ class Regression:
     changed_at: datetime
     proposal: str
     proposal_run_id: int | None
-    worst_delta_pct: float | None
     gpu_hours_per_day: float | None
     members: tuple[RegressionMember, ...]
     back: tuple[int, datetime] | None = None
@@ -139,8 +141,16 @@ class Regression:
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
         """Return its members by job. A stack is grouped with the stack in which its job ran before."""
-        jobs = members_by_job(self.members, lambda member: (member.stack_key, member.follows, member.usual or 0.0))
-        return tuple(SlowJob(tuple(stacks)) for stacks in jobs)
+        return tuple(SlowJob(tuple(stacks)) for stacks in self._jobs)
+
+    @property
+    def _jobs(self) -> list[list[RegressionMember]]:
+        return members_by_job(self.members, lambda member: (member.stack_key, member.follows, member.usual or 0.0))
+
+    @property
+    def worst_delta_pct(self) -> float | None:
+        """Return the percentage that the regression is said to have."""
+        return triage.size_pct(self._jobs)
 
     @property
     def is_back(self) -> bool:
@@ -150,12 +160,12 @@ class Regression:
     @property
     def slow_jobs(self) -> Sequence[SlowJob]:
         """Return the jobs that are still slow; all jobs if none is."""
-        return [job for job in self.jobs if not job.is_back] or self.jobs
+        return [SlowJob(tuple(stacks)) for stacks in triage.slow_jobs(self._jobs)]
 
     @property
     def counted_jobs(self) -> Sequence[SlowJob]:
-        """Return the slow jobs that more than one run shows; all slow jobs if none does."""
-        return [job for job in self.slow_jobs if not job.is_once] or self.slow_jobs
+        """Return the slow jobs that give it its size: neither shown by one run nor nearly back, if there are such."""
+        return [SlowJob(tuple(stacks)) for stacks in triage.counted_jobs(self._jobs)]
 
     @property
     def is_once(self) -> bool:
@@ -169,10 +179,9 @@ class Regression:
 
     @property
     def since(self) -> RegressionMember | None:
-        """Return the earliest first slow run of its slow jobs."""
-        return min(
-            (job.first for job in self.slow_jobs), key=lambda first: (first.ordered_at, first.run_id), default=None
-        )
+        """Return the earliest first slow run of its counted jobs."""
+        firsts = (job.first for job in self.counted_jobs)
+        return min(firsts, key=lambda first: (first.ordered_at, first.run_id), default=None)
 
     @property
     def shown_state(self) -> str:

@@ -1,6 +1,6 @@
 """Sentences of the regression pages: the summary, the calculation of a cost, and changes."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -23,25 +23,18 @@ from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.storage.audit import AuditEvent
 
 
-def what(regression: Regression, jobs: Sequence[SlowJob] = ()) -> str:
-    """Format a change for the list: `Up to 9.8 % slower`, `Peak memory 3.3 % higher`; with `was` once it is over.
-
-    `jobs`: those that it describes; by default the counted ones.
-    """
-    jobs = jobs or regression.counted_jobs
-    text = change(regression, jobs)
+def what(regression: Regression) -> str:
+    """Format a change for the list: `Up to 9.8 % slower`, `Peak memory 3.3 % higher`; with `was` once it is over."""
+    text = change(regression)
     if regression.is_once:
-        text += " in one run each" if len(jobs) > 1 else " in one run"
+        text += " in one run each" if len(regression.counted_jobs) > 1 else " in one run"
     return text
 
 
-def change(regression: Regression, jobs: Sequence[SlowJob]) -> str:
-    """Return the largest change of these jobs, without the number of their runs."""
-    deltas = [job.worst.delta_pct for job in jobs]
+def change(regression: Regression) -> str:
+    """Return the largest change of the counted jobs, without the number of their runs."""
     delta = regression.worst_delta_pct
-    if len(jobs) < len(regression.slow_jobs):
-        delta = max((delta for delta in deltas if delta is not None), default=delta)
-    up_to = "up to " if is_up_to(delta, deltas) else ""
+    up_to = "up to " if is_up_to(delta, (job.worst.delta_pct for job in regression.counted_jobs)) else ""
     size = "" if delta is None else f"{up_to}{change_text(delta, metric=regression.metric).size} "
     was = "was " if regression.is_back else ""
     if regression.metric in _SUBJECTS:
@@ -74,42 +67,33 @@ def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
     return f"{', '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
 
 
-def answer(regression: Regression, nearly_back: Collection[SlowJob] = ()) -> str:
-    """Return the change, its size, its first run, and its cost in one sentence.
-
-    It counts jobs that are slow now. `nearly_back`: jobs whose newest run has less than half of their change.
-    """
+def answer(regression: Regression) -> str:
+    """Return the change, its size, its first run, and its cost in one sentence. It counts jobs that are slow now."""
     since = regression.since
     if regression.is_back:
         jobs = len(regression.jobs)
         on_jobs = f" on {plural(jobs, 'job')}" if jobs > 1 else ""
         return f"{what(regression)}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
-    slow = still_slow(regression, nearly_back)
+    slow = regression.counted_jobs
     if regression.is_once:
         return f"{_once(slow)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
-    text, jobs = what(regression, slow), len(regression.jobs)
-    if is_part(regression, slow):
+    text, jobs = what(regression), len(regression.jobs)
+    if is_part(regression):
         text = of_jobs(slow)
     elif jobs > 1:
         text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
-    if slow:
-        first = min((job.first for job in slow), key=lambda member: (member.ordered_at, member.run_id)).run_id
-        text += f" since #{first}"
-    if is_part(regression, slow) and regression.proposal == "stale":
+    if since:
+        text += f" since #{since.run_id}"
+    if is_part(regression) and regression.proposal == "stale":
         others = [job for job in regression.jobs if job not in slow]
         most = max(job.worst.delta_pct or 0 for job in others)
         return f"{text}; {len(others)} more up to {change_text(most).size}, once or back.{_claim(regression)}"
     return f"{text}{_cost(regression)}.{_claim(regression)}"
 
 
-def is_part(regression: Regression, jobs: Sequence[SlowJob]) -> bool:
-    """Return whether these jobs are several of more slow ones, which the page lists with larger changes."""
-    return regression.metric == "step_time_ms" and 1 < len(jobs) < len(regression.slow_jobs)
-
-
-def still_slow(regression: Regression, nearly_back: Collection[SlowJob]) -> Sequence[SlowJob]:
-    """Return the counted jobs that are not nearly back; all counted ones if all are."""
-    return [job for job in regression.counted_jobs if job not in nearly_back] or regression.counted_jobs
+def is_part(regression: Regression) -> bool:
+    """Return whether several of more slow jobs count; the page lists the others with larger changes."""
+    return regression.metric == "step_time_ms" and 1 < len(regression.counted_jobs) < len(regression.slow_jobs)
 
 
 def of_jobs(jobs: Sequence[SlowJob]) -> str:

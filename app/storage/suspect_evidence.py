@@ -32,9 +32,8 @@ from app.domain.verdict.evidence import (
     value_text,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
-from app.domain.verdict.triage import members_by_job
+from app.domain.verdict.triage import slow_jobs
 from app.domain.verdict.words import side_text
-from app.storage.audit import continuations
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, entries_of
 from app.storage.tables import (
@@ -42,14 +41,13 @@ from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
-    RegressionMemberRow,
     RegressionRow,
     RunLabelRow,
     RunRow,
     VerdictRow,
     select_any,
 )
-from app.storage.verdicts import current_verdict
+from app.storage.verdicts import current_verdict, jobs_of_regressions
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
@@ -156,20 +154,8 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 def cause_of(session: Session, regression: RegressionRow) -> str:
     """Return the shown cause of a regression whose jobs are not known yet."""
     number = regression.id or 0
-    members = session.execute(
-        select_any(
-            RegressionMemberRow.run_id, RegressionMemberRow.stack_key, RegressionMemberRow.usual_level,
-            RegressionMemberRow.proposal,
-        )
-        .where(col(RegressionMemberRow.regression_id) == number)
-        .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
-    ).all()  # fmt: skip
-    moved = continuations(session, [number])
-    jobs = members_by_job(
-        members, lambda row: (row.stack_key, moved.get((number, row.run_id), ""), row.usual_level or 0.0)
-    )
-    slow = [job for job in jobs if job[-1].proposal != "fixed"] or jobs
-    return shown_cause(session, regression, [job[0].run_id for job in slow])
+    jobs = slow_jobs(jobs_of_regressions(session, [number])[number])
+    return shown_cause(session, regression, [job[0].run_id for job in jobs])
 
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:

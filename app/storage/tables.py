@@ -993,7 +993,8 @@ class RegressionRow(SQLModel, table=True):
 
     `kind`: run (opened by a verdict) or upgrade (opened by single-field contrasts). `cause_key` groups members.
     `state`: open, acknowledged, expected, fixed, stale or invalid. `proposal`: fixed or stale, if the service proposes
-    that state. `proposal_run_id`: the first run of the segment that suggests the fix.
+    that state. `proposal_run_id`: the first run of the segment that suggests the fix. `worst_delta_pct`: its size when
+    it was last judged (`domain/verdict/triage.py`), by which lists sort.
     """
 
     __tablename__ = "regression"

@@ -40,8 +40,8 @@ from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regres
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
-from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, recovery_text
-from app.storage.audit import SERVICE
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, members_by_job, recovery_text
+from app.storage.audit import SERVICE, continuations
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
 from app.storage.tables import (
@@ -299,46 +299,97 @@ SHOWN_STATE: Any = case(
 
 
 _Later = aliased(RunRow)
-
-
-def members_with_one_slow_run(session: Session, regression_ids: Collection[int]) -> set[tuple[int, int]]:
-    """Return (regression, run) of the members whose slowdown only one run shows.
-
-    Its node may have been slow, so pages attribute the change to that run, not to the stack.
-    """
-    # Selects one such run, because for `exists` PostgreSQL would read all runs of the stacks.
-    again = (
-        select_any(_Later.id)
-        .where(
-            not_indexed(col(_Later.project_id)) == RunRow.project_id,
-            not_indexed(col(_Later.stack_key)) == RegressionMemberRow.stack_key,
-            col(_Later.config_key) == RegressionMemberRow.config_key,
-            not_indexed(col(_Later.job)) == RunRow.job,
-            col(_Later.id) != RunRow.id,
-            col(_Later.ordered_at) >= RunRow.ordered_at,
-            not_indexed(col(_Later.purpose)).in_(("ci", "release")),
-            col(_Later.quarantine) == "",
-            col(_Later.is_steady).is_(True),
-            col(_Later.log_step_time)
-            > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
-        )
-        .order_by(col(_Later.ordered_at))
-        .limit(1)
-        .correlate(RunRow, RegressionMemberRow)
-        .scalar_subquery()
+_OF_JOB = (
+    not_indexed(col(_Later.project_id)) == RunRow.project_id,
+    not_indexed(col(_Later.stack_key)) == RegressionMemberRow.stack_key,
+    col(_Later.config_key) == RegressionMemberRow.config_key,
+    not_indexed(col(_Later.job)) == RunRow.job,
+    col(_Later.ordered_at) >= RunRow.ordered_at,
+    col(_Later.quarantine) == "",
+    col(_Later.is_steady).is_(True),
+)
+# Selects one such run, because for `exists` PostgreSQL would read all runs of the stacks.
+_AGAIN = (
+    select_any(_Later.id)
+    .where(
+        *_OF_JOB,
+        col(_Later.id) != RunRow.id,
+        not_indexed(col(_Later.purpose)).in_(("ci", "release")),
+        col(_Later.log_step_time) > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
     )
-    chosen = (
-        select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-        .where(
-            col(RegressionMemberRow.regression_id).in_(regression_ids),
+    .order_by(col(_Later.ordered_at))
+    .limit(1)
+    .correlate(RunRow, RegressionMemberRow)
+    .scalar_subquery()
+)
+_VALUE = case(
+    (col(RegressionRow.metric) == "step_time_ms", col(_Later.step_time_ms)),
+    (col(RegressionRow.metric) == "peak_memory_gib", col(_Later.peak_memory_gib)),
+)
+_NEWEST_VALUE = (
+    select_any(_VALUE)
+    .where(
+        *_OF_JOB, not_indexed(col(_Later.purpose)) == "ci", col(_Later.short).is_(False), _VALUE.is_not(None)
+    )
+    .order_by(col(_Later.ordered_at).desc(), col(_Later.id).desc())
+    .limit(1)
+    .correlate(RunRow, RegressionMemberRow, RegressionRow)
+    .scalar_subquery()
+)  # fmt: skip
+_MEASURED_MEMBERS: Select[Any] = (
+    select_any(
+        RegressionMemberRow,
+        and_(
             col(RegressionRow.metric) == "step_time_ms",
             col(RegressionMemberRow.slow_level).is_not(None),
-            again.is_(None),
-        )
+            _AGAIN.is_(None),
+        ).label("is_once"),
+        _NEWEST_VALUE.label("newest"),
     )
-    return {(row.regression_id, row.run_id) for row in session.execute(chosen)}
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
+    .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """A member with the facts that give a regression its size (`counted_jobs`).
+
+    `follows`: the stack in which its job was already slow before; empty if it became slow here. `is_once`: only one
+    run shows the slowdown; its node may have been slow. `newest_pct`: change of its newest run, None if unknown.
+    """
+
+    regression_id: int
+    run_id: int
+    stack_key: str
+    follows: str
+    usual_level: float | None
+    delta_pct: float | None
+    proposal: str
+    is_once: bool
+    newest_pct: float | None
+
+
+def jobs_of_regressions(session: Session, ids: Collection[int]) -> dict[int, list[list[StoredMember]]]:
+    """Return the members of these regressions by job, in the order in which they joined."""
+    moved = continuations(session, ids)
+    members: dict[int, list[StoredMember]] = {number: [] for number in ids}
+    for row, is_once, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
+        newest_pct = None
+        if newest and row.usual_level is not None:
+            newest_pct = 100 * math.expm1(math.log(newest) - row.usual_level)
+        members[row.regression_id].append(
+            StoredMember(
+                row.regression_id, row.run_id, row.stack_key, moved.get((row.regression_id, row.run_id), ""),
+                row.usual_level, row.delta_pct, row.proposal, bool(is_once), newest_pct,
+            )
+        )  # fmt: skip
+    return {
+        number: members_by_job(own, lambda member: (member.stack_key, member.follows, member.usual_level or 0.0))
+        for number, own in members.items()
+    }
 
 
 # --- The regressions of a run: those that it is a member of, that explain its alarms, or that it continues.

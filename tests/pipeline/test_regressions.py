@@ -32,7 +32,7 @@ from app.storage.tables import (
     utc_now,
 )
 from app.storage.upgrade_changes import upgrade_changes
-from app.storage.verdicts import members_with_one_slow_run, regressions_of, verdicts_of
+from app.storage.verdicts import jobs_of_regressions, regressions_of, verdicts_of
 from tests.builders import make_run, make_stack
 from tests.regressions.judging import arrive, bring, document_of, judge_all, regressions_in, steady
 from workers import tasks
@@ -326,10 +326,19 @@ def test_a_change_in_one_run_is_not_the_size_of_a_regression_that_lasts_in_anoth
     with read_session(engine) as session:
         regression = session.exec(select(RegressionRow)).one()
         assert regression.worst_delta_pct == pytest.approx(10.0, abs=0.3)
-        once = members_with_one_slow_run(session, [regression.id or 0])
-        sizes = {member.run_id: member.delta_pct or 0 for member in session.exec(select(RegressionMemberRow))}
-    assert len(sizes) == 2
-    assert [round(sizes[run]) for _, run in once] == [50]
+        jobs = jobs_of_regressions(session, [regression.id or 0])[regression.id or 0]
+    members = [member for job in jobs for member in job]
+    assert len(members) == 2
+    assert [round(member.delta_pct or 0) for member in members if member.is_once] == [50]
+
+
+def test_a_job_that_is_nearly_back_does_not_give_a_regression_its_size(engine: Engine, settings: Settings) -> None:
+    for gpus, slow in ((16, [1500.0, 1500.0, 1050.0]), (32, steady(1100, 3))):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        bring(engine, settings, slow, 10, fields={"gpus": gpus, **NEW_CONTAINER})
+    with read_session(engine) as session:
+        regression = session.exec(select(RegressionRow)).one()
+        assert regression.worst_delta_pct == pytest.approx(10.0, abs=0.3)
 
 
 def test_an_upgrade_that_makes_a_stack_faster_is_listed_and_reported(

@@ -64,7 +64,7 @@ def test_the_list_says_what_where_since_and_how_much(client: TestClient, make: M
     assert item["id"] == number
     assert item["url"] == f"http://testserver/regressions/{number}"
     assert (item["project"], item["kind"], item["state"], item["metric"]) == ("triage", "run", "open", "step_time_ms")
-    assert (item["worst_delta_pct"], item["gpu_hours_per_day"]) == (5.0, 12.5)
+    assert (item["worst_delta_pct"], item["gpu_hours_per_day"]) == (pytest.approx(5.0), 12.5)
     assert item["opened_at"] == "2026-11-09T03:00:00Z"
     (member,) = item["members"]
     assert member["run_id"] == stack.since

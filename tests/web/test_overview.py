@@ -50,7 +50,11 @@ def make_regression(engine: Engine) -> Make:
             session.flush()
             session.add(
                 RegressionMemberRow(
-                    regression_id=regression.id or 0, run_id=run, stack_key=row.stack_key, config_key=row.config_key
+                    regression_id=regression.id or 0,
+                    run_id=run,
+                    stack_key=row.stack_key,
+                    config_key=row.config_key,
+                    delta_pct=columns.get("worst_delta_pct"),
                 )
             )
             return regression.id or 0

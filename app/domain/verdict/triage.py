@@ -1,9 +1,9 @@
 """The states of a regression and their transitions. Users decide; the service opens, proposes and reopens."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from app.domain.numbers import daily_cost, days_text, gpu_hours, plural
 
@@ -77,6 +77,64 @@ def members_by_job(
         else:
             jobs.append([member])
     return jobs
+
+
+class MeasuredMember(Protocol):
+    """A stack of a regression. `newest_pct`: change of its newest run against its usual level, None if unknown."""
+
+    @property
+    def delta_pct(self) -> float | None: ...
+    @property
+    def proposal(self) -> str: ...
+    @property
+    def is_once(self) -> bool: ...
+    @property
+    def newest_pct(self) -> float | None: ...
+
+
+MeasuredJob = TypeVar("MeasuredJob", bound=Sequence[MeasuredMember])
+
+
+def change_of_job(job: Sequence[MeasuredMember]) -> float | None:
+    """Return the largest change of the job's stacks, in percent."""
+    return max((member.delta_pct for member in job if member.delta_pct is not None), default=None)
+
+
+def is_back(job: Sequence[MeasuredMember]) -> bool:
+    """Return whether the runs of a job have recovered."""
+    return job[-1].proposal == "fixed"
+
+
+def is_once(job: Sequence[MeasuredMember]) -> bool:
+    """Return whether a single run was slow; its node may have been slow."""
+    return all(member.is_once for member in job)
+
+
+def is_nearly_back(job: Sequence[MeasuredMember]) -> bool:
+    """Return whether a job that has not recovered has less than half of its change in its newest run."""
+    change, newest = change_of_job(job), job[-1].newest_pct
+    return not is_back(job) and change is not None and newest is not None and newest < change / 2
+
+
+def slow_jobs(jobs: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+    """Return the jobs that are still slow; all jobs if none is."""
+    return [job for job in jobs if not is_back(job)] or jobs
+
+
+def counted_jobs(jobs: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
+    """Return the slow jobs that give a regression its size: without those that one run shows or that are nearly back.
+
+    Such jobs count if there are no others.
+    """
+    slow = slow_jobs(jobs)
+    several = [job for job in slow if not is_once(job)] or slow
+    return [job for job in several if not is_nearly_back(job)] or several
+
+
+def size_pct(jobs: Sequence[Sequence[MeasuredMember]]) -> float | None:
+    """Return the percentage of a regression that pages, the API, reports and messages state."""
+    changes = (change_of_job(job) for job in counted_jobs(jobs))
+    return max((change for change in changes if change is not None), default=None)
 
 
 def is_up_to(worst: float | None, changes: Iterable[float | None]) -> bool:
