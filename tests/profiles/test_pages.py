@@ -63,6 +63,14 @@ def test_a_form_attaches_a_profile_and_leads_to_it(client: TestClient) -> None:
     assert form in listed
 
 
+def test_the_command_that_records_a_profile_stays_in_the_steady_window(client: TestClient) -> None:
+    run_id = make_run(client)
+    window = client.get(f"/api/v1/runs/{run_id}").json()["steady_state"]
+    steps = re.search(r"--profile-step-start (\d+) --profile-step-end (\d+)", page(client, f"/runs/{run_id}/profiles"))
+    assert steps is not None
+    assert window["first_iteration"] <= int(steps[1]) < int(steps[2]) <= window["last_iteration"]
+
+
 def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
     run_id = make_run(client)
     assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")

@@ -595,6 +595,22 @@ def _stage_ranks(between: str) -> Rule:
     return rule
 
 
+PROFILED_STEPS, _PROFILE_FROM = 3, 20
+"""Most runs are steady from step 20."""
+
+
+def profile_start(values: Values) -> int:
+    """Return a step inside the steady window, if it has enough; before that, warm-up would be profiled.
+
+    Steps count from 0 and printed iterations from 1, so the first iteration of the window is left out, too.
+    """
+    first, last = values.get("window_first"), values.get("window_last")
+    if not isinstance(first, int) or not isinstance(last, int):
+        return _PROFILE_FROM
+    latest = last - PROFILED_STEPS
+    return max(first, min(_PROFILE_FROM, latest)) if first <= latest else max(first, _PROFILE_FROM)
+
+
 def _ran(values: Values) -> bool:
     sound = values.get("oom") is not True and values.get("loss_finite") is not False
     return values.get("fits") is True and sound and values.get("steps_done") not in (None, 0)
@@ -785,6 +801,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("wrote_profile", lambda values: values.get("profiler_on") is True),
     ("stage_ranks", _stage_ranks(" ")),
     ("stage_ranks_listed", _stage_ranks(",")),
+    ("profile_start", profile_start),
+    ("profile_end", lambda values: profile_start(values) + PROFILED_STEPS),
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
     ("ran", _ran),
     ("gpu_known", lambda values: values.get("gpu") is not None),

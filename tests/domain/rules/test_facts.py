@@ -478,3 +478,16 @@ def test_step_times_of_profiled_iterations_are_a_fact_only_where_they_count() ->
 )
 def test_only_the_group_that_exceeds_its_node_or_domain_is_named(facts: dict[str, Value], text: str) -> None:
     assert derive({"gpu": "H100", "gpus": 64, "etp": 1, **facts})["too_wide"] == text
+
+
+@pytest.mark.parametrize(
+    ("window", "start"),
+    [((), 20), ((5, 100), 20), ((26, 100), 26), ((41, 50), 41), ((8, 15), 12), ((12, 13), 20)],
+)
+def test_the_profiler_starts_after_warm_up(window: tuple[int, ...], start: int) -> None:
+    values = dict(zip(("window_first", "window_last"), window, strict=False))
+    command = evaluate({"framework": "megatron_lm", "steps_done": 50, **values}, built_in_rules()).find(
+        "profile-required"
+    )
+    assert command is not None
+    assert f"--profile-step-start {start} --profile-step-end {start + 3} " in command.recipes[0].run
