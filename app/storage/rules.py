@@ -17,10 +17,8 @@ from sqlalchemy import CursorResult, Select, bindparam, delete, func, insert, or
 from sqlmodel import Session, col
 
 from app.domain.documents.metadata import extra_of
-from app.domain.rules.derive import derive
-from app.domain.rules.expression import FactContext, RuleError, Unknown
-from app.domain.rules.facts import FACTS, SETTINGS
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
+from app.domain.rules.facts import SETTINGS
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
 from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knobs_of_rule
@@ -33,7 +31,7 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
-from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of, stored_contracts
+from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import (
     AB,
@@ -55,7 +53,6 @@ from app.storage.tables import (
     RunAlarmRow,
     RunResultRow,
     RunRow,
-    VerdictRow,
     select_any,
     table_of,
     utc_now,
@@ -228,8 +225,8 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None = 
     )
 
 
-# --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob whose run
-# without the change fires it.
+# --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob, whether or
+# not the rule fires in their runs: the same A/Bs as those that next steps name for this change.
 
 MOST_ABS = 5_000
 """Maximum number of matched A/Bs counted, newest first."""
@@ -273,7 +270,7 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
     rules = tuple(rules)
     knobs = {rule.id: of_rule for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))}
     experiments = _experiments(session, project_id)
-    gains = _gains(session, {rule.id: rule for rule in rules}, knobs, experiments, project_id)
+    gains = _gains(session, knobs, project_id)
     names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
     return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
 
@@ -287,84 +284,22 @@ def project_id_of(session: Session, slug: str) -> int | None:
 
 
 def _gains(
-    session: Session,
-    rules: Mapping[str, Rule],
-    knobs: Mapping[str, Sequence[Knob]],
-    experiments: Mapping[str, Sequence[_Experiment]],
-    project_id: int | None,
+    session: Session, knobs: Mapping[str, Sequence[Knob]], project_id: int | None
 ) -> dict[str, list[MeasuredGain]]:
-    """Return the A/Bs of each rule: experiments of its change, and A/Bs whose run without the change fires it."""
+    """Return the A/Bs of each rule's change, in either direction; one between two values of the rule as it was made."""
     fields = sorted({knob.field for of_rule in knobs.values() for knob in of_rule})
-    rows = matched_abs(session, fields, project_id, MOST_ABS) if fields else []
     by_field: dict[str, list[AB]] = {}
-    for row in rows:
+    for row in matched_abs(session, fields, project_id, MOST_ABS) if fields else ():
         by_field.setdefault(row.attributed_to, []).append(row)
-    gains_by_rule = {
-        name: [gain for knob in of_rule for gain in gains_of(by_field.get(knob.field, ()), knob)]
-        for name, of_rule in knobs.items()
-    }
-    baselines = _newest_baselines(session, rows)
-    fired = _firings_in(session, {*baselines.values(), *(row.run_id for row in rows)}, knobs)
-    planned = [run for (_, experiment), run in baselines.items() if experiment is not None]
-    contexts = {
-        run: FactContext(derive(facts_of(RunReading(contract=contract))))
-        for run, contract in stored_contracts(session, planned).items()
-    }
-
-    def counts(name: str, gain: MeasuredGain) -> bool:
-        without = baselines.get((gain.run_id, gain.experiment_id)) if gain.forwards else gain.run_id
-        if (
-            gain.experiment_id is not None
-            and gain.forwards
-            and without in contexts
-            and _may_fire(rules[name], contexts[without])
-        ):
-            return True  # an experiment on an own idea that equals the change
-        return (name, without) in fired or any(
-            gain.experiment_id == experiment.id or gain.run_id in experiment.runs
-            for experiment in experiments.get(name, ())
-        )
-
-    counted = {name: [gain for gain in gains if counts(name, gain)] for name, gains in gains_by_rule.items()}
-    return {name: gains for name, gains in counted.items() if gains}
-
-
-def _may_fire(rule: Rule, context: FactContext) -> bool:
-    """Return whether a contract meets the condition, or would by a profile, for a change that an experiment tried.
-
-    That the container can run the dispatcher is not asked: the experiment has shown it.
-    """
-    try:
-        answer = context.ask(rule.when)
-    except RuleError:
-        return False
-    if isinstance(answer, Unknown):
-        missing = set(answer.missing) - {"installed_flex_backends"}
-        return all(name in FACTS and FACTS[name].section == "profile" for name in missing)
-    return answer is True
-
-
-def _newest_baselines(session: Session, rows: Iterable[AB]) -> dict[tuple[int, int | None], int]:
-    """Return the newest baseline run of each A/B, by its candidate and experiment."""
-    run_of = {row.experiment_id: row.run_id for row in rows if row.experiment_id is not None}
-    verdicts = session.execute(
-        select_any(VerdictRow.run_id, col(VerdictRow.document)["baseline"].label("baseline")).where(
-            col(VerdictRow.current), col(VerdictRow.run_id).in_([row.run_id for row in rows if not row.experiment_id])
-        )
-    )
-    planned = session.execute(
-        select_any(ExperimentRow.id, ExperimentRow.baseline_run_id).where(col(ExperimentRow.id).in_(run_of))
-    )
-    return {(row.run_id, None): int(row.baseline[-1]) for row in verdicts if row.baseline} | {
-        (run_of[row.id], row.id): row.baseline_run_id for row in planned
-    }
-
-
-def _firings_in(session: Session, runs: Iterable[int], rules: Iterable[str]) -> set[tuple[str, int]]:
-    chosen = select_any(RuleFiringRow.rule_id, RuleFiringRow.run_id).where(
-        col(RuleFiringRow.run_id).in_(runs), col(RuleFiringRow.rule_id).in_(rules)
-    )
-    return {(row.rule_id, row.run_id) for row in session.execute(chosen)}
+    gains_by_rule: dict[str, list[MeasuredGain]] = {}
+    for name, of_rule in knobs.items():
+        once: dict[int, MeasuredGain] = {}
+        for gain in (gain for knob in of_rule for gain in gains_of(by_field.get(knob.field, ()), knob)):
+            if gain.forwards or gain.run_id not in once:
+                once[gain.run_id] = gain
+        if once:
+            gains_by_rule[name] = list(once.values())
+    return gains_by_rule
 
 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:
