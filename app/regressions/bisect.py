@@ -12,8 +12,9 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR
 from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
 from app.storage.runs import get_run
-from app.storage.tables import RunResultRow, RunRow, select_any
-from app.storage.verdicts import verdicts_of
+from app.storage.suspect_evidence import document_of_member, last_good
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
+from app.storage.verdicts import current_verdict
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, RunId, api_router
 from app.web.errors import documented
@@ -29,7 +30,7 @@ Commit = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{7,64}$")]
 
 class BisectEnds(BaseModel):
     run: int
-    good: str = Field(description="Commit of the newest baseline run; empty if there is none with a commit.")
+    good: str = Field(description="Commit of the newest run of the job before the change; empty if none states one.")
     bad: str = Field(description="Commit of the run.")
 
 
@@ -81,13 +82,14 @@ class BisectOut(ApiValue):
 @requires(Action.READ, of="run")
 def read_bisect_ends(session: ReadSession, run_id: RunId) -> BisectEnds:
     """Return the commits between which a bisection of the run's change lies."""
-    run = get_run(session, run_id)
-    verdicts = verdicts_of(session, run_id)
-    names = verdicts[0].document.baseline if verdicts else ()
-    numbers = [int(name) for name in names if name.isdigit()]
-    chosen = select_any(RunRow.commit).where(col(RunRow.id).in_(numbers), col(RunRow.commit) != "")
-    newest = session.execute(chosen.order_by(col(RunRow.ordered_at).desc()).limit(1)).scalar_one_or_none()
-    return BisectEnds(run=run_id, good=newest or "", bad=run.commit)
+    run, verdict = get_run(session, run_id), current_verdict(session, run_id)
+    kinds = select_any(RegressionRow.kind).join(
+        RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id
+    )
+    is_upgrade = "upgrade" in session.execute(kinds.where(col(RegressionMemberRow.run_id) == run_id)).scalars().all()
+    document = document_of_member(verdict.document, "upgrade" if is_upgrade else "run") if verdict else None
+    good = last_good(session, run, document) if document else None
+    return BisectEnds(run=run_id, good=good.commit if good else "", bad=run.commit)
 
 
 @router.post("/runs/{run_id}/bisect", responses=documented(404, 422))

@@ -62,7 +62,7 @@ from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
-from app.storage.suspect_evidence import document_of_member, suspects_with_evidence
+from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import StoredVerdict, current_verdict
@@ -292,15 +292,12 @@ class RegressionView:
             suspects=suspects,
             baseline=baseline,
             upgrade=upgrade,
-            newest_before=self._last_fast(suspects, baseline),
+            newest_before=self._last_good(run_id, document) if document else None,
         )
 
-    def _last_fast(self, suspects: Sequence[RankedSuspect], baseline: Sequence[BaselineRun]) -> tuple[int, str] | None:
-        number = next((item.not_slow[0] for item in suspects if item.not_slow), None)
-        run = self._session.get(RunRow, number) if number is not None else None
-        if run is not None and run.commit:
-            return run.id or 0, run.commit
-        return (baseline[-1].id, baseline[-1].commit) if baseline else None
+    def _last_good(self, run_id: int, document: VerdictDocument) -> tuple[int, str] | None:
+        good = last_good(self._session, self._session.get_one(RunRow, run_id), document)
+        return (good.id, good.commit) if good else None
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
         """Return the sentence of the verdict, which is about step time; empty for other metrics."""

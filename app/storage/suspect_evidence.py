@@ -68,7 +68,9 @@ def suspects_with_evidence(
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
     slower = (change_pct(document) or 0.0) >= 0
     not_slow = _not_slow_before(session, run, document)
-    suspects = tuple(_since_last_fast(suspect, run, not_slow) for suspect in suspects)
+    if any(suspect.field == COMMIT for suspect in suspects):
+        good = last_good(session, run, document)
+        suspects = tuple(_since(suspect, run, good) for suspect in suspects)
     at_the_time = _at_the_time(session, run, document, suspects)
 
     def elsewhere(suspect: Suspect) -> OtherStacks | None:
@@ -81,19 +83,50 @@ def suspects_with_evidence(
         return other_stacks(_moves(rows, slower=slower))
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    return rank_suspects(change_pct(document), evidence, tuple(row.id for row in not_slow))
+    return rank_suspects(change_pct(document), evidence, not_slow)
 
 
-def _since_last_fast(suspect: Suspect, run: RunRow, not_slow: Sequence[Row[Any]]) -> Suspect:
-    """Return a suspected change of commit as that since the last run that was not slow; other suspects as they are."""
-    last, difference = next((row.commit for row in not_slow if row.commit), ""), suspect.difference
-    if suspect.field != COMMIT or difference is None or difference.a is None or last in ("", run.commit):
+def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None) -> Suspect:
+    """Return a suspected change of commit as that since the last good run; other suspects as they are."""
+    difference = suspect.difference
+    if suspect.field != COMMIT or difference is None or difference.a is None or good is None:
         return suspect
-    return replace(suspect, difference=replace(difference, a=replace(difference.a, value=last)))
+    if good.commit == run.commit:
+        return suspect
+    return replace(suspect, difference=replace(difference, a=replace(difference.a, value=good.commit)))
 
 
-def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> Sequence[Row[Any]]:
-    """Return number and commit of earlier runs of the job after the same upgrade that were not slow, newest first.
+def last_good(session: Session, run: RunRow, document: VerdictDocument) -> Row[Any] | None:
+    """Return number and commit of the newest run before the change; None without one that states its commit.
+
+    It is a run of the same job, like those that this run was compared with, that is nearer to them than to this run.
+    It need not be steady: a drift does not hide a change of more than its own size.
+    """
+    change = document.measured
+    names = document.contrast.runs if document.comparability is None and document.contrast else document.baseline
+    columns = (RunRow.stack_key, RunRow.config_key, RunRow.job, RunRow.purpose, RunRow.branch)
+    alike = session.execute(select_any(*columns).where(col(RunRow.id).in_([int(name) for name in names]))).all()
+    if not alike:
+        return None
+    earlier = [
+        col(RunRow.project_id) == run.project_id,
+        col(RunRow.config_key).in_({run.config_key, *(row.config_key for row in alike)}),
+        col(RunRow.stack_key).in_({run.stack_key, *(row.stack_key for row in alike)}),
+        *(col(getattr(RunRow, name)).in_({getattr(row, name) for row in (run, *alike)}) for name in _ALIKE),
+        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", col(RunRow.commit) != "",
+    ]  # fmt: skip
+    if change is not None:
+        time, middle = col(RunRow.step_time_ms), change.baseline_ms * math.sqrt(1 + change.delta_pct / 100)
+        earlier.append(time < middle if change.delta_pct > 0 else time > middle)
+    newest = select_any(RunRow.id, RunRow.commit).where(*earlier)
+    return session.execute(newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(1)).first()
+
+
+_ALIKE = ("job", "purpose", "branch")
+
+
+def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> tuple[int, ...]:
+    """Return earlier runs of the job after the same upgrade that were not slow, newest first.
 
     Runs that are not steady count as well: a drift does not hide a slowdown of more than its own size.
     """
@@ -104,11 +137,11 @@ def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -
     earlier = (
         col(RunRow.project_id) == run.project_id, col(RunRow.stack_key) == run.stack_key,
         col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job, col(RunRow.purpose) == run.purpose,
-        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", col(RunRow.step_time_ms) < slowest,
+        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "",
+        col(RunRow.step_time_ms) < slowest,
     )  # fmt: skip
-    newest = select_any(RunRow.id, RunRow.commit).where(*earlier)
-    newest = newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-    return session.execute(newest.limit(MOST_EVIDENCE)).all()
+    newest = select_any(RunRow.id).where(*earlier).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    return tuple(session.execute(newest.limit(MOST_EVIDENCE)).scalars())
 
 
 class _Caused(Protocol):

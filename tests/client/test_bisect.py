@@ -59,6 +59,19 @@ def test_asking_again_after_each_upload_finds_the_commit(
     assert "the code did not change" in capsys.readouterr().err
 
 
+def test_the_good_end_is_the_newest_run_before_the_change_also_in_another_container(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number, f"{number:07x}")
+    arrive(engine, 1005.0, 10, "000000a", is_steady=False)
+    moved = {"container": "registry.example.com/moe/train:2026.10"}
+    first, *_ = [arrive(engine, 1200.0, 11 + number, f"abcdef{number}", fields=moved) for number in range(3)]
+    judge_all(engine, settings)
+    assert client.get(f"/api/v1/runs/{first}/bisect").json() == {"run": first, "good": "000000a", "bad": "abcdef0"}
+    assert 'href="/runs?q=000000a"' in client.get("/regressions/1").text
+
+
 def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, client: TestClient) -> None:
     for number, time in enumerate(steady(1000, 10)):
         arrive(engine, time, number, f"{number:07x}")
