@@ -751,8 +751,9 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What makes a failed run work: in words, and as flags of Megatron-LM."""
+    """What makes a failed run work: its rule, in words, and as flags of Megatron-LM."""
 
+    rule: str
     title: str
     flags: str
 
@@ -949,8 +950,8 @@ class RunPage:
     def remedy(self) -> Remedy | None:
         """Return the change that makes the failed run work, where one is certain."""
         taken = setbacks_of(self._session, self.run).taken if self.ended_badly else {}
-        change = taken.get(PACKAGE_RULE) or taken.get(FITTED_RULE)
-        return Remedy(change.title, flags_text(change.settings)) if change and change.title else None
+        rule = next((rule for rule in (PACKAGE_RULE, FITTED_RULE) if rule in taken and taken[rule].title), None)
+        return Remedy(rule, taken[rule].title, flags_text(taken[rule].settings)) if rule else None
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:

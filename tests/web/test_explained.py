@@ -264,6 +264,10 @@ def test_a_run_without_the_package_of_its_dispatcher_names_the_flag_that_works(c
     run = make(status="failed", failures=[failure], health={"outcome": "failed"}, stack_key="a" * 64)
     text = client.get(f"/runs/{run}").text
     assert f"as in run #{works}</a>" in text
+    primary = re.search(r'<a class="button primary"\s+href="(/runs/[^"]+)"', text)
+    assert primary is not None
+    assert primary[1] == f"/runs/{run}/next/disp-package-missing"
+    assert client.get(primary[1]).status_code == 200
     # Newer runs of experiments do not count as the usual state, but other newer runs do.
     newest = make(**placed, ordered_at=datetime(2026, 9, 2, tzinfo=UTC))
     make(**placed | {"ordered_at": datetime(2026, 9, 3, tzinfo=UTC), "purpose": "experiment"})
