@@ -14,6 +14,7 @@ from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.engine import Suggestion
+from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
@@ -248,7 +249,7 @@ def _measured_row(row: MeasuredKnob) -> TryRow:
         pct=result.median_gain_pct,
         low=result.low_pct,
         high=result.high_pct,
-        evidence=_evidence(result.n, result.same_contract),
+        evidence=_evidence(result),
     )
 
 
@@ -262,13 +263,13 @@ def _suggested_row(suggestion: Suggestion) -> TryRow | None:
     if expected is None:
         return None
     own = expected.statement.own
-    evidence = expected.statement.strength if own is None else _evidence(own.n, own.same_contract)
+    evidence = expected.statement.strength if own is None else _evidence(own)
     query = urlencode({"rule": suggestion.rule.id})
     return TryRow(suggestion.title, "", query, expected.pct, expected.low, expected.high, evidence)
 
 
-def _evidence(count: int, is_own_stack: bool) -> str:
-    return f"{plural(count, 'A/B')} on {'this stack' if is_own_stack else 'other stacks'}"
+def _evidence(own: OwnResult) -> str:
+    return f"{plural(own.n, 'A/B')} {own.where}"
 
 
 def _is(row: MeasuredKnob, value: str) -> bool:

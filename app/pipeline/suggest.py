@@ -2,16 +2,17 @@
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from sqlalchemy import Engine
 from sqlmodel import Session, col
 
-from app.domain.contract.values import shown
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.values import comparable, shown
 from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, effect_of, size
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
@@ -19,6 +20,7 @@ from app.domain.planning.forecast import LayoutForecaster
 from app.domain.planning.hardware import in_gib
 from app.domain.rules.derive import PROFILE_SHARES
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
+from app.domain.rules.evidence import changed_since
 from app.domain.rules.facts import FACTS
 from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
@@ -130,11 +132,8 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     if not knobs:
         return ()
     rows = _others(session, run, sorted({knob.field for knob in knobs.values()}))
-    groups = [(rule, own, gains) for rule, knob in knobs.items() for own, gains in _by_stack(run, gains_of(rows, knob))]
-    contracts = _contracts(session, {gains[0].run_id for _, _, gains in groups})
-    return tuple(
-        measured(rule, gains, contracts.get(gains[0].run_id, {}), same_contract=own) for rule, own, gains in groups
-    )
+    gains_by_rule = [(rule, gains_of(rows, knob)) for rule, knob in knobs.items()]
+    return tuple(result for results in _by_likeness(session, run, gains_by_rule) for result in results)
 
 
 def _experiments_by_rule(
@@ -172,7 +171,7 @@ class MeasuredKnob:
 def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> tuple[MeasuredKnob, ...]:
     """Return the values of these fields that the project measured against the run's values, best gain first.
 
-    A/Bs on other stacks count only where the run's own stack has none.
+    Where the run's own stack has no A/B, those of its workload at other GPU counts count, else those of other stacks.
     """
     rows = _others(session, run, fields)
     knobs = [
@@ -180,12 +179,9 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
         for field, value in sorted({(ab.attributed_to, value) for ab in rows for value in (ab.from_value, ab.to_value)})
         if value and value != (now := value_text(run.contract.get(field)))
     ]
-    groups = [(knob, next(_by_stack(run, gains_of(rows, knob)), None)) for knob in knobs if knob.now]
-    results = [
-        MeasuredKnob(knob, measured("", group[1], same_contract=group[0]))
-        for knob, group in groups
-        if group is not None
-    ]
+    stated = [knob for knob in knobs if knob.now]
+    results_by_knob = _by_likeness(session, run, [("", gains_of(rows, knob)) for knob in stated])
+    results = [MeasuredKnob(knob, groups[0]) for knob, groups in zip(stated, results_by_knob, strict=True) if groups]
     return tuple(sorted(results, key=lambda row: -row.measured.result.median_gain_pct))
 
 
@@ -195,12 +191,59 @@ def _others(session: Session, run: RunDetail, fields: Sequence[str]) -> list[AB]
     return [ab for ab in matched_abs(session, fields, run.project_id) if ab.candidate != own]
 
 
-def _by_stack(run: RunDetail, gains: Sequence[MeasuredGain]) -> Iterator[tuple[bool, list[MeasuredGain]]]:
-    """Yield (whether it is the run's stack, gains): first of the run's own stack, then of all others."""
-    for own in (True, False):
-        group = [gain for gain in gains if (gain.stack_key == run.stack_key) is own]
-        if group:
-            yield own, group
+_OF_SIZE = ("gpus", "gbs")
+_SAME_WORKLOAD = tuple(name for name in STACK_FIELDS if name not in (*_OF_SIZE, "container"))
+
+
+def _by_likeness(
+    session: Session, run: RunDetail, gains_by_rule: Iterable[tuple[str, Sequence[MeasuredGain]]]
+) -> list[list[MeasuredHere]]:
+    """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks."""
+    asked = []
+    for rule, gains in gains_by_rule:
+        by_stack: dict[str, list[MeasuredGain]] = {}
+        for gain in gains:
+            by_stack.setdefault(gain.stack_key, []).append(gain)
+        asked.append((rule, by_stack))
+    newest = {key: gains[0].run_id for _, by_stack in asked for key, gains in by_stack.items()}
+    contracts = _contracts(session, {gains[0].run_id for _, by_stack in asked for gains in by_stack.values()})
+    sizes = {key: _other_size(run, contracts.get(run_id, {})) for key, run_id in newest.items()}
+    results = []
+    for rule, by_stack in asked:
+        scaled = [key for key in by_stack if key != run.stack_key and sizes[key]]
+        others = [key for key in by_stack if key != run.stack_key and not sizes[key]]
+        own = [key for key in by_stack if key == run.stack_key]
+        results.append(
+            [
+                measured(
+                    rule,
+                    gains := sorted((gain for key in keys for gain in by_stack[key]), key=lambda gain: -gain.run_id),
+                    contracts.get(gains[0].run_id, {}),
+                    same_contract=keys is own,
+                    at_gpus=tuple(sorted({sizes[key] for key in keys})) if keys is scaled else (),
+                )
+                for keys in (own, scaled, others)
+                if keys
+            ]
+        )
+    return results
+
+
+def _other_size(run: RunDetail, contract: Mapping[str, Any]) -> int:
+    """Return the number of GPUs if the contract is the run's workload at another number; else 0.
+
+    The batch may grow with the GPUs, and the minor version of the container may differ.
+    """
+    ours = {name: stated.value for name, stated in run.contract.items()}
+    theirs = {name: tuple(value) if isinstance(value, list) else value for name, value in contract.items()}
+    gpus = theirs.get("gpus")
+    if not isinstance(gpus, int) or gpus == ours.get("gpus") or changed_since(theirs, ours):
+        return 0
+    of_run, of_result = (
+        [comparable(name, values[name]) if name in values else ... for name in _SAME_WORKLOAD]
+        for values in (ours, theirs)
+    )
+    return gpus if of_run == of_result else 0
 
 
 def _contracts(session: Session, run_ids: set[int]) -> dict[int, dict[str, object]]:

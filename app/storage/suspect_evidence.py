@@ -602,7 +602,12 @@ def _throughput(step_time_pct: float) -> float:
 
 
 def measured(
-    rule: str, gains: Sequence[MeasuredGain], contract: Mapping[str, object] | None = None, *, same_contract: bool
+    rule: str,
+    gains: Sequence[MeasuredGain],
+    contract: Mapping[str, object] | None = None,
+    *,
+    same_contract: bool,
+    at_gpus: tuple[int, ...] = (),
 ) -> MeasuredHere:
     """Combine gains (at least one) into one result. `contract`: of the newest measurement."""
     result = OwnResult(
@@ -615,6 +620,7 @@ def measured(
         newest=f"{max(gain.at for gain in gains):%Y-%m-%d}",
         contract=contract or {},
         same_contract=same_contract,
+        at_gpus=at_gpus,
     )
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
     before = tuple(dict.fromkeys(gain.before for gain in gains))

@@ -82,6 +82,9 @@ class MeasuredOut(ApiValue):
     low_pct: float
     high_pct: float
     same_stack: bool
+    at_gpus: list[int] = Field(
+        description="Other GPU counts of the workload of this run that they were measured at; empty for other stacks."
+    )
     stacks: list[str]
     runs: list[int]
     experiments: list[int] = Field(

@@ -159,7 +159,9 @@ class NextPage:
         if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
             return f"{self._low_mfu}Next: {sentence(first.title)}"
         doubt = " (inconclusive)" if gain.low <= 0 <= gain.high else ""
-        return f"{first.title}, {gain_change(gain.pct).figure} expected{doubt}."
+        own = first.place.expected.statement.own if first.place.expected else None
+        where = own.where if own and own.at_gpus else "expected"
+        return f"{first.title}, {gain_change(gain.pct).figure} {where}{doubt}."
 
     @property
     def _low_mfu(self) -> str:

@@ -14,7 +14,7 @@ from app.domain.experiments.values import Sizing
 from app.domain.numbers import contract_value, gain_change, gpu_hours, plural
 from app.domain.rules.change import ChangeDiff, is_set
 from app.domain.rules.engine import CheckedRequirement, Evaluation, MissingFact, Suggestion
-from app.domain.rules.evidence import MEASURED_HERE, OwnResult
+from app.domain.rules.evidence import MEASURED_HERE
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
@@ -207,7 +207,7 @@ def sentence(title: str) -> str:
 def measured_text(measurement: MeasuredHere) -> str:
     """Format a local result: `measured here: 15.4 % faster (3 A/Bs on this stack)`."""
     result = measurement.result
-    return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {_where(result)})"
+    return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {result.where})"
 
 
 def run_with_change(advice: RunSuggestions, rule: str) -> int | None:
@@ -313,10 +313,10 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
     expected, forecast = suggestion.place.expected, suggestion.forecast
     if expected is not None:
         own = expected.statement.own
-        evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {_where(own)}"
+        evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {own.where}"
         if own is not None and own.same_contract:
             evidence += "".join(
-                f"; {gain_change(other.median_gain_pct).figure} {_where(other)}{'' if other.settled else ', undecided'}"
+                f"; {gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"
                 for statement in suggestion.evidence.statements
                 if (other := statement.own) is not None and not other.same_contract
             )
@@ -341,10 +341,6 @@ def experiment_text(experiment: ExperimentItem) -> str:
     gain = experiment.result.gain if experiment.state in _DECIDED else None
     result = "" if gain is None else f": {gain_change(gain.pct).figure}"
     return f"Experiment #{experiment.id} {_DECIDED.get(experiment.state, 'is measuring this change')}{result}"
-
-
-def _where(own: OwnResult) -> str:
-    return "on this stack" if own.same_contract else f"on {plural(len(own.stacks), 'other stack')}"
 
 
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")

@@ -111,6 +111,28 @@ def test_changes_measured_slower_here_come_last_and_are_folded(client: TestClien
     assert 'id="s-eo-enable"' in folded
 
 
+def test_an_ab_of_the_workload_at_another_gpu_count_is_offered_below_one_at_its_own(
+    client: TestClient, engine: Engine
+) -> None:
+    overlaps: dict[str, Any] = {"ep_overlap": True, "delay_wgrad": False}
+    with transaction(engine) as session:
+        for where, ms in (({"gpus": 128, "gbs": 8192}, 25_000.0), ({"precision": "fp8"}, 40_000.0)):
+            make_advised(session, fields=overlaps | where)
+            make_advised(session, fields=overlaps | where | {"delay_wgrad": True}, ms=ms, purpose="experiment")
+        run = make_advised(session, fields=overlaps)
+    delayed = named(suggestions(client, run), "eo-delay-wgrad")
+    own = [result["measured_here"] for result in delayed["evidence"] if result["measured_here"]]
+    assert [(result["same_stack"], result["at_gpus"]) for result in own] == [(False, [128]), (False, [])]
+    assert delayed["place"]["group"] == "evidence"
+    assert delayed["place"]["expected_gain"]["pct"] == own[0]["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
+    assert "at 128 GPUs" in client.get(f"/runs/{run}/next").text
+    with transaction(engine) as session:
+        make_advised(session, fields=overlaps | {"delay_wgrad": True}, ms=26_000.0, purpose="experiment")
+    place = named(suggestions(client, run), "eo-delay-wgrad")["place"]
+    assert place["group"] == "measured"
+    assert place["expected_gain"]["pct"] == pytest.approx(20.4, abs=0.1)
+
+
 def test_an_ab_counts_backwards_and_on_other_stacks_for_less(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         # Another batch: a faster run of the same work would be suggested itself.

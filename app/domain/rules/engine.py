@@ -639,9 +639,11 @@ def _by_evidence(evidence: RuleEvidence, values: Mapping[str, object]) -> str:
     if expected is None:
         return ""
     statement = expected.statement
-    where = f" ({statement.setting})" if statement.setting and statement.own is None else ""
-    source = "this project measured" if statement.own is not None else "a matched A/B found"
-    return f"Offered without a profile: {source} {statement.text}{where}."
+    if statement.own is not None:
+        where = "" if statement.own.same_contract else f", {statement.own.where}"
+        return f"Offered without a profile: this project measured {statement.text}{where}."
+    where = f" ({statement.setting})" if statement.setting else ""
+    return f"Offered without a profile: a matched A/B found {statement.text}{where}."
 
 
 def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:

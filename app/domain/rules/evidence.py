@@ -1,15 +1,15 @@
 """Which evidence counts if two pieces disagree.
 
 1: enforced in code; 2: the project's own matched A/B on the same contract; 3: a published matched A/B on the same
-model, GPU and shape; 4: published records; 5: the founding documents; 6: rules of thumb. A lower level may order
-candidates but never hides one. Evidence drops one level if the container, the dispatcher's package, the precision or
-the layout changed.
+model, GPU and shape, or the project's own on another stack; 4: published records; 5: the founding documents; 6: rules
+of thumb. A lower level may order candidates but never hides one. Evidence drops one level if the container, the
+dispatcher's package, the precision or the layout changed.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.numbers import gain_change
+from app.domain.numbers import gain_change, grouped, plural
 from app.domain.rules.rule import PublishedResult, Rule
 
 Values = Mapping[str, object]
@@ -25,7 +25,7 @@ LEVEL_NAMES = {
     6: "rule of thumb",
 }
 _PUBLISHED = {"code": 1, "matched_ab": 3, "record": 4, "seed": 5, "heuristic": 6}
-LOWEST = 6
+OWN_LEVEL, LOWEST = 2, 6
 
 EXPIRES_WITH = ("container", "deepep_build", "precision", "tp", "pp", "vpp", "pp_layout", "cp", "ep", "etp")
 """Fields whose change makes evidence older. For the container its major version counts."""
@@ -35,8 +35,9 @@ EXPIRES_WITH = ("container", "deepep_build", "precision", "tp", "pp", "vpp", "pp
 class OwnResult:
     """Matched A/Bs of this project on the knob of a rule. Gains in percent of throughput, positive is faster.
 
-    `contract`: the contract they were measured under (as facts); `same_contract`: the run's own stack. `settled`: the
-    interval excludes zero.
+    `contract`: the contract they were measured under (as facts); `same_contract`: the run's own stack. `at_gpus`: the
+    other GPU counts of the run's workload that they were measured at; empty for other stacks. `settled`: the interval
+    excludes zero.
     """
 
     rule: str
@@ -48,6 +49,16 @@ class OwnResult:
     newest: str = ""
     contract: Mapping[str, object] = field(default_factory=dict)
     same_contract: bool = True
+    at_gpus: tuple[int, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Return `on this stack`, `at 16 GPUs` or `on 2 other stacks`."""
+        if self.same_contract:
+            return "on this stack"
+        if self.at_gpus:
+            return f"at {', '.join(map(grouped, self.at_gpus))} GPUs"
+        return f"on {plural(len(self.stacks), 'other stack')}"
 
     @property
     def settled(self) -> bool:
@@ -105,7 +116,7 @@ def rule_evidence(
     statements += [_published(evidence, values) for evidence in rule.effect.evidence]
     ordered = tuple(sorted(statements, key=lambda statement: statement.level))
     level = ordered[0].level if ordered else _unmeasured(rule)
-    best = next((entry.own for entry in ordered if entry.own is not None and entry.level == 2), None)
+    best = next((entry.own for entry in ordered if entry.own is not None and entry.level == OWN_LEVEL), None)
     return RuleEvidence(level, ordered, _own_order(best), _overridden(best, ordered))
 
 
@@ -118,10 +129,11 @@ def _unmeasured(rule: Rule) -> int:
 
 def _own(result: OwnResult, values: Values) -> Statement:
     expired = changed_since(result.contract, values)
-    level = 2 if result.same_contract and not expired else 3
+    level = OWN_LEVEL if result.same_contract and not expired else 3
     text = f"{gain_change(result.median_gain_pct, result.low_pct, result.high_pct).text}, n = {result.n}"
     where = ", ".join(result.stacks) or "this project"
-    return Statement(level, text, where, MEASURED_HERE, result.newest, expired, result)
+    name = "" if level == OWN_LEVEL else f"measured here {result.where}"
+    return Statement(level, text, where, MEASURED_HERE, result.newest, expired, result, name=name)
 
 
 def _published(evidence: PublishedResult, values: Values) -> Statement:

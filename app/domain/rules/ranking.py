@@ -69,8 +69,10 @@ def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
     measured = [statement for statement in evidence.statements if _gain(statement)]
     if not measured:
         return None
+    # The run's own workload at another GPU count says more than other stacks and published results.
+    nearest = [statement for statement in measured if statement.own is not None and statement.own.at_gpus]
     rivals = []
-    for statement in measured:
+    for statement in nearest if nearest and nearest[0].level == measured[0].level else measured:
         if statement.level == measured[0].level:
             low, high = _gain(statement)
             middle = (low + high) / 2 if statement.pct is None else statement.pct
