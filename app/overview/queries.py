@@ -167,7 +167,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
     items = (_item(row, project, jobs[row.id], sparks.get(row.id), first_runs) for row, project in rows)
     return tuple(
-        replace(item, cause=shown_cause(session, row, [job[0].run_id for job in slow_jobs(jobs[row.id])]))
+        replace(item, cause=shown_cause(session, row, [job[0].run_id for job in counted_jobs(jobs[row.id])]))
         for item, (row, _) in zip(items, rows, strict=True)
     )
 

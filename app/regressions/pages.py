@@ -248,7 +248,7 @@ class RegressionView:
         named = (
             NamedSuspect(ranked, row.job.first.stack_key, row.job.first.run_id, row.job.first.commit, row.newest_before)
             for row in self.jobs
-            if row.job in self.regression.slow_jobs
+            if row.job in self.regression.counted_jobs
             for ranked in row.suspects
         )
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)

@@ -326,7 +326,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
 
 
 def _with_shown_cause(session: Session, item: Regression) -> Regression:
-    return replace(item, cause=shown_cause(session, item, [job.first.run_id for job in item.slow_jobs]))
+    return replace(item, cause=shown_cause(session, item, [job.first.run_id for job in item.counted_jobs]))
 
 
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:

@@ -9,18 +9,14 @@ from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.comparability import COMMIT
-from app.domain.verdict.evidence import RankedSuspect, Support, not_slow_text
+from app.domain.verdict.evidence import RankedSuspect, not_slow_text
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
 """Cards in sight; the others are folded."""
 _MANY_COMMITS = 3
 """From this number on, the commits before a change are counted instead of named."""
-_LEVELS: dict[Support, tuple[int, str]] = {
-    "supported": (3, "likely"),
-    "open": (2, "possible"),
-    "unlikely": (1, "unlikely"),
-}
+_LABELS = {3: "likely", 2: "possible", 1: "unlikely"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +71,8 @@ def _side(field: str, stated: Stated | None) -> str:
 
 
 def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url: str, may_plan: bool) -> SuspectCard:
-    best = max(own, key=lambda named: _LEVELS[named.ranked.support][0])
-    level, label = _LEVELS[best.ranked.support]
+    best = max(own, key=lambda named: _level(named.ranked))
+    level = _level(best.ranked)
     suspect = best.ranked.suspect
     evidence = tuple(_evidence(best.ranked))
     action = _action(best, compare_url, may_plan)
@@ -85,7 +81,13 @@ def _card(change: tuple[str, str, str], own: Sequence[NamedSuspect], compare_url
         differences = (named.ranked.suspect.difference for named in (best, *own))
         commits = list(dict.fromkeys(_side(field, difference.a) for difference in differences if difference))
         before = ", ".join(commits) if len(commits) < _MANY_COMMITS else f"{len(commits)} commits"
-    return SuspectCard(field, suspect.axis, before, after, suspect.reason, level, label, evidence, len(own), action)
+    return SuspectCard(
+        field, suspect.axis, before, after, suspect.reason, level, _LABELS[level], evidence, len(own), action
+    )
+
+
+def _level(ranked: RankedSuspect) -> int:
+    return 3 if ranked.is_likely else 1 if ranked.support == "unlikely" else 2
 
 
 def _evidence(ranked: RankedSuspect) -> Iterator[str]:
@@ -101,7 +103,9 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
         else:
             tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
             yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
-    if not ranked.past and not ranked.elsewhere:
+    if ranked.is_likely and ranked.support == "open":
+        yield "no other suspect"
+    elif not ranked.past and not ranked.elsewhere:
         yield "no evidence yet"
 
 

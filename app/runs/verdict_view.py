@@ -74,12 +74,13 @@ class DiffersIn:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """`support`: supported, open or unlikely by the evidence. `commits`: for a code change, with links."""
+    """`support` and `is_likely`: as those of `RankedSuspect`. `commits`: for a code change, with links."""
 
     differs: DiffersIn
     reason: str
     evidence: tuple[str, ...]
     support: str
+    is_likely: bool
     commits: CommitRange | None
 
 
@@ -312,7 +313,8 @@ def _suspect(ranked: RankedSuspect, commits: CommitRange | None) -> SuspectRow:
     difference = suspect.difference
     differs = _differs(difference) if difference else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
     is_commit = difference is not None and suspect.field == COMMIT
-    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.support, commits if is_commit else None)
+    of_commit = commits if is_commit else None
+    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.support, ranked.is_likely, of_commit)
 
 
 def _miss(miss: NearMiss) -> MissRow:

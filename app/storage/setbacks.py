@@ -181,23 +181,25 @@ def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
 class _Causes(NamedTuple):
     """The likely suspects, or without evidence all possible ones. `first`: the code, or the fields to set back at once.
 
-    `is_likely`: evidence supports `first`, or nothing else can be the cause.
+    `is_likely`: evidence supports `first`, or nothing else can be the cause. `is_single`: the evidence singles out each
+    of `differences` (`RankedSuspect.is_likely`).
     """
 
     differences: tuple[Difference, ...]
     first: tuple[Difference, ...]
     is_likely: bool
+    is_single: bool
 
 
 def _causes(session: Session, run_id: int, document: VerdictDocument) -> _Causes:
     ranked = [item for item in suspects_with_evidence(session, run_id, document) if item.support != "unlikely"]
-    likely = _differences(item for item in ranked if item.support == "supported")
+    likely = _differences(item for item in ranked if item.is_likely)
     possible = likely or _differences(ranked)
     if not possible:
-        return _Causes((), (), is_likely=True)
+        return _Causes((), (), is_likely=True, is_single=False)
     first = possible[:1] if possible[0].role == "info" else [item for item in possible if item.role != "info"]
     is_likely = bool(likely) or len(first) == len(possible)
-    return _Causes(tuple(first if is_likely else possible), tuple(first), is_likely)
+    return _Causes(tuple(first if is_likely else possible), tuple(first), is_likely, bool(likely))
 
 
 def _differences(ranked: Iterable[RankedSuspect]) -> list[Difference]:
@@ -210,7 +212,7 @@ def _cause_text(causes: _Causes) -> str:
     if not causes.differences:
         return "No known field differs: suspect the nodes or chance."
     texts = (f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes.differences[:3])
-    return f"{'Most likely cause' if causes.is_likely else 'Possible causes, none proven'}: {'; '.join(texts)}."
+    return f"{'Most likely cause' if causes.is_single else 'Possible causes, none proven'}: {'; '.join(texts)}."
 
 
 def _range(differences: Sequence[Difference]) -> str:

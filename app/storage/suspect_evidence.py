@@ -32,7 +32,7 @@ from app.domain.verdict.evidence import (
     value_text,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
-from app.domain.verdict.triage import slow_jobs
+from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, entries_of
@@ -167,7 +167,7 @@ _causes = Remembered[str](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
-    """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each slow job.
+    """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each counted job.
 
     This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
     The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
@@ -187,7 +187,7 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 def cause_of(session: Session, regression: RegressionRow) -> str:
     """Return the shown cause of a regression whose jobs are not known yet."""
     number = regression.id or 0
-    jobs = slow_jobs(jobs_of_regressions(session, [number])[number])
+    jobs = counted_jobs(jobs_of_regressions(session, [number])[number])
     return shown_cause(session, regression, [job[0].run_id for job in jobs])
 
 
@@ -279,12 +279,18 @@ def _at_the_time(
 
 
 def _with_same_change(rows: Iterable[Row[Any]], suspect: Suspect) -> Iterator[Row[Any]]:
-    """Yield the runs whose own verdict has the same difference. All runs in the range share a change of commit."""
+    """Yield the runs whose own verdict has the same difference. All runs in the range share a change of commit.
+
+    A stack whose verdict is a contrast changed its container or cluster as well, so it says nothing about the commit.
+    """
     assert suspect.difference is not None  # noqa: S101  # the caller looked
     difference = suspect.difference
     sides = tuple(None if side is None else side.value for side in (difference.a, difference.b))
     for row in rows:
-        if suspect.field == COMMIT or (suspect.field, *sides) in _info_differences(row.document):
+        if suspect.field == COMMIT:
+            if row.comparison != "contrast":
+                yield row
+        elif (suspect.field, *sides) in _info_differences(row.document):
             yield row
 
 
@@ -345,7 +351,8 @@ def _current(run: RunRow) -> Select[Any]:
     """Return a select of current verdicts of the project on the run's GPU model, without quarantined runs."""
     columns = (
         VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
-        VerdictRow.from_value, VerdictRow.to_value, RunRow.stack_key, RunRow.config_key, RunRow.commit,
+        VerdictRow.from_value, VerdictRow.to_value, VerdictRow.comparison, RunRow.stack_key, RunRow.config_key,
+        RunRow.commit,
     )  # fmt: skip
     chosen: Select[Any] = select_any(*columns)
     return (

@@ -141,10 +141,16 @@ def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Sessi
         nightly(session, seq_len=length)
     moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096)]
     result = suspects(session, moved[0])
-    commit = result["commit"].elsewhere
-    assert commit is not None
-    assert len(commit.moved) == 1
+    assert result["commit"].elsewhere is None, "the other stack changed its container, too"
     assert (result["container"].support, result["commit"].support) == ("supported", "open")
+    assert (result["container"].is_likely, result["commit"].is_likely) == (True, False)
+
+
+def test_without_evidence_a_suspect_is_likely_only_if_nothing_else_changed(session: Session) -> None:
+    nightly(session)
+    assert [item.is_likely for item in suspects(session, one_more(session, 440.0)).values()] == [True]
+    upgraded = suspects(session, one_more(session, 440.0, day=1, commit="e" * 40, container="train:2"))
+    assert {name: item.is_likely for name, item in upgraded.items()} == {"container": False, "commit": False}
 
 
 def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session: Session) -> None:
@@ -186,8 +192,8 @@ def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_o
     commit = suspects(session, slow)["commit"]
     assert commit.support == support
     (card,) = suspect_cards([NamedSuspect(commit, "stack", slow, "f" * 40, None)], "", may_plan=False)
-    assert card.evidence == (text,)
-    assert card.label == {"unlikely": "unlikely", "open": "possible"}[support]
+    assert card.evidence[0] == text
+    assert card.label == {"unlikely": "unlikely", "open": "likely"}[support], "nothing else changed"
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:

@@ -167,6 +167,7 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
         "field": suspect.field or None,
         "reason": suspect.reason,
         "support": ranked.support,
+        "is_likely": ranked.is_likely,
         "evidence": ranked.evidence,
         "past_results": ranked.past,
         "other_stacks": ranked.elsewhere,

@@ -83,7 +83,8 @@ class OtherStacks:
 class RankedSuspect:
     """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences.
 
-    `not_slow`: earlier runs that had the suspected value and were not slow, newest first.
+    `not_slow`: earlier runs that had the suspected value and were not slow, newest first. `is_likely`: the evidence
+    supports it, or contradicts all others, or nothing else is known to differ.
     """
 
     suspect: Suspect
@@ -92,6 +93,7 @@ class RankedSuspect:
     elsewhere: OtherStacks | None
     evidence: tuple[str, ...]
     not_slow: tuple[int, ...] = ()
+    is_likely: bool = False
 
 
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
@@ -146,6 +148,10 @@ def rank_suspects(
         support = "unlikely" if own else _support(change, past, elsewhere)
         ranked.append(RankedSuspect(suspect, support, past, elsewhere, _sentences(past, elsewhere, own), own))
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
+    left = [item for item in ranked if item.support == "supported"]
+    left = left or [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
+    is_separate = left and (left[0].support == "supported" or len(left) == 1)
+    ranked = [replace(item, is_likely=bool(is_separate) and item in left) for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
 
@@ -162,7 +168,7 @@ def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> boo
 
 
 def better_supported(first: RankedSuspect, second: RankedSuspect) -> RankedSuspect:
-    return min(first, second, key=lambda item: SUPPORT_ORDER.index(item.support))
+    return min(first, second, key=lambda item: (not item.is_likely, SUPPORT_ORDER.index(item.support)))
 
 
 def value_text(stated: Stated | None) -> str:
