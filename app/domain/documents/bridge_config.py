@@ -164,7 +164,7 @@ def flatten(document: Mapping[object, object]) -> dict[str, object]:
 
 def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str, Stated], list[str]]:
     """Return the contract fields of a whole container or of single overrides, and problems."""
-    fields, problems = contract_fields(settings_at(paths, source))
+    fields, refused = contract_fields(settings_at(paths, source))
     stated = {name: replace(field, detail=f"{where}: {field.detail}", line=0) for name, field in fields.items()}
     model = paths.get("model.hf_model_id")
     if isinstance(model, str) and model.strip("/ "):
@@ -173,7 +173,7 @@ def stated_by_paths(paths: Paths, source: Source, where: str) -> tuple[dict[str,
     variables = {
         name: str(paths[f"env_vars.{name}"]) for name in VARIABLES if paths.get(f"env_vars.{name}") is not None
     }
-    return stated | stated_by_variables(variables, f"{where}: env_vars"), problems
+    return stated | stated_by_variables(variables, f"{where}: env_vars"), list(refused.values())
 
 
 _NEMO_PATHS = {

@@ -31,7 +31,7 @@ class Document:
     `stated`: contract fields by canonical name. `columns`: series of equal length by canonical name, NaN where nothing
     was recorded; with any series there are `iteration`, `step_time_ms` and `step_time_true_ms` (see ParsedLog).
     `facts`: what identifies the run but is not a contract field (Slurm job, recipe name). `problems`: sentences for
-    users.
+    users. `refused`: those of them that are about the value of a contract field, by its name.
     """
 
     kind: DocumentKind
@@ -39,6 +39,7 @@ class Document:
     columns: Mapping[str, FloatArray] = field(default_factory=dict)
     facts: Mapping[str, str] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- Reads untrusted JSON within limits.

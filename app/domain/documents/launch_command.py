@@ -167,8 +167,11 @@ MAX_VALUE = 2000
 _WORDS_IN_BRACKETS = re.compile(r"\[([\w.+-]+(?: +[\w.+-]+)*)\]")
 
 
-def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, Stated], list[str]]:
-    """Return fields and warnings. `flags` maps `--micro-batch-size` to its value, True for a flag without one."""
+def stated_by_flags(flags: Mapping[str, object], where: str) -> tuple[dict[str, Stated], list[str], dict[str, str]]:
+    """Return fields, warnings, and those about fields by name.
+
+    `flags` maps `--micro-batch-size` to its value, True for a flag without one.
+    """
     usable = {name: _plain(value) for name, value in list(flags.items())[:MAX_FLAGS] if len(str(value)) <= MAX_VALUE}
     return stated_by_launch_args(usable, where)
 
@@ -201,6 +204,7 @@ class _CommandReading:
     stated: dict[str, Stated] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    refused: dict[str, str] = field(default_factory=dict)
 
 
 def read_launch_command(text: str | bytes) -> Document:
@@ -226,7 +230,8 @@ def read_launch_command(text: str | bytes) -> Document:
         best.problems.append("A quote is not closed; the words after it may be wrong.")
     if sum(bool(reading.stated) for reading in readings) > 1:
         best.problems.append("There are several launch commands; the one with most fields is used.")
-    return Document("launch command", best.stated, facts=best.facts, problems=tuple(dict.fromkeys(best.problems)))
+    problems = tuple(dict.fromkeys(best.problems))
+    return Document("launch command", best.stated, facts=best.facts, problems=problems, refused=best.refused)
 
 
 def _read(command: Command, variables: Mapping[str, str]) -> _CommandReading:
@@ -329,7 +334,7 @@ def _read_megatron(reading: _CommandReading, flags: list[tuple[str, list[str]]])
     for flag, values in flags:
         if flag.startswith("--") and not any(is_secret(flag, value) for value in values):
             arguments[flag] = True if not values else values[0] if len(values) == 1 else list(values)
-    stated, problems = stated_by_flags(arguments, _WHERE)
+    stated, problems, reading.refused = stated_by_flags(arguments, _WHERE)
     reading.stated |= stated
     reading.problems += problems
     for flag, values in flags:

@@ -301,14 +301,14 @@ def _read_launch_args(raw: str | Mapping[str, object]) -> tuple[Mapping[str, Sta
     Flags of Megatron-LM have the same meaning with or without a command around them.
     """
     if not isinstance(raw, str):
-        return stated_by_launch_args(raw)
+        return stated_by_launch_args(raw)[:2]
     try:
         command = read_launch_command(raw)
     except ValueError:
-        return stated_by_launch_args(raw)
+        return stated_by_launch_args(raw)[:2]
     if any(script in raw for script in SCRIPTS):
         return command.stated, command.problems
-    flags, warnings = stated_by_launch_args(raw)
+    flags, warnings, _ = stated_by_launch_args(raw)
     return {**command.stated, **flags}, [*warnings, *command.problems]
 
 

@@ -243,7 +243,7 @@ def _stated_by_run(document: Mapping[str, object]) -> tuple[dict[str, Stated], l
     """Return the contract fields of a golden-run/1 document: launch arguments, then other keys; and problems."""
     arguments = document.get("launch_args")
     flags = {str(flag): value for flag, value in arguments.items()} if isinstance(arguments, Mapping) else {}
-    stated, problems = stated_by_flags(flags, f"{_WHERE}: launch_args")
+    stated, problems, _ = stated_by_flags(flags, f"{_WHERE}: launch_args")
     variables = document.get("env_vars")
     if isinstance(variables, Mapping):
         stated |= stated_by_variables(

@@ -337,7 +337,8 @@ def read_tensorboard(chunks: Iterable[bytes]) -> Document:
     if gpus and gpus[1][-1] >= 1:
         detail = f"TensorBoard scalar {_WORLD_SIZE} = {int(gpus[1][-1])}"
         stated.setdefault("gpus", Stated(int(gpus[1][-1]), "arguments", detail))
-    return Document("tensorboard", stated, columns, problems=(*_problems(collected, damage), *left_out, *refused))
+    problems = (*_problems(collected, damage), *left_out, *refused.values())
+    return Document("tensorboard", stated, columns, problems=problems)
 
 
 def _collect(collected: _Collected, event: ScalarEvent) -> None:

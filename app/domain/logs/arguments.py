@@ -27,7 +27,7 @@ class SettingsReader:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.fields: dict[str, Stated] = {}
-        self.refused: list[str] = []
+        self.refused: dict[str, str] = {}
 
     def has(self, *names: str) -> bool:
         return any(name in self.settings for name in names)
@@ -52,7 +52,7 @@ class SettingsReader:
         try:
             self.fields[field] = Stated(read_value(field, raw), source, detail, 0, line)
         except ValueError as problem:
-            self.refused.append(f"{field} {problem}; the stated value is {raw!r} ({detail}).")
+            self.refused[field] = f"{field} {problem}; the stated value is {raw!r} ({detail})."
 
     def words(self, field: str) -> None:
         """State a field as the set of its words whose settings are on."""
@@ -270,8 +270,8 @@ MOE_FIELDS = frozenset({*(name for name, field in FIELDS.items() if field.group 
 """Fields without meaning in a dense model."""
 
 
-def contract_fields(settings: Settings) -> tuple[dict[str, Stated], list[str]]:
-    """Return the contract fields that a trainer's settings state, and messages about values that no field accepts.
+def contract_fields(settings: Settings) -> tuple[dict[str, Stated], dict[str, str]]:
+    """Return the contract fields that a trainer's settings state, and a message for each field that refused its value.
 
     A field that several settings decide has the source `derived` and names them in its detail. A field without a
     setting is not stated: only the caller knows whether the omission means the default.
@@ -357,8 +357,10 @@ _NODE_FLAGS = ("nproc_per_node", "gpus_per_node", "gn")
 
 def stated_by_launch_args(
     args: Mapping[str, object] | str, where: str = "launch_args"
-) -> tuple[dict[str, Stated], list[str]]:
+) -> tuple[dict[str, Stated], list[str], dict[str, str]]:
     """Return the contract fields that flags state, all with the source `metadata`, and warnings about unusable values.
+
+    The last part names those of the warnings that are about the value of a contract field, by its name.
 
     `args` is a command line, or maps flags (with or without dashes) to values. True, None and "" stand for a flag
     without a value. Flags without a contract field are ignored. `where` names their origin in details and warnings.
@@ -375,14 +377,20 @@ def stated_by_launch_args(
                 warnings.append(f"{where} states {setting.name} twice; {setting.value} is used.")
             settings[setting.name] = setting
     _add_derived(settings, of_harness=any(name.lstrip("-") == _BACKEND for name, _ in pairs))
-    fields, refused = contract_fields(settings)
-    warnings.extend(f"{where}: {sentence}" for sentence in refused)
+    fields, sentences = contract_fields(settings)
+    refused = {name: f"{where}: {sentence}" for name, sentence in sentences.items()}
+    warnings.extend(refused.values())
     gpus_per_node = next((settings[name] for name in _NODE_FLAGS if name in settings), None)
     if gpus_per_node and isinstance(gpus_per_node.value, int) and gpus_per_node.value > 0:
         fields["gpus_per_node"] = Stated(gpus_per_node.value, "metadata", gpus_per_node.detail)
-    return {
-        name: replace(stated, source="metadata", detail=f"{where}: {stated.detail}") for name, stated in fields.items()
-    }, warnings
+    return (
+        {
+            name: replace(stated, source="metadata", detail=f"{where}: {stated.detail}")
+            for name, stated in fields.items()
+        },
+        warnings,
+        refused,
+    )
 
 
 def launch_arguments(args: object) -> dict[str, Value]:

@@ -303,7 +303,7 @@ class Reading:
         dumps = self._dumps.dumps()
         settings, arguments = merge(dumps, self._notes)
         stated, refused = contract_fields(settings)
-        for sentence in refused:
+        for sentence in refused.values():
             self._notes.problem("value that no field accepts", sentence)
         stated = self._versions.stated | self._gpu.stated | self._world.stated | stated
         if batch := _batch_size(series):

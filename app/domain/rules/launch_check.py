@@ -201,13 +201,14 @@ def check_launch(
         facts |= {"dispatcher_type": None, "dispatcher": None}
     if is_stock and "hybrid_layer_pattern" not in {*document.stated, *open_fields}:
         facts["hybrid_layer_pattern"] = None  # without its flag, all layers are alike
+    covered = {document.refused.get(name) for name in refused}  # a blocker states the choices of the flag
     return LaunchCheck(
         kind=document.kind,
         trainer=trainer,
         script=script,
         contract=contract,
         evaluation=evaluate(facts, book, settings=settings),
-        problems=tuple(text for text in document.problems if not any(f": {name} must" in text for name in refused)),
+        problems=tuple(text for text in document.problems if text not in covered),
         wrong_flags=frozenset({*misspelt, *(flag for flag, _ in refused.values())}),
     )
 
@@ -270,7 +271,7 @@ def _read(text: str) -> tuple[Trainer, Document, Mapping[str, Value] | None, str
             return "Megatron-Bridge", read_bridge_config(text), None, None
         if any(name in document for name in _PRIMUS):
             arguments = _primus(document)
-            stated, problems = stated_by_flags({f"--{name}": value for name, value in arguments.items()}, _WHERE)
+            stated, problems, _ = stated_by_flags({f"--{name}": value for name, value in arguments.items()}, _WHERE)
             return "Primus", Document("launch command", stated, problems=tuple(problems)), _plain(arguments), None
         if not isinstance(document.get(_TEST_FLAGS), Mapping):
             return "Megatron-Bridge", _recipe(document), None, None

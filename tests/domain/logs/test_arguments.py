@@ -13,7 +13,7 @@ from app.domain.run import Stated, Value
 
 def fields(**settings: Value) -> dict[str, Stated]:
     stated, refused = contract_fields({name: Setting(name, value, "arguments", 1) for name, value in settings.items()})
-    assert refused == []
+    assert refused == {}
     return stated
 
 
@@ -258,7 +258,7 @@ GOLDEN = Path(__file__).resolve().parents[4] / "shared" / "corpus" / "golden"
 
 
 def values_of(args: object) -> dict[str, Value]:
-    fields, warnings = stated_by_launch_args(args)
+    fields, warnings, _ = stated_by_launch_args(args)
     assert warnings == []
     assert {stated.source for stated in fields.values()} <= {"metadata"}
     return {name: stated.value for name, stated in fields.items()}
@@ -318,7 +318,7 @@ def test_the_dispatcher_of_flags(args: str, dispatcher: str) -> None:
 
 
 def test_the_source_of_a_value_is_stated() -> None:
-    fields, _ = stated_by_launch_args("--tensor-model-parallel-size 4")
+    fields, _, _ = stated_by_launch_args("--tensor-model-parallel-size 4")
     assert fields["tp"].detail == "launch_args: tensor_model_parallel_size = 4"
 
 
@@ -345,7 +345,7 @@ def test_the_flags_of_real_runs_are_read() -> None:
     refused = set()
     for path in paths:
         args = json.loads(path.read_text(encoding="utf-8"))["launch_args"]
-        fields, warnings = stated_by_launch_args(args)
+        fields, warnings, _ = stated_by_launch_args(args)
         refused.update(warnings)
         for flag, name in (
             ("--num-layers", "num_layers"),

@@ -47,7 +47,7 @@ def test_a_flag_is_replaced_in_place_and_a_new_one_added() -> None:
         " --bf16",
         "+--moe-flex-dispatcher-backend hybridep",
     ]
-    stated, _ = stated_by_launch_args(changed.megatron_lm.command)
+    stated, _, _ = stated_by_launch_args(changed.megatron_lm.command)
     assert (stated["dispatcher"].value, stated["tp"].value, stated["precision"].value) == ("hybridep", 2, "bf16")
 
 
@@ -279,7 +279,7 @@ def test_flags_are_read_back() -> None:
     with every_case() as case:
         for name, value in VALUES:
             with case((name, value)):
-                stated, warnings = stated_by_launch_args(command(name, value))
+                stated, warnings, _ = stated_by_launch_args(command(name, value))
 
                 assert warnings == []
                 assert same_value(name, read_value(name, stated[name].value), read_value(name, value))
@@ -304,7 +304,7 @@ def test_modules_are_read_back_together_with_their_switch() -> None:
     graphs = f"{command('graph_impl', 'transformer_engine')} {command('graph_modules', ('attn', 'moe_router'))}"
     recompute = f"{command('recompute_granularity', 'selective')} {command('recompute_modules', ('moe_act', 'mlp'))}"
 
-    stated, _ = stated_by_launch_args(f"{graphs} {recompute}")
+    stated, _, _ = stated_by_launch_args(f"{graphs} {recompute}")
 
     assert read_value("graph_modules", stated["graph_modules"].value) == ("attn", "moe_router")
     assert read_value("recompute_modules", stated["recompute_modules"].value) == ("mlp", "moe_act")
