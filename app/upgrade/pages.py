@@ -120,9 +120,10 @@ def _asked(query: UpgradeQuery, offers: Sequence[UpgradeOffer]) -> str:
 router = APIRouter(include_in_schema=False)
 
 COLUMNS: Mapping[str, CellKind] = {
-    "stack": "text", "decision": "text",
+    **dict.fromkeys(("stack", "stack_key", "from_stack_key", "job", "decision"), "text"),
     **dict.fromkeys(("from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"), "float"),
     "from_runs": "text", "to_runs": "text", "gpu_hours_per_day": "float", "p_value": "float", "q_value": "float",
+    "shares_commits": "flag", "judged": "flag",
 }  # fmt: skip
 
 
@@ -206,7 +207,8 @@ def _cells(row: ComparedStackRow) -> tuple[Any, ...]:
     )
     tail = (memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
     chance = (row.discovery.p_value, row.discovery.q_value) if row.discovery else (None, None)
-    return (row.title, row.word, *speed, *tail, *chance)
+    identity = (row.title, row.stack_key, row.old_stack_key, row.job, row.word)
+    return (*identity, *speed, *tail, *chance, row.shares_commits, row.is_judged)
 
 
 def _render(

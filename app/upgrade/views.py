@@ -29,6 +29,8 @@ class ComparedStackRow:
     title: str
     name: str
     stack_key: str
+    old_stack_key: str
+    job: str
     word: Word
     time: StepTimeChange | None
     before: str
@@ -43,6 +45,7 @@ class ComparedStackRow:
     shares_commits: bool
     discovery: Discovery | None
     also: str
+    is_judged: bool
     is_counted: bool
 
 
@@ -185,6 +188,8 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         title=title,
         name=name,
         stack_key=pair.new.stack_key,
+        old_stack_key=pair.old.stack_key,
+        job=pair.new.job,
         word=pair.word,
         time=verdict.step_time,
         before=_step_time(verdict.step_time.baseline_ms) if verdict.step_time else "",
@@ -199,5 +204,6 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         shares_commits=pair.shares_commits,
         discovery=pair.discovery,
         also=differences(pair.differs_besides(measured.report.field)),
+        is_judged=pair.is_judged,
         is_counted=pair in measured.report.counted,
     )

@@ -292,6 +292,10 @@ def test_the_table_is_exported(client: TestClient, session: Session) -> None:
     assert [(row["stack"], row["delta_pct"]) for row in table] == [
         (row["stack"], float(row["delta_pct"])) for row in rows
     ]
+    names = ("stack_key", "from_stack_key", "job", "decision", "shares_commits", "judged")
+    stacks = client.get(ADDRESS.replace("/upgrade?", "/api/v1/upgrade?")).json()["stacks"]
+    assert [[row[name] for name in names] for row in table] == [[stack[name] for name in names] for stack in stacks]
+    assert "judged" in rows[0]
 
 
 def test_a_version_in_no_key_is_compared_run_by_run(client: TestClient, session: Session) -> None:
