@@ -14,7 +14,7 @@ from app.domain.numbers import UNITS
 from app.domain.run import Metric
 from app.domain.verdict.comparability import Difference
 from app.errors import FieldError, InvalidQuery, NotFound
-from app.history.page import HistoryPage, ProposalRow
+from app.history.page import HistoryEvent, HistoryPage, ProposalRow
 from app.history.queries import HistoryView, get_stack, matching_keys
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, StackKey, api_router
@@ -32,8 +32,11 @@ _RUN_COLUMNS: Mapping[str, CellKind] = {
 """Columns of a run in a table, as `_flat` returns them. The columns of its figures follow."""
 
 
-def history_values(page: HistoryPage) -> dict[str, Any]:
-    """Return the content of the page, runs in commit order. Step times in ms, shifts in percent of step time."""
+def history_values(page: HistoryPage, across: HistoryPage) -> dict[str, Any]:
+    """Return the content of the page, runs in commit order. Step times in ms, shifts in percent of step time.
+
+    `across`: the same page with the other containers of the workload, which the page of the stack shows.
+    """
     history, stack = page.history, page.stack
     return {
         "stack_key": stack.stack_key,
@@ -41,6 +44,7 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
         "project": stack.project,
         "generated": stack.generated,
         "answer": page.answer,
+        "lead": across.lead,
         "contract": {name: stated.value for name, stated in sorted(stack.contract.items())},
         "configurations": [_configuration(page, index) for index in range(len(page.shown))],
         "change_points": [
@@ -61,6 +65,7 @@ def history_values(page: HistoryPage) -> dict[str, Any]:
             }
             for row in page.changes
         ],
+        "changes": [_event(event) for event in across.events],
         "golden_runs": [_golden(drift) for drift in page.drifts],
         "golden_proposals": [_proposal(row) for row in page.proposals],
         "version_changes": [
@@ -91,6 +96,21 @@ def csv_rows(page: HistoryPage) -> Iterator[str]:
     rows = [_flat(run) for run in _runs(page)]
     lines = [list(rows[0]), *(list(row.values()) for row in rows)] if rows else []
     return (csv_text(lines[start : start + _ROWS_AT_ONCE]) for start in range(0, len(lines), _ROWS_AT_ONCE))
+
+
+def _event(event: HistoryEvent) -> dict[str, Any]:
+    return {
+        "kind": event.kind,
+        "run_id": event.run.id,
+        "stack_key": event.run.facts.stack_key,
+        "config_key": event.run.config_key,
+        "at": event.run.ordered_at.isoformat(),
+        "delta_pct": event.level.delta_pct,
+        "from_step_time_ms": event.level.from_ms,
+        "to_step_time_ms": event.level.to_ms,
+        "changed": [dict(zip(("field", "before", "after"), values, strict=True)) for values in event.changed],
+        "regression_id": event.regression[0] if event.regression else None,
+    }
 
 
 def _configuration(page: HistoryPage, index: int) -> dict[str, Any]:
@@ -207,16 +227,21 @@ class HistoryQuery(BaseModel):
 
 
 class HistoryOut(BaseModel):
-    """A history. `change_points`: newest first; `runs`: in commit order. Runs that do not count are in no segment."""
+    """A history. `change_points`: newest first; `runs`: in commit order. Runs that do not count are in no segment.
+
+    `lead` and `changes` are those of the page, which also covers the other containers of the workload.
+    """
 
     stack_key: str
     title: str
     project: str
     generated: bool
     answer: str
+    lead: str
     contract: dict[str, Any]
     configurations: list[dict[str, Any]]
     change_points: list[dict[str, Any]]
+    changes: list[dict[str, Any]]
     golden_runs: list[dict[str, Any]]
     golden_proposals: list[dict[str, Any]]
     version_changes: list[dict[str, Any]]
@@ -243,7 +268,8 @@ def read_history(
         raise InvalidQuery("The stack key is ambiguous: give more digits.", (error,))
     if history_stack is None:
         raise NotFound("No stack has this key. Give the `stack_key` of a run, or at least 8 of its first digits.")
-    page = HistoryPage(session, history_stack, "", HistoryView.from_params(given), across=False)
+    view = HistoryView.from_params(given)
+    page = HistoryPage(session, history_stack, "", view, across=False)
     name = f"history-{history_stack.stack_key[:12]}"
     if chosen == "parquet":
         rows = [_flat(run) | {"at": datetime.fromisoformat(run["at"])} for run in _runs(page)]
@@ -253,4 +279,5 @@ def read_history(
     if chosen == "csv":
         headers = {"Content-Disposition": f'attachment; filename="{name}.csv"', "Vary": "Accept"}
         return StreamingResponse(csv_rows(page), media_type="text/csv", headers=headers)
-    return JSONResponse(history_values(page), headers={"Vary": "Accept"})
+    across = HistoryPage(session, history_stack, "", view)
+    return JSONResponse(history_values(page, across), headers={"Vary": "Accept"})

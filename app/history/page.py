@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlencode
 
 import structlog
@@ -24,6 +24,7 @@ from app.domain.verdict.history_view import (
     Drift,
     Eligibility,
     PinDrift,
+    SegmentChange,
     VersionChange,
     answer,
     drift,
@@ -148,6 +149,47 @@ class ProposalRow:
 
     proposal: GoldenProposal
     drift: Drift | None
+
+
+EventKind = Literal["change_point", "configuration", "container", "regression"]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEvent:
+    """A row of the changes, on the page and in the API. `run`: its first run. `alarm`: the regression that began there.
+
+    A change point states the change of its segments, any other row that of its regression, if there is one.
+    """
+
+    kind: EventKind
+    run: StackRun
+    source: ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm
+    alarm: HistoryAlarm | None
+
+    @property
+    def level(self) -> SegmentChange | ContainerStep | ConfigurationStep | HistoryAlarm:
+        """Return the change of step time, with the levels on both sides."""
+        return self.source.change if isinstance(self.source, ChangeRow) else self.alarm or self.source
+
+    @property
+    def regression(self) -> tuple[int, str, str] | None:
+        """Return number, state and proposal of its regression."""
+        source = self.source
+        if isinstance(source, ChangeRow) and source.regression_id is not None:
+            return source.regression_id, source.regression_state, source.proposal
+        return None if self.alarm is None else (self.alarm.regression_id, self.alarm.shown_state, self.alarm.proposal)
+
+    @property
+    def changed(self) -> list[tuple[str, str, str]]:
+        """Return the fields that changed, with their values before and after."""
+        source = self.source
+        if isinstance(source, ConfigurationStep):
+            return list(source.named_knobs)
+        if isinstance(source, ContainerStep):
+            return [("container", source.before, source.container)]
+        if isinstance(source, ChangeRow):
+            return [("commit", source.before.commit, source.run.commit)]
+        return []
 
 
 class HistoryPage:
@@ -434,24 +476,29 @@ class HistoryPage:
         return sorted(active.values(), key=lambda alarm: (bool(alarm.proposal), -alarm.regression_id))
 
     @property
-    def events(self) -> list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm]]:
-        """Return changes of container or configuration, change points, and other regressions of the step time, each
-        with its first run, newest first."""
+    def events(self) -> list[HistoryEvent]:
+        """Return changes of container or configuration, change points, and other regressions of the step time, newest
+        first."""
         letters = {configuration.letter for configuration in self.shown}
-        events: list[tuple[StackRun, ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm]] = [
-            *((row.run, row) for row in self.changes),
-            *((step.run, step) for step in configuration_steps(self._session, self.history) if step.letter in letters),
+        changes: list[tuple[EventKind, StackRun, ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm]] = [
+            *(("change_point", row.run, row) for row in self.changes),
+            *(
+                ("configuration", step.run, step)
+                for step in configuration_steps(self._session, self.history)
+                if step.letter in letters
+            ),
         ]
         if len(self.steps) > 1:
             rows = [row for step in self.steps for row in step.by_configuration or (step,)]
-            events += [(self.history.runs[row.position], row) for row in rows]
-        began = {run.id for run, _ in events}
-        events += [
-            (run, self.slow_runs[run.id])
+            changes += [("container", self.history.runs[row.position], row) for row in rows]
+        began = {run.id for _, run, _ in changes}
+        changes += [
+            ("regression", run, self.slow_runs[run.id])
             for run in self.history.runs
             if run.id in self.slow_runs and run.id not in began
         ]
-        return sorted(events, key=lambda event: (event[0].ordered_at, event[0].id), reverse=True)
+        events = [HistoryEvent(kind, run, source, self.slow_runs.get(run.id)) for kind, run, source in changes]
+        return sorted(events, key=lambda event: (event.run.ordered_at, event.run.id), reverse=True)
 
     @cached_property
     def unseen_alarms(self) -> list[HistoryAlarm]:

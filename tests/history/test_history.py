@@ -296,6 +296,22 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     assert [run["id"] for run in api["runs"]] == after
 
 
+def test_the_api_lists_the_changes_of_the_page(client: TestClient, engine: Engine, make: Make) -> None:
+    upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
+    runs = make(series((14, 400.0), (12, 424.0)))
+    runs += make(series((6, 404.0)), fields=upgrade, started=FIRST_PLACE + timedelta(days=26))
+    for address in (key_of(engine, runs[0]), key_of(engine, runs[-1])):
+        answer = client.get(f"/api/v1/history/{address}").json()
+        page = client.get(f"/history/{address}").text
+        listed = page[page.index('id="changes"') :].partition("</table>")[0]
+        rows = re.findall(r'<th scope="row".*?href="/runs/(\d+)"', listed, re.DOTALL)
+        assert [str(change["run_id"]) for change in answer["changes"]] == rows
+        assert [change["kind"] for change in answer["changes"]] == ["container", "change_point", "container"]
+        (point,) = (change for change in answer["changes"] if change["kind"] == "change_point")
+        assert point["regression_id"] == 1
+        assert answer["lead"].replace("\u202f", " ") in text_of(page)
+
+
 def test_containers_are_those_of_the_shown_configuration(client: TestClient, engine: Engine, make: Make) -> None:
     upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
     later = FIRST_PLACE + timedelta(days=8)
