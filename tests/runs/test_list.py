@@ -44,6 +44,12 @@ def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) 
     assert client.get("/runs?columns=speed", headers=PAGE).status_code == 422
 
 
+def test_rows_leave_out_the_dispatcher_of_the_filter(client: TestClient, runs: list[int]) -> None:
+    dispatcher = client.get(f"/api/v1/runs/{runs[0]}").json()["contract"]["dispatcher"]["value"]
+    rows = [client.get(f"/runs{query}").text.count('title="Dispatcher"') for query in ("", f"?dispatcher={dispatcher}")]
+    assert rows == [3, 0]
+
+
 def test_runs_uploaded_on_one_day_show_the_dates_of_their_commits(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         for day, name in ((3, "third"), (4, "fourth")):
