@@ -188,17 +188,18 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        Lines with several references or in both directions have no range: they are counted. If several projects are
-        shown and the lines are of one, it begins `Throughput of moe:`.
+        Lines with several references or projects, or in both directions, have no range: they are counted. If several
+        projects are shown and the lines are of one, it begins `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
             return ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
+        is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
-        if not is_equal and (low < -_WITHIN < _WITHIN < high or len({line.reference for line in compared}) > 1):
+        if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
             return f"In {project}, {self._counted(compared)}" if project else self._counted(compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
         if is_equal:
@@ -210,7 +211,8 @@ class Trend:
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 jobs faster, 4 slower (8e-top1 · H100: -33.3 %).`
 
-        It names the line with the lowest throughput; if none is slower, that with the highest.
+        It names the line with the lowest throughput; if none is slower, that with the highest. Of several projects, it
+        names that of this line.
         """
         faster = sum(line.now - 100 > _WITHIN for line in compared)
         slower = sum(100 - line.now > _WITHIN for line in compared)
@@ -221,7 +223,8 @@ class Trend:
             text = f"{slower} {of_all} slower"
         most = min(compared, key=lambda line: line.now) if slower else max(compared, key=lambda line: line.now)
         names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
-        return f"{text} ({names[most]}: {change_text(most.now - 100).delta})."
+        name = names[most] if len({line.project for line in compared}) == 1 else most.project
+        return f"{text} ({name}: {change_text(most.now - 100).delta})."
 
     @property
     def against(self) -> list[str]:

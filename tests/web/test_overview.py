@@ -242,6 +242,13 @@ def test_lines_with_several_references_are_counted(client: TestClient, make: Mak
     assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32"}
 
 
+def test_of_several_projects_the_lead_names_the_one_with_the_slowest_job(client: TestClient, make: Make) -> None:
+    for project, time in (("mild", 21_000), ("worst", 25_000)):
+        for container, first, milliseconds in (("train:1", 1, 20_000), ("train:2", 5, time)):
+            nightly(make, f"{project}.example/{container}", first, [milliseconds] * 3, project=project)
+    assert "2 of 2 jobs slower (worst: −20.0 %)." in answer(overview(client))
+
+
 def test_a_flag_is_where_a_regression_began_not_where_its_job_continued(
     client: TestClient, engine: Engine, make: Make, make_regression: Make
 ) -> None:
