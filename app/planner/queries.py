@@ -243,7 +243,10 @@ def answer(plan: Plan) -> list[str]:
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return reasons
     first = plan.offers[0]
-    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{_promise(first, plan.request)}.")
+    needed = first.prediction.recipe if first.prediction else None
+    settings = ", recompute" if needed and needed.recompute else ""
+    settings += ", offload" if needed and needed.offload else ""
+    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{settings}{_promise(first, plan.request)}.")
     if first.rejected_in is not None:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
@@ -255,12 +258,12 @@ def answer(plan: Plan) -> list[str]:
 def _promise(offer: Offer, request: PlanRequest) -> str:
     timed, prediction = measured_time(offer, request), offer.prediction
     if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
-        return f": {timed.time} a step and {in_gib(offer.run.peak_gb):.0f} GiB measured"
+        return f": {timed.time}/step, {in_gib(offer.run.peak_gb):.0f} GiB measured"
     parts = []
     if timed is not None:
-        parts.append(f"{timed.time} a step {timed.kind}")
+        parts.append(f"{timed.time}/step {timed.kind}")
     elif prediction is not None and prediction.step_time_s is not None:
-        parts.append(f"{middle_time(prediction)} a step")
+        parts.append(f"{middle_time(prediction)}/step")
     if prediction is not None:
         parts.append(f"{in_gib(prediction.peak_gb):.0f} GiB predicted")
     return f": {', '.join(parts)}" if parts else ""

@@ -193,7 +193,7 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "1024", "seq_len": "4096", "gbs": "8192"}
     document = planned(client, **query)
     scaled = "scaled from NVIDIA's 61.8\u202fs at GBS 16,384"
-    assert ": 30.9\u202fs a step scaled, 66 GiB predicted. Scaled from NVIDIA's 61.8" in document["answer"]
+    assert ": 30.9\u202fs/step scaled, 66 GiB predicted. Scaled from NVIDIA's 61.8" in document["answer"]
     measured = document["offers"][0]["measured"]
     assert measured["url"].endswith("/references/deepseek-v3-1024xh100-6623e072")
     assert (measured["origin"], measured["is_scaled"], measured["peak_gb"]) == (scaled, True, None)
@@ -206,7 +206,7 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     assert "scaled, " in card.replace(" ,", ",")
     assert "measured" not in card
     same = planned(client, **(query | {"gbs": "16384"}))
-    assert ": 61.76\u202fs a step published, " in same["answer"]
+    assert ": 61.76\u202fs/step published, " in same["answer"]
     assert "Published by NVIDIA." in same["answer"]
     assert not same["offers"][0]["measured"]["is_scaled"]
 
@@ -245,6 +245,25 @@ def test_a_measured_time_is_that_of_the_leading_configuration_over_its_runs(clie
     assert given["measured"]["origin"] == f"measured by 4 runs, newest #{runs[-1]}"
     assert given["measured"]["step_time_s"] == pytest.approx(20.15, abs=0.05)
     assert "--moe-permute-fusion" not in given["megatron_lm"]
+
+
+def test_the_first_sentence_names_recomputation_and_offload_in_at_most_16_words(client: TestClient) -> None:
+    works = (
+        {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "256", "gbs": "8192", "precision": "fp8_sc", "mtp": "1"},
+        {"model": "DeepSeek-V3", "gpu": "GB200", "gpus": "64", "gbs": "2048"},
+        {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "gbs": "1024"},
+    )
+    seen = set()
+    for work in works:
+        document = planned(client, seq_len="4096", **work)
+        flags = str(document["offers"][0]["megatron_lm"])
+        needs = ("--recompute-granularity" in flags, "--optimizer-cpu-offload" in flags)
+        lead = re.search(r'<p class="answer">(.*?)</p>', page(client, work | {"seq_len": "4096"}), re.DOTALL)
+        assert lead is not None
+        assert (", recompute" in lead[1], ", offload" in lead[1]) == needs
+        assert len(lead[1].split()) <= 16
+        seen.add(needs)
+    assert len(seen) > 1
 
 
 def test_a_layout_at_the_usable_limit_says_so(client: TestClient) -> None:
