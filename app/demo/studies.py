@@ -205,7 +205,7 @@ def journey() -> tuple[DemoTrial, ...]:
         step=4, before=(_FUSED, 287), after=(replace(_FUSED, delay_wgrad=True), 287.5),
     )  # fmt: skip
     return (
-        replace(deepep, decision="accepted", note="Cross-node dispatch is a fifth faster; loss as before."),
+        replace(deepep, decision="accepted", note="Cross-node dispatch is faster; loss as before."),
         replace(overlap, decision="accepted", note="Faster in every run; loss as before."),
         replace(fused, decision="accepted", note="Small, but on every launch."),
         replace(hybridep, decision="rejected", note="DeepEP stays: HybridEP is not shown to be faster on 32 nodes."),

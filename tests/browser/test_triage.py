@@ -36,7 +36,7 @@ def test_a_regression_is_triaged_from_the_list_to_fixed(open_page: OpenPage, hou
     number = regression(house, stack, proposal="fixed", proposal_run_id=stack.runs[17], gpu_hours_per_day=62.0)
     page = open_page("/regressions?project=worked-off")
     row = page.get_by_role("row", name=re.compile("5.0"))
-    expect(row).to_contain_text("62\u202fh/d")
+    expect(row).to_contain_text("62\u202fGPU-h/day")
     expect(row.locator("[data-proposal=fixed]")).to_be_visible()
     clicks = count_clicks(page)
     row.get_by_role("link", name=re.compile("slower")).click()
