@@ -37,14 +37,14 @@ KINDS: Mapping[Kind, KindWords] = {
     ),
     "sequence_batch": KindWords(
         "Longer sequences, same batch size",
-        "same batch",
+        "same-batch",
         "tokens per sequence",
         "tokens a sequence",
         "Sequences grow, the batch size is constant.",
     ),
     "sequence_tokens": KindWords(
         "Longer sequences, same tokens per step",
-        "long sequences",
+        "long-sequence",
         "tokens per sequence",
         "tokens a sequence",
         "Sequences grow, tokens per step are constant.",
@@ -198,9 +198,12 @@ class Section:
 
     @property
     def largest_size(self) -> str:
-        """Return `128 GPUs`, or `131,072` for sequences; empty without a compared size."""
+        """Return `128 GPUs` or `seq 131,072`; empty without a compared size."""
         compared = self.series[0].series.compared
-        return f"{grouped(compared[-1].size)}{' GPUs' if self.words.unit == 'GPUs' else ''}" if compared else ""
+        if not compared:
+            return ""
+        size = grouped(compared[-1].size)
+        return f"{size} GPUs" if self.words.unit == "GPUs" else f"seq {size}"
 
     @property
     def at_largest(self) -> str:
@@ -250,14 +253,12 @@ def worst_first(sections: Sequence[Section]) -> list[Section]:
 
 
 def lead(sections: Sequence[Section]) -> str:
-    """Return `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs, long sequences 95.9 % at 131,072.`"""
+    """Return `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs, long-sequence 95.9 % at seq 131,072.`"""
     ordered = worst_first(sections)
     if not ordered:
         return answer(sections)
     if len(ordered) == 1:
-        title = capitalized(ordered[0].words.short)
-        name = f"{title} scaling" if ordered[0].words.unit == "GPUs" else title
-        return f"{name}: {ordered[0].at_largest} at {ordered[0].largest_size}."
+        return f"{capitalized(ordered[0].words.short)} scaling: {ordered[0].at_largest} at {ordered[0].largest_size}."
     rated = [f"{section.words.short} {section.at_largest} at {section.largest_size}" for section in ordered[:3]]
     return f"Efficiency: {', '.join(rated)}."
 

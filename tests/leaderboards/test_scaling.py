@@ -70,9 +70,9 @@ def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: Tes
     assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
     lead = re.findall(r'<p class="answer">(.*?)</p>', client.get("/scaling").text)[0].replace(THIN, " ")
-    parts = re.fullmatch(r"Efficiency: ([a-z ]+) [\d.]+ % at ([\w, ]+), ([a-z ]+) [\d.]+ % at ([\w, ]+)\.", lead)
+    parts = re.fullmatch(r"Efficiency: ([a-z-]+) [\d.]+ % at ([\w, ]+), ([a-z-]+) [\d.]+ % at ([\w, ]+)\.", lead)
     assert parts, lead
-    assert {parts[1]: parts[2], parts[3]: parts[4]} == {"strong": "32 GPUs", "long sequences": "8,192"}
+    assert {parts[1]: parts[2], parts[3]: parts[4]} == {"strong": "32 GPUs", "long-sequence": "seq 8,192"}
 
 
 def test_a_workload_of_another_container_makes_no_series_with_it(client: TestClient, session: Session) -> None:
