@@ -579,14 +579,16 @@ _SIDE = (
     .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == _NEWEST_EXPERIMENT)
     .correlate(RunRow)
 ).scalar_subquery()
+_MAY_BE_SLOWER = and_(col(VerdictRow.decision).in_(("regression", "no_baseline")), col(VerdictRow.delta_pct) > 0)
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.commit_time, RunRow.created_at,
     RunRow.status, RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
-    RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics, RunResultRow.health,
-    ProjectRow.slug, ProjectRow.generated,
+    RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
+    col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
     _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, RunAlarmRow.regression_id,
+    case((and_(_MAY_BE_SLOWER, col(RunAlarmRow.regression_id).is_(None)), VerdictRow.document)).label("slower"),
 )  # fmt: skip
 """Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
 
@@ -632,8 +634,7 @@ def filter_values(session: Session, *names: str, project_id: int | None = None) 
 def runs_by_id(session: Session, run_ids: Sequence[int]) -> tuple[RunListItem, ...]:
     """Return these runs in the given order."""
     rows = session.execute(_LIST_ROWS, {"run_ids": list(run_ids)}).all()
-    slower = slower_labels(session, run_ids)
-    by_id = {row.id: _list_item(row, slower.get(row.id, "")) for row in rows}
+    by_id = {row.id: _list_item(row) for row in rows}
     return tuple(by_id[run_id] for run_id in run_ids if run_id in by_id)
 
 
@@ -653,28 +654,31 @@ def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(session.execute(chosen).scalars())
 
 
-_IN_REGRESSION = exists().where(
-    col(RunAlarmRow.run_id) == VerdictRow.run_id,
-    col(RunAlarmRow.metric) == "step_time_ms",
-    col(RunAlarmRow.regression_id).is_not(None),
-)
 _SLOWER: Select[Any] = select_any(VerdictRow.run_id, VerdictRow.document).where(
     col(VerdictRow.run_id).in_(bindparam("run_ids", expanding=True)),
     col(VerdictRow.current),
-    col(VerdictRow.decision).in_(("regression", "no_baseline")),
-    col(VerdictRow.delta_pct) > 0,
-    ~_IN_REGRESSION,
+    _MAY_BE_SLOWER,
+    ~exists().where(
+        col(RunAlarmRow.run_id) == VerdictRow.run_id,
+        col(RunAlarmRow.metric) == "step_time_ms",
+        col(RunAlarmRow.regression_id).is_not(None),
+    ),
 )
 
 
 def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
     """Return the labels of slower runs that are in no regression (`VerdictDocument.badge`), by run."""
     rows = session.execute(_SLOWER, {"run_ids": list(run_ids)})
-    labels = {row.run_id: from_json(VerdictDocument, row.document).badge(in_regression=False)[1] for row in rows}
+    labels = {row.run_id: _slower_label(row.document) for row in rows}
     return {run_id: label for run_id, label in labels.items() if label}
 
 
-def _list_item(row: Row[Any], slower: str) -> RunListItem:
+def _slower_label(document: Mapping[str, Any]) -> str:
+    return from_json(VerdictDocument, document).badge(in_regression=False)[1]
+
+
+def _list_item(row: Row[Any]) -> RunListItem:
+    slower = _slower_label(row.slower) if row.slower else ""
     # Slower than in another container: part of a regression, or waiting for a rerun.
     upgraded = row.regression_id is not None and (row.delta_pct or 0) > 0
     is_contrast = row.decision == "no_baseline" and (upgraded or slower)
@@ -683,7 +687,7 @@ def _list_item(row: Row[Any], slower: str) -> RunListItem:
         commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
         created_at=aware(row.created_at), status=row.status, error=row.error,
         outcome=row.outcome,
-        evidence=str((row.health or {}).get("evidence") or ""), model=row.model, gpu=row.gpu, gpus=row.gpus,
+        evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
         verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
