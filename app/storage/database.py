@@ -31,6 +31,7 @@ CONNECTIONS = 50
 """Maximum connections per process: the web server has 40 threads and reads up to 10 requests at a time."""
 
 _POOL: Mapping[str, Any] = {
+    "pool_use_lifo": True,  # prepared statements and caches belong to a connection: reuse the newest
     "pool_size": 10,
     "max_overflow": CONNECTIONS - 10,
     "pool_timeout": 1,  # seconds: an exhausted pool is a bug, and waiting for it blocks a thread
@@ -126,9 +127,13 @@ def transaction(engine: Engine, *, durable: bool = False) -> Iterator[Session]:
 
 @contextmanager
 def read_session(engine: Engine) -> Iterator[Session]:
-    """Open a session for reading: one snapshot, nothing is committed. Raises if used after the block."""
+    """Open a session for reading: one snapshot, nothing is stored. Raises if used after the block."""
     with Session(engine, expire_on_commit=False, close_resets_only=False, info={"is_snapshot": True}) as session:
         yield session
+        # A rollback, with which closing would end the transaction, makes psycopg drop the prepared statements of the
+        # connection. Without its objects, the session has nothing to write.
+        session.expunge_all()
+        session.commit()
 
 
 Item = TypeVar("Item")

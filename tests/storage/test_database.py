@@ -40,6 +40,16 @@ def test_a_transaction_that_raises_leaves_nothing(engine: Engine) -> None:
         assert session.exec(select(ProjectRow)).all() == []
 
 
+def test_a_read_session_stores_nothing(engine: Engine) -> None:
+    with transaction(engine) as session:
+        session.add(ProjectRow(slug="a"))
+    with read_session(engine) as session:
+        session.exec(select(ProjectRow)).one().slug = "b"
+        session.add(ProjectRow(slug="c"))
+    with read_session(engine) as session:
+        assert session.exec(select(ProjectRow.slug)).all() == ["a"]
+
+
 def test_transactions_that_read_and_then_write_wait_for_each_other(engine: Engine) -> None:
     with transaction(engine) as session:
         session.add(ProjectRow(slug="0"))
@@ -90,6 +100,17 @@ def test_postgresql_does_not_wait_forever(postgres_url: str, settings: Settings)
     with read_session(engine) as session:
         assert session.execute(text("SHOW lock_timeout")).scalar() == "15s"
         assert session.execute(text("SHOW statement_timeout")).scalar() == "1min"
+    engine.dispose()
+
+
+def test_postgresql_keeps_the_plans_of_statements_that_requests_repeat(postgres_url: str, settings: Settings) -> None:
+    engine = make_engine(settings.model_copy(update={"database_url": postgres_url}))
+    prepared = 0
+    for _ in range(10):
+        with read_session(engine) as session:
+            session.execute(text("SELECT 1"))
+            prepared = session.execute(text("SELECT count(*) FROM pg_prepared_statements")).scalar_one()
+    assert prepared == 2
     engine.dispose()
 
 
