@@ -139,6 +139,8 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "runs of a project by step time": "/runs?project=kernels&sort=step_time_ms",
         "runs of a project, a purpose": "/runs?project=kernels&purpose=experiment",
         "runs, three filters": "/runs?model=DeepSeek-V3&gpu=H100&dispatcher=deepep",
+        "runs, two filters by step time": "/runs?model=DeepSeek-V3&gpu=H100&sort=step_time_ms",
+        "runs, evidence by name": "/runs?evidence=screen&sort=-name",
         "runs, a commit": "/runs?commit=0123",
         "runs, last week": "/runs?since=7d",
         "runs, a contract field": "/runs?q=tp:1",

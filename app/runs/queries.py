@@ -42,7 +42,6 @@ from app.storage.search import (
     search_conditions,
 )
 from app.storage.tables import (
-    FILTERED_TOGETHER,
     AmendmentRow,
     ExperimentRunRow,
     ProjectRow,
@@ -397,7 +396,7 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
     if project := active.get("project"):
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
         # The index of such a filter has the project too. By itself SQLite would read all runs of the project.
-        by_filter = not active.keys().isdisjoint(FILTERED_TOGETHER)
+        by_filter = not active.keys().isdisjoint((*equal, "verdict", "model", "gpu", "dispatcher"))
         conditions.append(looked_up(col(RunRow.project_id), unless=by_filter) == number.scalar_subquery())
     if verdict := active.get("verdict"):
         conditions += [looked_up(col(RunRow.verdict)) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]

@@ -14,6 +14,8 @@ import structlog
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from app.storage.tables import FILTERS
+
 log = structlog.get_logger(__name__)
 
 FIELDS = ("model", "gpu", "dispatcher", "branch")
@@ -64,7 +66,8 @@ def install(connection: Connection) -> None:
                 f"INSERT INTO run_search (rowid, text) SELECT id, {search_text('run')} FROM run WHERE {between}"
             )
     # Not in a migration alone: one that copies the table on SQLite loses an index of an expression.
-    connection.exec_driver_sql("CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run (lower(name), id)")
+    columns = ", ".join(("lower(name)", "id", *FILTERS))
+    connection.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run ({columns})")
     joined = "group_concat" if is_sqlite else "string_agg"
     connection.exec_driver_sql(_EVERY_STACK.replace("string_agg", joined))
     if not is_sqlite:

@@ -135,19 +135,15 @@ PROCESSED = ("ready", "failed", "unread")
 """Statuses of a processed run: with figures, failed without figures, or unread because no reader supports its log."""
 
 
-LISTED = (
-    *("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher"),
-    *("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib"),
-)
+FILTERED = ("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher")
+"""Columns by which the list of runs can be filtered, besides the project and the time."""
+
+FILTERS = ("project_id", "created_at", *FILTERED)
+"""Columns of all filters. Each index of the list of runs ends with them, so that it alone answers a combination:
+otherwise, sorting 16,000 of a million runs by step time reads 700,000 rows."""
+
+LISTED = (*FILTERED, "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
 """Columns by which the list of runs can be filtered or sorted."""
-
-
-_TOGETHER = ("project_id", "model", "gpu", "dispatcher", "verdict", "outcome", "status", "purpose", "branch")
-FILTERED_TOGETHER = {
-    name: tuple(other for other in _TOGETHER if other != name)
-    for name in ("model", "gpu", "dispatcher", "verdict", "outcome", "status")
-}
-"""Additional columns of a filter's index, so that the index alone answers combinations of filters."""
 
 USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"
 """SQL condition of a possible baseline. A change needs a migration, because a partial index contains it."""
@@ -213,7 +209,7 @@ class RunRow(SQLModel, table=True):
         ),
         # Each index supports a filter or a sort order of the list of runs. Its default order is by number.
         Index("ix_run_project", "project_id", "id"),
-        *(Index(f"ix_run_{name}", name, "id", *FILTERED_TOGETHER.get(name, ())) for name in LISTED),
+        *(Index(f"ix_run_{name}", *dict.fromkeys((name, "id", *FILTERS))) for name in LISTED),
         Index("ix_run_workload", "model", "gpu", "dispatcher", "id"),
         {"sqlite_autoincrement": True},  # never reuse the number of a deleted run
     )
