@@ -41,7 +41,7 @@ from app.storage.profiles import usable_profile
 from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
-from app.storage.tables import RunRow, select_any
+from app.storage.tables import RunRow, not_indexed, select_any
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
 from app.web.charts import grouped_series, off_scale_note
@@ -425,15 +425,15 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
     earlier = (
         select_any(RunRow.id)
         .where(
-            col(RunRow.project_id) == row.project_id,
+            not_indexed(col(RunRow.project_id)) == row.project_id,
             col(RunRow.stack_key) == row.stack_key,
-            col(RunRow.status) == "ready",
+            not_indexed(col(RunRow.status)) == "ready",
             col(RunRow.ordered_at) < row.ordered_at,
         )
         .order_by(col(RunRow.ordered_at).desc())
         .limit(1)
     )
-    release = session.execute(earlier.where(col(RunRow.purpose) == "release")).scalar()
+    release = session.execute(earlier.where(not_indexed(col(RunRow.purpose)) == "release")).scalar()
     previous = session.execute(earlier).scalar()
     offered = (
         ("its baseline", baseline[-MOST_RUNS:]),

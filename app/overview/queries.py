@@ -311,9 +311,9 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     of_branch = [col(RunRow.branch) == query.branch] if query.branch else []
     recent = [col(RunRow.created_at) >= now - timedelta(days=int(query.days)), *of_project, *of_branch]
     badly = or_(_WITHOUT_FIGURE, _ENDED_BADLY)
-    # With a status or an outcome, SQLite shall look up that instead of reading all of the project.
+    # With a status or an outcome, SQLite shall look up that instead of reading all of the project or branch.
     in_project = [not_indexed(col(RunRow.project_id)) == project_id] if query.project else []
-    on_branch = [*in_project, *of_branch]
+    on_branch = [*in_project, *([not_indexed(col(RunRow.branch)) == query.branch] if query.branch else [])]
     runs, ended_badly, without_figure = _recent(session, *recent)
     return Overview(
         total=count_up_to(session, *of_project),

@@ -195,7 +195,7 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project_ordered", "project_id", "ordered_at"),
         Index("ix_run_stack_ordered", "stack_key", "ordered_at"),
         Index("ix_run_config_key", "config_key", "ordered_at", "id"),
-        Index("ix_run_stack_config", "stack_key", "config_key", "ordered_at", "status", "reception"),
+        Index("ix_run_stack_config", "stack_key", "config_key", "ordered_at", "id", "status", "reception"),
         Index("ix_run_family_ordered", "project_id", "gpu", "ordered_at"),
         Index(
             *("ix_run_definition_version", "definition_version", "recompute_failed", "status", "work", "processed_at"),

@@ -1,4 +1,7 @@
-"""Add the columns of all filters to the indexes of the list of runs, so that an index alone answers a combination."""
+"""Add the columns of all filters to the indexes of the list of runs, so that an index alone answers a combination.
+
+Add the number to the index of configurations, so that their newest run is read in its order.
+"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -19,10 +22,15 @@ _TOGETHER = ("project_id", "model", "gpu", "dispatcher", "verdict", "outcome", "
 def upgrade() -> None:
     for name in (*_FILTERED, *_FIGURES):
         create_index_online(f"ix_run_{name}", "run", list(dict.fromkeys((name, "id", *_FILTERS))))
+    create_index_online(
+        "ix_run_stack_config", "run", ["stack_key", "config_key", "ordered_at", "id", "status", "reception"]
+    )
     create_index_online("ix_run_lower_name", "run", [sa.text("lower(name)"), "id", *_FILTERS])
 
 
 def downgrade() -> None:
+    op.drop_index("ix_run_stack_config", "run")
+    op.create_index("ix_run_stack_config", "run", ["stack_key", "config_key", "ordered_at", "status", "reception"])
     op.drop_index("ix_run_lower_name", "run")
     op.create_index("ix_run_lower_name", "run", [sa.text("lower(name)"), "id"])
     for name in (*_FILTERED, *_FIGURES):
