@@ -50,7 +50,7 @@ from app.storage.rules import (
 )
 from app.storage.runs import RunDetail
 from app.storage.stacks import FamilyKey, FamilyPrior, full_record, stack_runs
-from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_by_rule, gains_of, matched_abs, measured
 from app.storage.tables import RunResultRow, RunRow, select_any, utc_now
 from app.storage.worker_activity import timed
 
@@ -124,16 +124,16 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
 
     The verdict on the run itself is excluded, because such a suggestion would only undo the change that it measured.
     """
-    knobs = {
-        suggestion.rule.id: knob
+    knobs = [
+        (suggestion.rule, [knob])
         for suggestion in suggestions
         if (knob := knob_of(suggestion.set, run.contract)) is not None
-    }
+    ]
     if not knobs:
         return ()
-    rows = _others(session, run, sorted({knob.field for knob in knobs.values()}))
-    gains_by_rule = [(rule, gains_of(rows, knob)) for rule, knob in knobs.items()]
-    return tuple(result for results in _by_likeness(session, run, gains_by_rule) for result in results)
+    rows = _others(session, run, sorted({knob.field for _, (knob,) in knobs}))
+    gains = gains_by_rule(session, rows, knobs)
+    return tuple(result for results in _by_likeness(session, run, gains.items()) for result in results)
 
 
 def _experiments_by_rule(
@@ -196,11 +196,11 @@ _SAME_WORKLOAD = tuple(name for name in STACK_FIELDS if name not in (*_OF_SIZE, 
 
 
 def _by_likeness(
-    session: Session, run: RunDetail, gains_by_rule: Iterable[tuple[str, Sequence[MeasuredGain]]]
+    session: Session, run: RunDetail, gains_of_rules: Iterable[tuple[str, Sequence[MeasuredGain]]]
 ) -> list[list[MeasuredHere]]:
     """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks."""
     asked = []
-    for rule, gains in gains_by_rule:
+    for rule, gains in gains_of_rules:
         by_stack: dict[str, list[MeasuredGain]] = {}
         for gain in gains:
             by_stack.setdefault(gain.stack_key, []).append(gain)

@@ -44,7 +44,7 @@ class RuleSummaryOut(ApiValue):
         description="What else it reads for the suggestions of a run: a baseline run, a faster run or record, or the "
         "profile of a run with the same configuration. `fired` does not count that; empty: none."
     )
-    tried: int = Field(description="Matched A/Bs of its change, and finished experiments based on it.")
+    tried: int = Field(description="Matched A/Bs of its change where it can apply, and experiments based on it.")
     paid_off: int = Field(description="Those that were faster beyond their interval, or accepted.")
     disputed: bool = Field(description="Its sources contradict each other.")
 

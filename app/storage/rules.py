@@ -21,7 +21,7 @@ from app.domain.rules.facts import FOLDER as FACTS_FOLDER
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import FOLDER, TeamRules, built_in_rules, with_team
-from app.domain.rules.rule import Facts, Knob, Rule, RuleBook, knobs_of_rule
+from app.domain.rules.rule import Facts, Rule, RuleBook, knobs_of_rule
 from app.domain.rules.run_facts import RunReading, facts_of, facts_of_pair, memory_kinds
 from app.domain.run import SteadyState, Value
 from app.domain.verdict.comparability import Comparability
@@ -34,11 +34,10 @@ from app.storage.readings import StatedFact, StatedFactRow, in_force, statements
 from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import (
-    AB,
     MeasuredGain,
     MeasuredHere,
     find_availability,
-    gains_of,
+    gains_by_rule,
     matched_abs,
     measured,
 )
@@ -225,8 +224,8 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None = 
     )
 
 
-# --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob, whether or
-# not the rule fires in their runs: the same A/Bs as those that next steps name for this change.
+# --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob where it
+# can apply, whether or not it fires in their runs: the same A/Bs as those that next steps name for this change.
 
 MOST_ABS = 5_000
 """Maximum number of matched A/Bs counted, newest first."""
@@ -268,9 +267,10 @@ class _Experiment:
 def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None = None) -> Mapping[str, RuleResults]:
     """Return the results of rules that were tried. `project_id` None: all projects."""
     rules = tuple(rules)
-    knobs = {rule.id: of_rule for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))}
+    knobs = [(rule, of_rule) for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))]
+    fields = sorted({knob.field for _, of_rule in knobs for knob in of_rule})
     experiments = _experiments(session, project_id)
-    gains = _gains(session, knobs, project_id)
+    gains = gains_by_rule(session, matched_abs(session, fields, project_id, MOST_ABS) if fields else (), knobs)
     names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
     return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
 
@@ -281,25 +281,6 @@ def project_id_of(session: Session, slug: str) -> int | None:
         select_any(ProjectRow.id).where(col(ProjectRow.slug) == slug)
     ).scalar_one_or_none()
     return project_id
-
-
-def _gains(
-    session: Session, knobs: Mapping[str, Sequence[Knob]], project_id: int | None
-) -> dict[str, list[MeasuredGain]]:
-    """Return the A/Bs of each rule's change, in either direction; one between two values of the rule as it was made."""
-    fields = sorted({knob.field for of_rule in knobs.values() for knob in of_rule})
-    by_field: dict[str, list[AB]] = {}
-    for row in matched_abs(session, fields, project_id, MOST_ABS) if fields else ():
-        by_field.setdefault(row.attributed_to, []).append(row)
-    gains_by_rule: dict[str, list[MeasuredGain]] = {}
-    for name, of_rule in knobs.items():
-        once: dict[int, MeasuredGain] = {}
-        for gain in (gain for knob in of_rule for gain in gains_of(by_field.get(knob.field, ()), knob)):
-            if gain.forwards or gain.run_id not in once:
-                once[gain.run_id] = gain
-        if once:
-            gains_by_rule[name] = list(once.values())
-    return gains_by_rule
 
 
 def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Experiment]]:

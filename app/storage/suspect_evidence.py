@@ -11,8 +11,11 @@ from typing import Any, Literal, Protocol
 from sqlalchemy import ColumnElement, Row, Select, case, func, select, union_all
 from sqlmodel import Session, col
 
+from app.domain.rules.derive import derive
+from app.domain.rules.engine import can_apply
 from app.domain.rules.evidence import OwnResult
-from app.domain.rules.rule import Knob
+from app.domain.rules.rule import Knob, Rule
+from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import VerdictDocument
@@ -35,7 +38,7 @@ from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.remembered import Remembered
-from app.storage.runs import aware, entries_of
+from app.storage.runs import aware, entries_of, stored_contracts
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -582,6 +585,37 @@ class MeasuredHere:
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[MeasuredGain]:
     """Return the gains of the A/Bs that changed this knob, in either direction."""
     return [gain for row in rows if (gain := _gain(row, knob)) is not None]
+
+
+def gains_by_rule(
+    session: Session, rows: Sequence[AB], knobs: Iterable[tuple[Rule, Iterable[Knob]]]
+) -> dict[str, list[MeasuredGain]]:
+    """Return the gains of each rule's change in runs that its condition does not exclude, for rules with one.
+
+    An A/B between two values of the rule counts as it was made. The newest run tells the facts of its configuration.
+    """
+    newest: dict[tuple[str, str], int] = {}
+    alike = {row.run_id: newest.setdefault((row.stack_key, row.config_key), row.run_id) for row in rows}
+    by_field: dict[str, list[AB]] = {}
+    for row in rows:
+        by_field.setdefault(row.attributed_to, []).append(row)
+    matches: list[tuple[Rule, Knob, MeasuredGain]] = [
+        (rule, knob, gain)
+        for rule, of_rule in knobs
+        for knob in of_rule
+        for gain in gains_of(by_field.get(knob.field, ()), knob)
+    ]
+    facts = {
+        run_id: derive(facts_of(RunReading(contract=contract)))
+        for run_id, contract in stored_contracts(session, sorted({alike[gain.run_id] for *_, gain in matches})).items()
+    }
+    gains: dict[str, dict[int, MeasuredGain]] = {}
+    for rule, knob, gain in matches:
+        if can_apply(rule, facts.get(alike[gain.run_id], {}), knob.field):
+            once = gains.setdefault(rule.id, {})
+            if gain.forwards or gain.run_id not in once:
+                once[gain.run_id] = gain
+    return {rule: list(once.values()) for rule, once in gains.items()}
 
 
 def _gain(row: AB, knob: Knob) -> MeasuredGain | None:

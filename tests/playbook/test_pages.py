@@ -169,9 +169,22 @@ def test_an_ab_counts_for_every_rule_that_proposes_its_change(
     assert measured["runs"] == [faster], "planned from the rule"
 
 
-@pytest.mark.parametrize("fields", [{"ep_overlap": True}, {"ep_overlap": False}])
+@pytest.mark.parametrize(("model", "tried"), [("Qwen3-VL-235B-A22B", 1), ("Qwen3-235B-A22B", 0)])
+def test_an_ab_counts_only_for_rules_that_can_apply_to_its_runs(
+    client: TestClient, engine: Engine, settings: Settings, model: str, tried: int
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"model": model, "dispatcher": "deepep"}, ms=31_300.0)
+        make_advised(session, fields={"model": model, "dispatcher": "alltoall"}, ms=25_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    rows = {row["rule"]: row["tried"] for row in listed(client)["rules"]}
+    assert rows["disp-alltoall-first"] == 1
+    assert (rows["vlm-simple-first"], client.get("/api/v1/rules/vlm-simple-first").json()["tried"]) == (tried, tried)
+
+
+@pytest.mark.parametrize(("fields", "tried"), [({"ep_overlap": True}, 1), ({"ep_overlap": False}, 0)])
 def test_an_experiment_on_an_own_idea_counts_for_the_rule_of_its_change(
-    client: TestClient, engine: Engine, settings: Settings, fields: dict[str, Any]
+    client: TestClient, engine: Engine, settings: Settings, fields: dict[str, Any], tried: int
 ) -> None:
     result = {
         "finished": True, "evidence_level": "matched_ab", "attributed_to": "delay_wgrad", "from_value": "false",
@@ -184,7 +197,7 @@ def test_an_experiment_on_an_own_idea_counts_for_the_rule_of_its_change(
     with transaction(engine) as session:
         plan(session, baseline, "", "accepted", candidate=faster, result=result | {"candidate": [str(faster)]})
     body = client.get("/api/v1/rules/eo-delay-wgrad").json()
-    assert (body["fired"], body["tried"], body["paid_off"]) == (0, 1, 1)
+    assert (body["fired"], body["tried"], body["paid_off"]) == (0, tried, tried)
 
 
 @pytest.mark.parametrize(

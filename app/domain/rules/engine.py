@@ -6,6 +6,7 @@ to supply each, and which suggestions they would enable.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Literal
 
 from app.domain.contract.fields import PREFIX
@@ -16,6 +17,7 @@ from app.domain.rules.expression import Expression, FactContext, RuleError, Unkn
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.ranking import Place, expected_gain, follow, place_of
 from app.domain.rules.rule import Facts, Kind, Recipe, Requirement, Rule, RuleBook, Setting, Urgency
+from app.domain.verdict.comparability import FOLLOWS
 
 # --- Which suggestions are deferred, and why.
 
@@ -155,6 +157,35 @@ def doubt_of(rule: Rule, values: Mapping[str, object]) -> str:
 def _steps(values: Mapping[str, object]) -> int:
     steps = values.get("steps_done")
     return steps if isinstance(steps, int) else 0
+
+
+# --- Where a rule can apply at all: its condition is not false, whatever is measured and whatever value its change has.
+
+_MEASURED = ("log", "profile", "stated", "judged", "faster", "compared")
+
+
+def can_apply(rule: Rule, values: Mapping[str, object], field: str) -> bool:
+    """Return whether the condition may hold in a run with these facts before or after a change of `field`.
+
+    Measured facts and those that follow from a field that the rule changes are left open, as unknown ones are.
+    """
+    left_open = _left_open(frozenset((field, *rule.change.set)))
+    context = FactContext({name: values[name] for name in rule.when.names if name in values and name not in left_open})
+    try:
+        return context.ask(rule.when) is not False
+    except RuleError:
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _left_open(changed: frozenset[str]) -> frozenset[str]:
+    """Return the facts that are measured, follow from these fields, or do not state what they follow from."""
+    names = changed | {field for field, switch in FOLLOWS.items() if switch in changed}
+    names |= {fact.name for fact in FACTS.values() if fact.section in _MEASURED}
+    names |= {fact.name for fact in FACTS.values() if fact.section == "derived" and not fact.inputs}
+    while more := {fact.name for fact in FACTS.values() if not names.isdisjoint(fact.inputs)} - names:
+        names |= more
+    return names
 
 
 # --- Unknown facts, the rules that need each, and which to request now. Facts that only enable deferred suggestions or
