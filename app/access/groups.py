@@ -1,6 +1,7 @@
 """Groups of users: `/api/v1/groups` and `/settings/groups` for administrators, and their roles in a project."""
 
 from typing import Annotated, Self
+from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
@@ -221,7 +222,7 @@ async def change_group_role(request: Request, engine: AppEngine, slug: Slug) -> 
             end_role(engine, slug, int(removed) if removed.isascii() and removed.isdigit() else 0, by=form.by)
         else:
             give_role(engine, slug, form.value("name"), form.value("role"), by=form.by)
-        return f"/settings/projects/{slug}/members#groups"
+        return f"/settings/projects/{quote(slug)}/members#groups"
 
     return await answer_form(request, MemberForm, change, max_fields=MAX_FIELDS)
 

@@ -7,6 +7,7 @@ the user that they have.
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, Field
@@ -302,7 +303,7 @@ def _give_role(session: Session, invitation: Invitation, user_id: int) -> None:
 
 
 def _home(invitation: Invitation) -> str:
-    return f"/?project={invitation.project}"
+    return f"/?{urlencode({'project': invitation.project})}"
 
 
 def _accept_page(request: Request, engine: Engine, secret: str, form: AcceptForm, *, status: int = 200) -> HTMLResponse:

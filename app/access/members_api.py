@@ -56,7 +56,7 @@ class ProjectList(BaseModel):
 
 
 class NewProject(BaseModel, extra="forbid"):
-    project: str = Field(min_length=1, max_length=projects.MAX_SLUG, description="Letters, digits, `.`, `_` and `-`.")
+    project: str = Field(description="Its name: letters, digits, spaces and `()._-+`; anything but a slash, as in `meta.project`.")
     public: bool = Field(False, description="Make the project readable without a log-in.")
     author: Author = ""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from sqlmodel import Session
@@ -121,7 +122,7 @@ async def create_project(request: Request, engine: AppEngine) -> Response:
     def create(form: MemberForm) -> str:
         with transaction(engine) as session:
             slug = projects.create_project(session, form.value("slug"), by=form.by).slug
-        return f"/settings/projects/{slug}/members"
+        return f"/settings/projects/{quote(slug)}/members"
 
     def again(session: Session, form: MemberForm, _: ThreewallsError) -> Response:
         return _projects_page(request, session, form, 422)

@@ -250,7 +250,7 @@ def _candidate(trial: DemoTrial) -> str:
 # `megatron_lm_ci.json.gz` restates the published numbers; `bench/public_ci.py` derives it, and NOTICE names the
 # source. Each run is uploaded as a `golden-run/1` document, which the service reads like any other.
 
-PUBLIC_PROJECT = "Megatron-LM-CI"
+PUBLIC_PROJECT = "Megatron-LM CI (public)"
 REPOSITORY = "https://github.com/NVIDIA/Megatron-LM"
 TAG = "real"
 SCHEMA = "threewalls.public-ci/1"

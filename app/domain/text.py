@@ -26,6 +26,22 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
+MAX_PROJECT_NAME = 100
+
+
+def project_name_problem(name: str) -> str:
+    """Return what is wrong with the name of a project, the same for all ways to create one; empty if it is valid.
+
+    Addresses quote it, but servers and browsers read a slash, `.` and `..` as parts of a path even then.
+    """
+    if name == one_line(name) and 0 < len(name) <= MAX_PROJECT_NAME and "/" not in name and name.strip("."):
+        return ""
+    return (
+        f"must have 1 to {MAX_PROJECT_NAME} characters, such as letters, digits, spaces and ()._-+, without a slash, "
+        "control characters, or spaces at its ends or in a row, and not only dots"
+    )
+
+
 def capitalized(text: str) -> str:
     """Return `text` with a capital first letter; the other letters stay as they are."""
     return text[:1].upper() + text[1:]

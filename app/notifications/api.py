@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
+from urllib.parse import quote
 
 from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -167,7 +168,7 @@ def create_receiver(
         receiver.author, public_address(request),
     )  # fmt: skip
     number, secret = add_receiver(engine, settings, slug, spec)
-    response.headers["Location"] = f"/api/v1/projects/{slug}/receivers/{number}"
+    response.headers["Location"] = f"/api/v1/projects/{quote(slug)}/receivers/{number}"
     response.headers["Cache-Control"] = "no-store"
     added = _read(engine, slug, number)
     return NewReceiverOut.from_values(added, added.subscription, secret=secret)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Engine, Select, delete, func, select
 from sqlmodel import Session, col
@@ -270,7 +271,7 @@ def send_trial(engine: Engine, slug: str, receiver_id: int, author: str) -> int:
         minute = timedelta(minutes=1)
         _allow(session, row, f"tests of {receiver_id}", 1, most=TRIALS_OF_ONE, within=minute)
         _allow(session, row, "tests", 1, most=TRIALS_A_MINUTE, within=minute)
-        path = f"/settings/projects/{slug}/notifications"
+        path = f"/settings/projects/{quote(slug)}/notifications"
         notification = trial_notification(project=slug, receiver=row.name, path=path, by=author, at=utc_now())
         sent_id = _put(session, row, "tested", notification)
         _sending_record(session, row, author, "tested", {"delivery": sent_id})

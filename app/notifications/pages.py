@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request
 from sqlmodel import Session
@@ -222,7 +223,7 @@ def _refused(
 
 
 def _address(slug: str) -> str:
-    return f"/settings/projects/{slug}/notifications"
+    return f"/settings/projects/{quote(slug)}/notifications"
 
 
 def _list(

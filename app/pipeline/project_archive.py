@@ -19,7 +19,8 @@ from sqlmodel import Session, col
 from zstandard import ZstdError
 
 from app.domain.numbers import plural
-from app.errors import Conflict, DamagedObject, Unavailable
+from app.domain.text import project_name_problem
+from app.errors import Conflict, DamagedObject, FieldError, InvalidChange, Unavailable
 from app.pipeline.work import run_queue, stack_queue
 from app.storage import audit, objects
 from app.storage.database import read_session, transaction
@@ -219,6 +220,8 @@ def _create(engine: Engine, head: dict[str, Any], slug: str, who: str) -> int:
     if head["format"] > FORMAT:
         raise Unavailable("The archive was written by a later version of Threewalls. Import it with that version.")
     row = {name: value for name, value in decoded_row("project", head["project"]).items() if name != "id"}
+    if why := project_name_problem(slug):
+        raise InvalidChange(f"Nothing was imported. The name {why}.", (FieldError("slug", why),))
     with transaction(engine) as session:
         taken = select(col(ProjectRow.id)).where(col(ProjectRow.slug_lower) == slug.lower())
         if session.execute(taken).first() is not None:

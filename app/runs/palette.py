@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Query, Request
 from sqlalchemy import select
@@ -246,4 +246,4 @@ def _projects(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
             chosen = chosen.where(col(ProjectRow.slug).contains(word, autoescape=True))
     if words:
         for slug in session.execute(chosen).scalars():
-            yield PaletteHit(f"Settings of {slug}", f"/settings/projects/{slug}")
+            yield PaletteHit(f"Settings of {slug}", f"/settings/projects/{quote(slug)}")

@@ -1,7 +1,6 @@
 """Create and list projects, and set their visibility, quotas and charts. Each change is audited in its transaction."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
 from app.domain.badges import new_badge_secret
-from app.domain.text import one_line
+from app.domain.text import MAX_PROJECT_NAME, one_line, project_name_problem
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, OverQuota, TooManyRuns
 from app.settings import Settings
 from app.storage import audit
@@ -28,9 +27,6 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-
-MAX_SLUG = 100
-_SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class ProjectTaken(Conflict):
@@ -59,7 +55,7 @@ def find_project(session: Session, slug: str) -> ProjectRow:
         select(ProjectRow).where(col(ProjectRow.slug_lower) == slug.lower())
     ).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"Project {slug[:MAX_SLUG]!r} does not exist.")
+        raise NotFound(f"Project {slug[:MAX_PROJECT_NAME]!r} does not exist.")
     return row
 
 
@@ -89,9 +85,8 @@ def list_projects(session: Session) -> list[Project]:
 
 
 def create_project(session: Session, slug: str, *, by: str, public: bool = False) -> ProjectRow:
-    """Create a project. Raises InvalidChange for a name that cannot be part of a URL, and ProjectTaken."""
-    if not _SLUG.fullmatch(slug):
-        why = f"must have 1 to {MAX_SLUG} letters, digits, dots, dashes or underscores, a letter or digit first"
+    """Create a project. Raises InvalidChange for an invalid name, and ProjectTaken."""
+    if why := project_name_problem(slug):
         raise InvalidChange(f"Nothing was saved. The name {why}.", (FieldError("slug", why),))
     row = ProjectRow(slug=slug, public=public)
     try:

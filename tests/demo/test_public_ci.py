@@ -4,13 +4,9 @@ import json
 import re
 from datetime import datetime, timedelta
 
-from sqlmodel import Session
-
-from app.demo.job import PROJECT
-from app.demo.studies import DATA, PUBLIC_PROJECT, REPOSITORY, TAG, public_runs
+from app.demo.studies import DATA, REPOSITORY, TAG, public_runs
 from app.domain.documents.metadata import read_metadata
 from app.domain.documents.scalars import read_golden_values
-from app.storage.projects import create_project
 from tests.cases import every_case
 
 SOURCE = re.compile(re.escape(REPOSITORY) + r"/blob/[0-9a-f]{40}/tests/functional_tests/\S+\.json")
@@ -43,8 +39,3 @@ def test_documents_read_without_problems() -> None:
                 assert not document.problems
                 assert len(document.columns["step_time_ms"]) >= 20
                 assert document.facts["job"].startswith(str(run.document["test_case"]))
-
-
-def test_the_form_of_new_projects_accepts_the_names_of_the_demo(session: Session) -> None:
-    for name in (PROJECT, PUBLIC_PROJECT):
-        assert create_project(session, name, by="Ada").slug == name

@@ -20,7 +20,7 @@ from app.domain.logs.arguments import stated_by_launch_args
 from app.domain.logs.line_template import read_template
 from app.domain.rules.facts import FACTS, typed
 from app.domain.run import Metadata, Stated, Value, Window
-from app.domain.text import clean, one_line
+from app.domain.text import MAX_PROJECT_NAME, clean, one_line, project_name_problem
 from app.errors import FieldError, InvalidMetadata
 
 T = TypeVar("T")
@@ -30,7 +30,15 @@ FORMATS = ("log", "iterations", "bencher")
 DEFAULT_PROJECT = "default"
 """Project of runs whose metadata name none."""
 
-LIMITS = {"name": 300, "project": 100, "branch": 300, "commit": 100, "ci_url": 2000, "job": 300, "merge_base": 100}
+LIMITS = {
+    "name": 300,
+    "project": MAX_PROJECT_NAME,
+    "branch": 300,
+    "commit": 100,
+    "ci_url": 2000,
+    "job": 300,
+    "merge_base": 100,
+}
 """Maximum lengths in characters: the widths of the database columns."""
 MAX_TAGS, MAX_TAG = 50, 100
 MAX_ITERATION = 10**12
@@ -149,8 +157,8 @@ def _text(reading: _MetadataReading, name: str, raw: object, limit: int) -> str:
         reading.warnings.append(f"Control characters were removed from `{name}`.")
     if len(text) > limit:
         reading.refuse(name, f"{name} must have at most {limit} characters; it has {len(text)}.")
-    if name == "project" and "/" in text:
-        reading.refuse(name, "project must not contain a slash.")
+    elif name == "project" and text and (problem := project_name_problem(text)):
+        reading.refuse(name, f"project {problem}.")
     return text
 
 
