@@ -56,7 +56,7 @@ class ProjectList(BaseModel):
 
 
 class NewProject(BaseModel, extra="forbid"):
-    project: str = Field(description="Its name: letters, digits, spaces and `()._-+`; anything but a slash, as in `meta.project`.")
+    project: str = Field(description="Its name: letters, digits, spaces and `()._-+`; no slash.")
     public: bool = Field(False, description="Make the project readable without a log-in.")
     author: Author = ""
 
