@@ -17,7 +17,7 @@ from app.domain.contract.resolve import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
-from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.triage import ACTIVE, is_half_gone
 from app.domain.verdict.words import knobs_text
 from app.history.queries import VERDICTS
 from app.storage.database import ListPage
@@ -150,16 +150,10 @@ class StackItem:
     def newest_pct(self) -> float | None:
         """Return the change of the slow job's newest run if it is less than half of the regression's; else None."""
         regression, usual = self.regression, self.regression.slow.usual if self.regression else None
-        if (
-            regression is None
-            or regression.later
-            or not usual
-            or regression.delta_pct is None
-            or self.step_time_ms is None
-        ):
+        if regression is None or regression.later or not usual or self.step_time_ms is None:
             return None
         newest = 100 * (self.step_time_ms / usual - 1)
-        return newest if newest < regression.delta_pct / 2 else None
+        return newest if is_half_gone(regression.delta_pct, newest) else None
 
     @property
     def fields_text(self) -> str:

@@ -32,6 +32,7 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
+from app.domain.verdict.triage import is_half_gone
 from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
 from app.history.queries import (
@@ -158,7 +159,8 @@ EventKind = Literal["change_point", "configuration", "container", "regression"]
 class HistoryEvent:
     """A row of the changes, on the page and in the API. `run`: its first run. `alarm`: the regression that began there.
 
-    A change point states the change of its segments, any other row that of its regression, if there is one.
+    A change point states the change of its segments, a container that of its judged upgrade like the chart, any other
+    row that of its regression, if there is one.
     """
 
     kind: EventKind
@@ -169,7 +171,11 @@ class HistoryEvent:
     @property
     def level(self) -> SegmentChange | ContainerStep | ConfigurationStep | HistoryAlarm:
         """Return the change of step time, with the levels on both sides."""
-        return self.source.change if isinstance(self.source, ChangeRow) else self.alarm or self.source
+        source = self.source
+        if isinstance(source, ChangeRow):
+            return source.change
+        is_judged = isinstance(source, ContainerStep) and source.delta_pct is not None
+        return source if is_judged or self.alarm is None else self.alarm
 
     @property
     def regression(self) -> tuple[int, str, str] | None:
@@ -219,7 +225,7 @@ class HistoryPage:
         if across and view.containers == ALL:
             self.history, stacks = across_containers(session, self.own, self.neighbours)
         self.shown = self._shown()
-        self.steps = tuple(container_steps(self.history, self.shown, stacks))
+        self.steps = tuple(container_steps(session, self.history, self.shown, stacks))
         self.positions = self._zoomed()
 
     @property
@@ -268,7 +274,8 @@ class HistoryPage:
     def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
         newest_ms = math.exp(newest.log_step_time)
-        has_moved_back = alarm.usual_ms is not None and newest_ms < alarm.usual_ms * (1 + delta_pct / 200)
+        newest_pct = 100 * (newest_ms / alarm.usual_ms - 1) if alarm.usual_ms else None
+        has_moved_back = is_half_gone(delta_pct, newest_pct)
         since = f"{change_text(delta_pct).text} since #{alarm.run_id}"
         if not (alarm.proposal or has_moved_back):
             return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."

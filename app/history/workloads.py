@@ -17,6 +17,7 @@ from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_sta
 from app.storage.runs import stored_contract
 from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
+from app.storage.upgrade_changes import judged_levels
 
 MOST_CONTAINERS, MOST_RUNS = 8, 5_000
 """Maximum other containers, and maximum runs of them, with which a history is joined: the nearest in time."""
@@ -30,9 +31,9 @@ _MOST_KNOBS = 2
 class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
-    `from_ms` and `to_ms`: levels of the last segment before and the first segment after, of the configuration `letter`;
-    None if no configuration ran in both. `by_configuration`: the step of each configuration that ran in both, each from
-    its own first counted run; the one used last comes last.
+    `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`;
+    None without one. `by_configuration`: the step of each configuration that ran in both, each from its own first
+    counted run; the one used last comes last.
     """
 
     stack_key: str
@@ -242,9 +243,13 @@ def _moved(
 
 
 def container_steps(
-    joined: HistoryOfStack, shown: Sequence[ConfigurationHistory], stacks: Mapping[str, HistoryStack]
+    session: Session,
+    joined: HistoryOfStack,
+    shown: Sequence[ConfigurationHistory],
+    stacks: Mapping[str, HistoryStack],
 ) -> Iterator[ContainerStep]:
     """Yield where each container begins with one of the shown configurations. `stacks`: the joined ones by key."""
+    judged = judged_levels(session, joined.stack.project_id, list(stacks)) if stacks else {}
     of_stack: dict[str, list[ConfigurationHistory]] = {}
     for configuration in shown if stacks else ():
         of_stack.setdefault(joined.runs[configuration.runs[0]].facts.stack_key, []).append(configuration)
@@ -259,22 +264,12 @@ def container_steps(
             position=position,
             before=container_tag(stacks[before].contract) if before else "",
         )
-        both = tuple(_of_configurations(step, of_stack.get(before, ()), of_stack[key]))
-        used = both[-1:] or (step,)
-        yield replace(used[0], position=position, by_configuration=both)
-
-
-def _of_configurations(
-    step: ContainerStep, before: Sequence[ConfigurationHistory], after: Sequence[ConfigurationHistory]
-) -> Iterator[ContainerStep]:
-    """Yield the step of each configuration that ran in both containers, the one used last at the end."""
-    last = {own.letter: own.levels[-1].step_time_ms for own in before if own.counted}
-    shared = [own for own in after if own.counted and own.letter in last]
-    for own in sorted(shared, key=lambda own: own.counted[-1]):
-        yield replace(
-            step,
-            position=own.counted[0],
-            letter=own.letter,
-            from_ms=last[own.letter],
-            to_ms=own.levels[0].step_time_ms,
-        )
+        letters = {own.letter for own in of_stack.get(before, ()) if own.counted}
+        shared = [own for own in of_stack[key] if own.counted and own.letter in letters]
+        both = []
+        for own in sorted(shared, key=lambda own: own.counted[-1]):
+            job = joined.runs[own.counted[0]].facts.job
+            from_ms, to_ms = judged.get((before, key, own.config_key, job), (None, None))
+            both.append(replace(step, position=own.counted[0], letter=own.letter, from_ms=from_ms, to_ms=to_ms))
+        used = both[-1:] or [step]
+        yield replace(used[0], position=position, by_configuration=tuple(both))

@@ -163,6 +163,37 @@ def _stack(row: UpgradeChangeRow, slower: SlowerJob | None) -> UpgradeOfStack:
     )  # fmt: skip
 
 
+def judged_levels(
+    session: Session, project_id: int, stack_keys: Collection[str]
+) -> dict[tuple[str, str, str, str], tuple[float, float]]:
+    """Return the step times (ms) before and after upgrades between these stacks, with the change that lists show.
+
+    By the stack before, the stack after, its config key and the job.
+    """
+    chosen = select_any(
+        UpgradeChangeRow.from_stack_key, UpgradeChangeRow.stack_key, UpgradeChangeRow.config_key, UpgradeChangeRow.job,
+        UpgradeChangeRow.field, UpgradeChangeRow.from_value, UpgradeChangeRow.to_value, UpgradeChangeRow.decision,
+        UpgradeChangeRow.level, UpgradeChangeRow.delta_pct, UpgradeChangeRow.ci_low_pct, UpgradeChangeRow.ci_high_pct,
+    ).where(
+        col(UpgradeChangeRow.project_id) == project_id,
+        col(UpgradeChangeRow.stack_key).in_(stack_keys),
+        col(UpgradeChangeRow.side_by_side).is_(False),
+    )  # fmt: skip
+    rows = session.execute(chosen).all()
+    causes = {row: (project_id, cause_key(row.field, row.from_value, row.to_value)) for row in rows}
+    slow = {cause for row, cause in causes.items() if row.decision == "regression"}
+    slower = slower_jobs(session, slow) if slow else {}
+    levels = {}
+    for row, cause in causes.items():
+        job = slower.get(cause, {}).get((row.stack_key, row.job))
+        if job is not None and size_of_regression(job, row.decision, row.ci_low_pct, row.ci_high_pct) is not None:
+            of_row = math.exp(job.usual_level), math.exp(job.slow_level)
+        else:
+            of_row = math.exp(row.level) / (1 + row.delta_pct / 100), math.exp(row.level)
+        levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = of_row
+    return levels
+
+
 # --- The regressions that upgrades opened.
 
 

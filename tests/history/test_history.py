@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet
 import pytest
-from sqlalchemy import Engine, event, update
+from sqlalchemy import Engine, delete, event, update
 from sqlmodel import select
 from starlette.testclient import TestClient
 
@@ -23,7 +23,7 @@ from app.domain.numbers import change_text
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
-from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow, StackRow
+from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, UpgradeChangeRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, make_regression, make_slow_stack
@@ -294,6 +294,29 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     assert [row["label"] for row in zoomed["containers"]] == ["26.06"]
     api = client.get(f"/api/v1{addresses[1]}").json()
     assert [run["id"] for run in api["runs"]] == after
+
+
+def test_the_change_of_a_container_is_that_of_the_judged_upgrade(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    make(series((8, 400.0)))
+    after = make(
+        series((8, 440.0)), fields={"container": "nvcr.io/nvidia/nemo:26.07"}, started=FIRST_PLACE + timedelta(days=8)
+    )
+    address = f"/history/{key_of(engine, after[0])}"
+
+    def states() -> tuple[str, float | None]:
+        band = chart_of(client, f"{address}/chart")["datasets"]["containers"][-1]["label"]
+        changes = client.get(f"/api/v1{address}").json()["changes"]
+        return band, next(row["delta_pct"] for row in changes if row["kind"] == "container" and row["run_id"] in after)
+
+    for figure in (12.5, -3.5):
+        with transaction(engine) as session:
+            session.execute(update(UpgradeChangeRow).values(delta_pct=figure, decision="inconclusive"))
+        assert states() == (f"26.07  {change_text(figure).delta}", pytest.approx(figure))
+    with transaction(engine) as session:
+        session.execute(delete(UpgradeChangeRow))
+    assert states() == ("26.07", pytest.approx(10, abs=0.5)), "the table still has the regression"
 
 
 def test_the_api_lists_the_changes_of_the_page(client: TestClient, engine: Engine, make: Make) -> None:

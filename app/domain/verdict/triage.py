@@ -110,10 +110,14 @@ def is_once(job: Sequence[MeasuredMember]) -> bool:
     return all(member.is_once for member in job)
 
 
+def is_half_gone(change_pct: float | None, newest_pct: float | None) -> bool:
+    """Return whether less than half of a change is left in the newest run; both are against the usual level."""
+    return change_pct is not None and newest_pct is not None and newest_pct < change_pct / 2
+
+
 def is_nearly_back(job: Sequence[MeasuredMember]) -> bool:
     """Return whether a job that has not recovered has less than half of its change in its newest run."""
-    change, newest = change_of_job(job), job[-1].newest_pct
-    return not is_back(job) and change is not None and newest is not None and newest < change / 2
+    return not is_back(job) and is_half_gone(change_of_job(job), job[-1].newest_pct)
 
 
 def slow_jobs(jobs: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
