@@ -22,7 +22,7 @@ from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
@@ -279,6 +279,9 @@ class RegressionView:
         if document:
             document = document_of_member(document, self.regression.kind)
         suspects = suspects_with_evidence(self._session, run_id, document, metric) if document else ()
+        if document:
+            document = since_last_good(document, suspects)
+            upgrade = document.contrast if upgrade else None
         baseline = self._baseline(document) if document else ()
         return JobView(
             job=job,

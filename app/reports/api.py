@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from app.domain.report.values import FAILED, UNREAD, exit_code, report_key, stor
 from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.words import remarks, rerun_text, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.settings import Settings
@@ -77,6 +78,7 @@ def get_report(
     if verdict is None or row.status in ("received", "processing"):
         return pending_report(run, row.status, silent_since(session, settings)), None, ()
     suspects = suspects_with_evidence(session, run_id, verdict.document)
+    verdict = replace(verdict, document=since_last_good(verdict.document, suspects))
     return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
 
 

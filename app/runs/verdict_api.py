@@ -9,6 +9,7 @@ from sqlmodel import Session
 from app.domain.access.principal import Action
 from app.domain.report.values import UNREAD, verdict_json
 from app.domain.verdict.document import RerunRequest
+from app.domain.verdict.evidence import since_last_good
 from app.runs.queries import get_run
 from app.runs.verdict_view import verdict_lead
 from app.storage.runs import RunDetail
@@ -124,8 +125,8 @@ def read_verdict(session: ReadSession, run_id: RunId) -> VerdictOut:
 
 
 def _out(session: Session, run: RunDetail, verdict: StoredVerdict, earlier: tuple[StoredVerdict, ...]) -> VerdictOut:
-    document = verdict.document
-    ranked, regressions = suspects_with_evidence(session, run.id, document), regressions_of(session, run.id)
+    ranked, regressions = suspects_with_evidence(session, run.id, verdict.document), regressions_of(session, run.id)
+    document = since_last_good(verdict.document, ranked)
     has_opened = any(not item.continues for item in regressions)
     values = verdict_json(document, ranked)
     values |= {

@@ -18,7 +18,7 @@ from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.lead import lead
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.triage import ACTIVE
@@ -208,7 +208,9 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     stored = verdicts_of(session, run.id)
     if not stored:
         return None
-    newest, document = stored[0], stored[0].document
+    newest = stored[0]
+    ranked = suspects_with_evidence(session, run.id, newest.document)
+    document = since_last_good(newest.document, ranked)
     left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
     contrast, comparability, is_experiment = document.contrast, document.comparability, run.purpose == "experiment"
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
@@ -217,7 +219,6 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     request = rerun_request(session, run.id, document)
     beside = document.verdict.baseline_used or (contrast.measured.baseline_used if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
-    ranked = suspects_with_evidence(session, run.id, document)
     regressions = regressions_of(session, run.id)
     is_opened = any(not item.continues for item in regressions)
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))

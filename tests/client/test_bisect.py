@@ -70,6 +70,13 @@ def test_the_good_end_is_the_newest_run_before_the_change_also_in_another_contai
     judge_all(engine, settings)
     assert client.get(f"/api/v1/runs/{first}/bisect").json() == {"run": first, "good": "000000a", "bad": "abcdef0"}
     assert 'href="/runs?q=000000a"' in client.get("/regressions/1").text
+    report = client.get(f"/api/v1/runs/{first}/report").json()
+    assert report["what_changed"]["commit_range"]["first"] == "000000a"
+    contrast = client.get(f"/api/v1/runs/{first}/verdict").json()["contrast"]["comparability"]
+    assert [row["a"] for row in contrast["differences"] if row["field"] == "commit"] == ["000000a"]
+    for address in (f"/api/v1/runs/{first}/report.md", "/regressions/1"):
+        text = client.get(address).text
+        assert (address, "0000009" in text, "000000a" in text) == (address, False, True)
 
 
 def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, client: TestClient) -> None:

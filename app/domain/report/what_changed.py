@@ -37,7 +37,7 @@ class TextChange:
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """Commits from the newest baseline run to the run. Addresses are empty without a template."""
+    """Commits since the last good run, else since the newest baseline run. Addresses are empty without a template."""
 
     first: str
     last: str

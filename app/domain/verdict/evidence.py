@@ -12,7 +12,7 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
-from app.domain.verdict.comparability import ALL_CHANGES, Suspect, one_of
+from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, one_of
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
@@ -99,6 +99,27 @@ class RankedSuspect:
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
     """Return the suspects of the verdict; without a baseline, those of a measured contrast."""
     return document.suspects or _of_contrast(document.contrast)
+
+
+def since_last_good(document: VerdictDocument, ranked: Iterable[RankedSuspect]) -> VerdictDocument:
+    """Return the verdict with the commits of its suspect, so that all texts name and link to the same range.
+
+    A suspected commit is that since the last good run, not since the newest run of the baseline.
+    """
+    commit = next((item.suspect.difference for item in ranked if item.suspect.field == COMMIT), None)
+    if commit is None:
+        return document
+
+    def with_commit(comparability: Comparability) -> Comparability:
+        beside = tuple(commit if difference.field == COMMIT else difference for difference in comparability.beside)
+        return replace(comparability, beside=beside)
+
+    if document.comparability is not None:
+        return replace(document, comparability=with_commit(document.comparability))
+    contrast = document.contrast
+    if contrast is None:
+        return document
+    return replace(document, contrast=replace(contrast, comparability=with_commit(contrast.comparability)))
 
 
 def change_pct(document: VerdictDocument) -> float | None:
