@@ -67,12 +67,12 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> Resp
     profiles = list_profiles(session, run_id)
     if len(profiles) == 1:
         return RedirectResponse(f"/runs/{run_id}/profiles/{profiles[0].id}", 303)
-    windows = {
-        profile.id: document["view"]["window"]
+    views = {
+        profile.id: document["view"]
         for profile in profiles[:_MOST_BARS]
         if (document := document_of(session, profile.id)) is not None and document["view"] is not None
     }
-    bars = {number: (segments(window), float(window["window_ms"])) for number, window in windows.items()}
+    bars = {number: (segments(view), float(view["window"]["window_ms"])) for number, view in views.items()}
     return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars)
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from app.domain.numbers import plural, round_step, share_text
 from app.domain.profiles.budget import REASONS
-from app.domain.profiles.difference import ProfileDifference, change_of_step, contributions, label_of
+from app.domain.profiles.difference import IDLE_LABELS, ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
 from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
@@ -29,7 +29,6 @@ STARVED_LABELS = {
     "graph_launch": "launching a graph",
     "other": "in Python and elsewhere",
 }
-_IDLE = ("launch_starved", "host_sync", "issued_other", "unresolved")
 _WALLS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("memory", "Memory", ("memory",)),
     ("communication", "Communication", ("communication",)),
@@ -89,8 +88,9 @@ class Lane:
     rectangles: tuple[tuple[float, float, str, float, float], ...]
 
 
-def segments(window: Mapping[str, Any]) -> tuple[BarSegment, ...]:
-    """Return the bar of a step: computation, exposed parts, and idle time by reason."""
+def segments(view: Mapping[str, Any]) -> tuple[BarSegment, ...]:
+    """Return the bar of the typical step: computation, exposed parts, and idle time by reason."""
+    window = view["window"]
     exposed = window["exposed_comm_ms"]
     if exposed is None:  # graphs that were traced as a whole hide the rest
         exposed = window.get("exposed_comm_outside_graphs_ms") or 0.0
@@ -99,20 +99,20 @@ def segments(window: Mapping[str, Any]) -> tuple[BarSegment, ...]:
         ("communication", "exposed communication", exposed),
         ("copy", "exposed copies", window["exposed_copy_ms"]),
     ]
-    idle = idle_reasons(window)
-    parts += [(f"idle-{reason.replace('_', '-')}", f"idle: {REASON_LABELS[reason]}", idle[reason]) for reason in _IDLE]
+    parts += [(name.replace(".", "-").replace("_", "-"), label_of(name), ms) for name, ms in _idle_times(view).items()]
     return bar_segments(parts, float(window["window_ms"]))
 
 
-def idle_reasons(window: Mapping[str, Any]) -> dict[str, float]:
-    """Divide the idle time of a window by reason. Reasons also cover time in which only communication runs."""
-    split, idle = window["compute_absent_split_ms"], float(window["idle_ms"])
-    sizes = {reason: float(split[reason]) for reason in _IDLE}
-    total = sum(sizes.values())
-    scale = min(1.0, idle / total) if total else 0.0
-    result = {reason: size * scale for reason, size in sizes.items()}
-    result["unresolved"] += max(0.0, idle - sum(result.values()))
-    return result
+def _idle_times(view: Mapping[str, Any]) -> dict[str, float]:
+    """Divide the idle time of the typical step as comparisons do: by the reasons credited over all profiled steps.
+
+    The reasons of time without computation cannot divide it, because they also cover time in which communication runs.
+    """
+    idle = float(view["window"]["idle_ms"])
+    times = {name: view["credited_ms"].get(name, 0.0) for name in IDLE_LABELS}
+    if not (total := sum(times.values())):
+        return {"idle.unresolved": idle}
+    return {name: idle * time / total for name, time in times.items()}
 
 
 _MOST_TICKS, _MOST_NARROW_TICKS = 10, 4
@@ -284,7 +284,8 @@ class ProfilePage:
 
     @property
     def segments(self) -> tuple[BarSegment, ...]:
-        return segments(self.window)
+        assert self.document is not None  # noqa: S101  the template asks for a read profile only
+        return segments(self.document["view"])
 
     @property
     def rank_bars(self) -> tuple[tuple[Mapping[str, Any], tuple[BarSegment, ...]], ...]:

@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from app.profiles.views import time_axis
+from app.profiles.views import segments, time_axis
 from tests.domain.profiles.traces import event, trace_bytes
 from tests.profiles.attaching import attach, attached, make_run, trace
 from tests.runs.uploading import LOG
@@ -32,6 +32,19 @@ def test_the_page_shows_the_walls_and_what_to_do_next(client: TestClient) -> Non
     assert "is the wall" in text
     assert 'data-suggestion="' in text
     assert re.search(r'data-class="comm.collective"', text)
+
+
+def test_the_bar_gives_idle_time_the_reasons_of_the_comparison() -> None:
+    window = {"window_ms": 100.0, "compute_ms": 60.0, "exposed_comm_ms": 20.0, "exposed_copy_ms": 0.0, "idle_ms": 20.0}
+    hidden = {"launch_starved": 20.0, "unresolved": 20.0}  # all launches are late while communication runs
+    view = {
+        "window": {**window, "compute_absent_split_ms": hidden},
+        "credited_ms": {"gemm": 62.0, "comm.ep": 20.0, "idle.host_sync": 4.0, "idle.unresolved": 16.0},
+    }
+    parts = {segment.kind: segment.ms for segment in segments(view)}
+    assert parts == {"compute": 60.0, "communication": 20.0, "idle-host-sync": 4.0, "idle-unresolved": 16.0}
+    without = {segment.kind: segment.ms for segment in segments({**view, "credited_ms": {"gemm": 80.0}})}
+    assert without["idle-unresolved"] == 20.0
 
 
 def test_a_waiting_profile_polls_and_shows_the_walls_later(client: TestClient) -> None:

@@ -19,10 +19,10 @@ _MOST_HIDING = 0.5
 hidden."""
 
 IDLE_LABELS = {
-    "idle.launch_starved": "waiting for launches",
-    "idle.host_sync": "host synchronization",
-    "idle.issued_other": "launched, not started",
-    "idle.unresolved": "idle without a known reason",
+    "idle.launch_starved": "idle: waiting for launches",
+    "idle.host_sync": "idle: host synchronization",
+    "idle.issued_other": "idle: launched, not started",
+    "idle.unresolved": "idle: reason unknown",
 }
 
 
