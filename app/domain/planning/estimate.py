@@ -313,7 +313,7 @@ def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[MemoryOptions, ...]
         dispatcher=request.dispatcher or default_dispatcher(request, costs),
         overlap=_overlaps(request, costs),
         offload=request.offload or 0.0,
-        graphs=request.graphs,
+        graphs=bool(request.graphs),
         distributed=request.dist_opt,
     )
     stated = request.recompute

@@ -383,7 +383,7 @@ def _same_recipe(work: PlanRequest, recipe: MemoryOptions) -> dict[str, bool]:
         "dispatcher": work.dispatcher == recipe.dispatcher,
         "ep_overlap": bool(work.ep_overlap) == recipe.overlap,
         "dist_opt": work.dist_opt == recipe.distributed,
-        "graph_impl": work.graphs == recipe.graphs,
+        "graph_impl": bool(work.graphs) == recipe.graphs,
     }
 
 
@@ -489,7 +489,8 @@ def _is_run_of(record: Record, request: PlanRequest, layout: Layout) -> bool:
         and not record.differs(request)
         and (is_split_free or record.layout == layout)
         and all(getattr(request, name) in (None, getattr(work, name)) for name in stated)
-        and (request.dist_opt, request.graphs) == (work.dist_opt, work.graphs)
+        and request.dist_opt == work.dist_opt
+        and request.graphs in (None, bool(work.graphs))
     )
 
 
@@ -503,6 +504,7 @@ def _as_run(request: PlanRequest, run: Record) -> Prediction | None:
             offload=work.offload or 0.0,
             dispatcher=work.dispatcher or request.dispatcher,
             ep_overlap=bool(work.ep_overlap),
+            graphs=work.graphs,
         )
     )
     prediction = estimator.predict([run.layout])[0] if estimator is not None else None

@@ -210,8 +210,9 @@ class PlanRequest:
 
     `fixed`: fixed degrees; a `vpp` of 1 means no virtual pipeline. `account` None: embedding and loss may count as
     layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
-    share of optimizer states in host memory; None: as needed. `graphs`: CUDA graphs of any scope. `fastest_dispatcher`:
-    the one that own runs showed to be faster than another; it replaces an unstated one.
+    share of optimizer states in host memory; None: as needed. `graphs`: any CUDA graphs; None: as an own run of
+    the work had them, else without. `fastest_dispatcher`: the one that own runs showed to be faster than another; it
+    replaces an unstated one.
     """
 
     model: PlannedModel
@@ -229,7 +230,7 @@ class PlanRequest:
     dispatcher: str | None = None
     ep_overlap: bool | None = None
     dist_opt: bool = True
-    graphs: bool = False
+    graphs: bool | None = None
     calibration: Calibration = Calibration()
     fastest_dispatcher: str | None = None
 
@@ -287,7 +288,7 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         offload=_share(values.get("opt_offload_fraction")),
         dispatcher=str(values["dispatcher"]) if values.get("dispatcher") else None,
         dist_opt=values.get("dist_opt") is not False,
-        graphs=values.get("graph_impl") not in (None, "none"),
+        graphs=values["graph_impl"] != "none" if values.get("graph_impl") else None,
         ep_overlap=bool(values["ep_overlap"]) if values.get("ep_overlap") is not None else None,
     )
 

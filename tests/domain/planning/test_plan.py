@@ -581,6 +581,18 @@ def test_a_layout_that_a_run_measured_has_the_recipe_and_the_knobs_of_the_run() 
     assert "comm_overlap.delay_wgrad_compute=true" in flags.bridge
 
 
+def test_a_run_of_the_work_comes_before_a_faster_published_figure_also_with_graphs() -> None:
+    published = replace(own_run(19.0), by="NVIDIA", href="/references/1", peak_gb=None)
+    records = records_of([published, own_run(20.0, graph_impl="transformer_engine")])
+    assert [bool(record.by) for record in records] == [True, False]
+    offer = plan(QWEN_30B, gbs=1024, records=records).offers[0]
+    assert (offer.run, offer.measured) == (records[1], records)
+    assert offer.prediction is not None
+    assert offer.prediction.recipe.graphs
+    without = plan(QWEN_30B, gbs=1024, graph_impl="none", records=records).offers[0]
+    assert without.run is None
+
+
 @pytest.mark.parametrize(
     ("fields", "differs"),
     [({"gbs": 2048}, ("gbs",)), ({"gbs": 1024, "mbs": 2}, ("mbs",)), ({"gbs": 1024, "dispatcher": "hybridep"}, ())],
