@@ -15,7 +15,7 @@ DEFINITIONS: dict[str, int] = {
     "keys": 4,
     "failures": 3,
     "timers": 1,
-    "activity": 2,
+    "activity": 3,
 }
 """Rule -> version. `reading` covers what is read from logs and documents; all other rules compute from that.
 
@@ -28,7 +28,8 @@ shows profiled iterations, too. `flops`: 2 since the formula's figure replaces a
 since fields that a partial environment or a truncated dump leaves out stay unknown, 4 since the optimizer, its
 instances and deterministic modes are knobs. `failures`: 2 since a log whose trainer states no end is not truncated, 3
 since a run without any text is unread. `activity`: iterations prove a dispatcher only for trainers that do not start
-without it; 2 since a printed world size wins over a stated one."""
+without it; 2 since a printed world size wins over a stated one, 3 since
+a printed batch size and sequence length do."""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
 """One number for all rules; it grows with every change."""

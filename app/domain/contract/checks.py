@@ -175,6 +175,8 @@ _OFF = (None, False, "none")
 _PROOF = ("log line", "arguments")
 """Sources of values that the trainer itself printed."""
 
+_SIZE = ("gpus", "gbs", "seq_len")
+
 REFUSE_TO_START = frozenset({"Megatron-LM", "Megatron-Bridge", "NeMo 2", "Primus"})
 """Trainers on unmodified Megatron Core: their dispatchers raise an error without their package (`fused_a2a.py`), and
 they assert the requirements of the overlap at start. Forks may fall back silently, so only a log line counts there."""
@@ -190,12 +192,15 @@ _CAPTURED = (
 def activity(log: ParsedLog, requested: Facts) -> dict[str, Activity]:
     """Return requested and active values by field, without fields that are unused or unknown on both sides.
 
-    The number of GPUs is listed only if it differs: every figure per GPU divides by it, and most logs print it.
+    The size of a step is listed only where it differs: every figure follows from it, and most logs print it.
     """
     activities = {}
-    claimed, printed = requested.get("gpus"), log.stated.get("gpus")
-    if claimed is not None and printed is not None and printed.source in _PROOF and claimed.value != printed.value:
-        activities["gpus"] = Activity(claimed, printed, agrees=False)
+    for name in _SIZE:
+        claimed, printed = requested.get(name), log.stated.get(name)
+        if name == "seq_len" and log.arguments.get("decoder_seq_length") is not None:
+            continue  # `seq_length` is then that of the encoder
+        if claimed is not None and printed is not None and printed.source in _PROOF and claimed.value != printed.value:
+            activities[name] = Activity(claimed, printed, agrees=False)
     for name, rule in _RULES.items():
         request, active = requested.get(name), rule(log, requested)
         if active is None and (request is None or request.value in _OFF):
@@ -294,6 +299,8 @@ _RULES: dict[str, Callable[[ParsedLog, Facts], Stated | None]] = {
 }
 _LABELS = {
     "gpus": "world size",
+    "gbs": "global batch size",
+    "seq_len": "sequence length",
     "dispatcher": "dispatcher",
     "graph_impl": "CUDA-graph implementation",
     "ep_overlap": "value `ep_overlap` =",

@@ -81,11 +81,11 @@ def test_an_unused_knob_shows_its_stated_value() -> None:
 
 
 def test_the_metadata_win_and_the_contradiction_names_both() -> None:
-    contract = resolved(OVERLAP_CASE, {"seq_len": 1024, "dispatcher": "deepep"})
-    assert contract.fields["seq_len"].value == 1024
+    contract = resolved(OVERLAP_CASE, {"mbs": 2, "dispatcher": "deepep"})
+    assert contract.fields["mbs"].value == 2
     assert contract.fields["dispatcher"].value == "deepep"
-    length, dispatcher = contract.warnings[:2]
-    assert [part in length for part in ("`seq_len` is 1024", "4096 in the log")] == [True, True]
+    batch, dispatcher = contract.warnings[:2]
+    assert [part in batch for part in ("`mbs` is 2", "1 in the log")] == [True, True]
     assert [part in dispatcher for part in ("`dispatcher` is deepep", "alltoall in the log")] == [True, True]
 
 
@@ -100,6 +100,21 @@ def test_the_printed_world_size_wins_over_the_metadata() -> None:
     assert stated.metrics["tokens_per_s_per_gpu"].value == right.metrics["tokens_per_s_per_gpu"].value
     assert stated.stack_key == right.stack_key
     assert ("gpus" in right.activity, len(stated.warnings) - len(right.warnings)) == (False, 1)
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("gbs", 512), ("seq_len", 1024)])
+def test_the_printed_size_of_a_step_wins_over_the_metadata(name: str, wrong: int) -> None:
+    log = make_log([100.0] * 30, stated=OVERLAP_CASE)
+    right, stated = (summarise(log, make_metadata({name: value})) for value in (OVERLAP_CASE[name], wrong))
+    assert (stated.activity[name].agrees, name in right.activity) == (False, False)
+    assert stated.contract[name].value == OVERLAP_CASE[name]
+    assert stated.metrics["tokens_per_s_per_gpu"].value == right.metrics["tokens_per_s_per_gpu"].value
+    assert (stated.stack_key, len(stated.warnings) - len(right.warnings)) == (right.stack_key, 1)
+
+
+def test_the_length_of_an_encoder_is_not_that_of_the_model() -> None:
+    log = make_log([100.0] * 30, stated=OVERLAP_CASE, arguments={"decoder_seq_length": 1024})
+    assert resolve(log, make_metadata({"seq_len": 1024})).fields["seq_len"].value == 1024
 
 
 @pytest.mark.parametrize(

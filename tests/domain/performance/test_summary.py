@@ -383,12 +383,12 @@ def document(kind: str, **fields: Value) -> Document:
 
 def test_the_stronger_document_counts_and_both_are_named() -> None:
     log = make_log([100.0] * 10, stated=OVERLAP_CASE)
-    documents = [document("launch command", gbs=512), document("bridge configuration", gbs=256, mbs=2)]
+    documents = [document("launch command", tp=2), document("bridge configuration", tp=4, mbs=2)]
     summary = summarise(log, make_metadata(), documents)
-    assert summary.contract["gbs"].value == 512
+    assert summary.contract["tp"].value == 2
     assert summary.contract["mbs"].value == 2
     differing = [re.findall(r"`\w+`|\d+", warning)[:3] for warning in summary.warnings if " but " in warning]
-    assert [["`gbs`", "512", "256"] in differing, ["`mbs`", "2", "1"] in differing] == [True, True]
+    assert [["`tp`", "2", "4"] in differing, ["`mbs`", "2", "1"] in differing] == [True, True]
 
 
 def test_the_metadata_win_over_every_document() -> None:
