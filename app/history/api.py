@@ -106,6 +106,7 @@ def _event(event: HistoryEvent) -> dict[str, Any]:
         "config_key": event.run.config_key,
         "at": event.run.ordered_at.isoformat(),
         "delta_pct": event.level.delta_pct,
+        "decision": event.decision or None,
         "from_step_time_ms": event.level.from_ms,
         "to_step_time_ms": event.level.to_ms,
         "changed": [dict(zip(("field", "before", "after"), values, strict=True)) for values in event.changed],

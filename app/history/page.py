@@ -32,7 +32,6 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
-from app.domain.verdict.triage import is_half_gone
 from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
 from app.history.queries import (
@@ -178,6 +177,14 @@ class HistoryEvent:
         return source if is_judged or self.alarm is None else self.alarm
 
     @property
+    def decision(self) -> str:
+        """Return whether the step time changed: as the upgrade was judged, else by its direction."""
+        level = self.level
+        if isinstance(level, ContainerStep) or level.delta_pct is None:
+            return level.decision if isinstance(level, ContainerStep) else ""
+        return "regression" if level.delta_pct > 0 else "improvement"
+
+    @property
     def regression(self) -> tuple[int, str, str] | None:
         """Return number, state and proposal of its regression."""
         source = self.source
@@ -242,40 +249,60 @@ class HistoryPage:
     @property
     def lead(self) -> str:
         """Return the current level and its open regression, else the change since the previous container, else the last
-        change."""
-        step, (own, history) = self.newest, self._leading
-        now = own.now
+        change; with the configuration, if it is chosen because it is slower than others."""
+        history, own = self.history, self._leading
+        now, step, alarm = own.now, self._upgraded(own), self._alarm_of(own)
         if now is None:
-            return level_text(history.runs, history.eligibilities, own)
-        upgraded, is_slower = "", False
-        if step is not None and step.delta_pct is not None and step.letter == own.letter and not own.changes:
-            change, is_slower = change_text(step.delta_pct), step.delta_pct > 0
-            upgraded = (
-                f"{step_time(now.step_time_ms)} per step in {step.container}, {change.text} than in {step.before}."
-            )
-        alarm = self._alarm_of(own.letter)
-        if alarm is not None and alarm.delta_pct is not None and not is_slower:
-            return self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
-        return upgraded or level_text(history.runs, history.eligibilities, own)
+            return level_text(self.own.runs, self.own.eligibilities, own)
+        is_chosen = len(self.choices) > 1 and not self.view.config and self._slowness(own) is not None
+        which = f"Configuration {own.letter}: " if is_chosen else ""
+        # A regression of an earlier container does not say whether an inconclusive newer one is slower.
+        began_here = alarm is not None and alarm.run_id in {history.runs[position].id for position in own.runs}
+        decisive = ("regression",) if began_here else ("regression", "inconclusive")
+        if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
+            return which + self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
+        if step is None or step.delta_pct is None:
+            return which + level_text(history.runs, history.eligibilities, own)
+        level = f"{which}{step_time(now.step_time_ms)} per step in {step.container}"
+        if step.decision == "inconclusive":
+            return f"{level}; change from {step.before} inconclusive."
+        as_before = step.decision == "no_change"
+        return f"{level}, {'as fast as' if as_before else f'{change_text(step.delta_pct).text} than'} in {step.before}."
 
-    @property
-    def _leading(self) -> tuple[ConfigurationHistory, HistoryOfStack]:
-        """Return the configuration of the lead, and the history in which its positions are."""
-        if self.newest is not None and self.newest.stack_key != self.stack.stack_key:
-            return self._last_of(self.newest), self.history
-        return self.answered_configuration, self.own
+    def _upgraded(self, own: ConfigurationHistory) -> ContainerStep | None:
+        """Return the judged upgrade of a configuration to the newest container, if it has not changed since."""
+        steps = self.newest.by_configuration if self.newest else ()
+        return next((step for step in steps if step.letter == own.letter and step.decision and not own.changes), None)
+
+    @cached_property
+    def _leading(self) -> ConfigurationHistory:
+        """Return the configuration of the lead: of those in the newest container the slower one, else the last used."""
+        newest = self.newest.stack_key if self.newest else self.stack.stack_key
+        parts = [part for part in self.shown if self.history.runs[part.runs[0]].facts.stack_key == newest]
+        counted = [part for part in parts if part.counted] or parts or list(self.shown)
+        used = max(counted, key=lambda part: (part.counted or part.runs)[-1])
+        return max(counted, key=lambda part: (self._slowness(part) or (-1, 0.0), part is used))
+
+    def _slowness(self, part: ConfigurationHistory) -> tuple[int, float] | None:
+        """Return number and size of the regression in which a configuration still is, else of its slower upgrade."""
+        alarm, step = self._alarm_of(part), self._upgraded(part)
+        if alarm is not None and alarm.delta_pct is not None and part.counted:
+            newest_ms = math.exp(self.history.runs[part.counted[-1]].log_step_time)
+            return None if alarm.is_half_gone(newest_ms) else (alarm.regression_id, alarm.delta_pct)
+        if step is None or step.decision != "regression":
+            return None
+        return 0, step.delta_pct or 0.0
 
     @property
     def first_alarm(self) -> HistoryAlarm | None:
         """Return the regression of the primary button: one to triage, else that of the lead, else any active one."""
         first = next(iter(self.open_alarms), None)
-        return (self._alarm_of(self._leading[0].letter) or first) if first and first.proposal else first
+        return (self._alarm_of(self._leading) or first) if first and first.proposal else first
 
     def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
         newest_ms = math.exp(newest.log_step_time)
-        newest_pct = 100 * (newest_ms / alarm.usual_ms - 1) if alarm.usual_ms else None
-        has_moved_back = is_half_gone(delta_pct, newest_pct)
+        has_moved_back = alarm.is_half_gone(newest_ms)
         since = f"{change_text(delta_pct).text} since #{alarm.run_id}"
         if not (alarm.proposal or has_moved_back):
             return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
@@ -284,15 +311,15 @@ class HistoryPage:
         state = ", stale" if alarm.proposal == "stale" else ""
         return f"{step_time(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
 
-    def _alarm_of(self, letter: str) -> HistoryAlarm | None:
-        """Return the newest open step-time regression of a configuration."""
+    def _alarm_of(self, part: ConfigurationHistory) -> HistoryAlarm | None:
+        """Return the newest open step-time regression of a configuration, in any container."""
         runs = {
             self.history.runs[position].id
             for configuration in self.history.configurations
-            if configuration.letter == letter
+            if configuration.letter == part.letter
             for position in configuration.runs
         }
-        of_it = (alarm for alarm in self.open_alarms if alarm.metric == "step_time_ms" and alarm.run_id in runs)
+        of_it = (alarm for alarm in self._active if alarm.metric == "step_time_ms" and alarm.run_id in runs)
         return next(of_it, None)
 
     @property
@@ -313,16 +340,6 @@ class HistoryPage:
         """Return where the newest drawn container begins; None if the page shows only the stack's own container."""
         last = self.positions[-1] if self.positions else -1
         return next((step for step in reversed(self.steps) if step.position <= last), None)
-
-    def _last_of(self, step: ContainerStep) -> ConfigurationHistory:
-        """Return the shown configuration that ran last in a container."""
-        runs = self.history.runs
-        of_container = [
-            configuration
-            for configuration in self.shown
-            if configuration.counted and runs[configuration.runs[0]].facts.stack_key == step.stack_key
-        ]
-        return max(of_container, key=lambda configuration: configuration.counted[-1])
 
     @property
     def step(self) -> ContainerStep | None:
@@ -471,16 +488,20 @@ class HistoryPage:
         return read_alarms(self._session, {*(step.stack_key for step in self.steps), self.stack.stack_key})
 
     @cached_property
-    def open_alarms(self) -> list[HistoryAlarm]:
-        """Return active regressions: those to triage first, then newest first."""
-        positions = {position for configuration in self.shown for position in configuration.runs}
-        runs = {self.history.runs[position].id for position in positions}
-        active = {
-            alarm.regression_id: alarm
+    def _active(self) -> list[HistoryAlarm]:
+        """Return the open alarms of the shown configurations: those to triage first, then newest first."""
+        runs = {self.history.runs[position].id for own in self.shown for position in own.runs}
+        active = (
+            alarm
             for alarm in self.alarms
             if alarm.shown_state in OPEN_STATES and alarm.run_id in runs and not alarm.is_back
-        }
-        return sorted(active.values(), key=lambda alarm: (bool(alarm.proposal), -alarm.regression_id))
+        )
+        return sorted(active, key=lambda alarm: (bool(alarm.proposal), -alarm.regression_id))
+
+    @property
+    def open_alarms(self) -> list[HistoryAlarm]:
+        """Return one alarm of each active regression, in the order of `_active`."""
+        return list({alarm.regression_id: alarm for alarm in self._active}.values())
 
     @property
     def events(self) -> list[HistoryEvent]:

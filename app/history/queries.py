@@ -30,7 +30,7 @@ from app.domain.verdict.history_view import (
     with_outliers,
 )
 from app.domain.verdict.step_time import Prior
-from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, is_half_gone
 from app.pipeline.decisions import pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
@@ -228,6 +228,10 @@ class HistoryAlarm:
     def proposal(self) -> str:
         """Return as what the service proposes to close it here."""
         return "fixed" if self.is_back else "stale" if self.is_stale else ""
+
+    def is_half_gone(self, newest_ms: float) -> bool:
+        """Return whether less than half of the change is left in a run of this step time."""
+        return is_half_gone(self.delta_pct, 100 * (newest_ms / self.usual_ms - 1) if self.usual_ms else None)
 
     @property
     def from_ms(self) -> float | None:

@@ -31,9 +31,9 @@ _MOST_KNOBS = 2
 class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
-    `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`;
-    None without one. `by_configuration`: the step of each configuration that ran in both, each from its own first
-    counted run; the one used last comes last.
+    `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`,
+    with its `decision`; None without one. `by_configuration`: the step of each configuration that ran in both, each
+    from its own first counted run; the one used last comes last.
     """
 
     stack_key: str
@@ -42,6 +42,7 @@ class ContainerStep:
     position: int
     before: str
     letter: str = ""
+    decision: str = ""
     from_ms: float | None = None
     to_ms: float | None = None
     by_configuration: "tuple[ContainerStep, ...]" = ()
@@ -269,7 +270,8 @@ def container_steps(
         both = []
         for own in sorted(shared, key=lambda own: own.counted[-1]):
             job = joined.runs[own.counted[0]].facts.job
-            from_ms, to_ms = judged.get((before, key, own.config_key, job), (None, None))
-            both.append(replace(step, position=own.counted[0], letter=own.letter, from_ms=from_ms, to_ms=to_ms))
+            decision, from_ms, to_ms = judged.get((before, key, own.config_key, job), ("", None, None))
+            of_job = replace(step, position=own.counted[0], letter=own.letter, decision=decision)
+            both.append(replace(of_job, from_ms=from_ms, to_ms=to_ms))
         used = both[-1:] or [step]
         yield replace(used[0], position=position, by_configuration=tuple(both))

@@ -165,10 +165,10 @@ def _stack(row: UpgradeChangeRow, slower: SlowerJob | None) -> UpgradeOfStack:
 
 def judged_levels(
     session: Session, project_id: int, stack_keys: Collection[str]
-) -> dict[tuple[str, str, str, str], tuple[float, float]]:
-    """Return the step times (ms) before and after upgrades between these stacks, with the change that lists show.
+) -> dict[tuple[str, str, str, str], tuple[str, float, float]]:
+    """Return the decisions on upgrades between these stacks, and the step times (ms) before and after.
 
-    By the stack before, the stack after, its config key and the job.
+    The change is that of lists. By the stack before, the stack after, its config key and the job.
     """
     chosen = select_any(
         UpgradeChangeRow.from_stack_key, UpgradeChangeRow.stack_key, UpgradeChangeRow.config_key, UpgradeChangeRow.job,
@@ -190,7 +190,7 @@ def judged_levels(
             of_row = math.exp(job.usual_level), math.exp(job.slow_level)
         else:
             of_row = math.exp(row.level) / (1 + row.delta_pct / 100), math.exp(row.level)
-        levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = of_row
+        levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = row.decision, *of_row
     return levels
 
 

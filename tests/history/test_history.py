@@ -314,9 +314,38 @@ def test_the_change_of_a_container_is_that_of_the_judged_upgrade(
         with transaction(engine) as session:
             session.execute(update(UpgradeChangeRow).values(delta_pct=figure, decision="inconclusive"))
         assert states() == (f"26.07  {change_text(figure).delta}", pytest.approx(figure))
+        changes = client.get(f"/api/v1{address}").json()["changes"]
+        assert [row["decision"] for row in changes if row["run_id"] == after[0]] == ["inconclusive"]
+        page = client.get(address).text
+        assert change_text(figure).size not in page.partition('class="answer"')[2].partition("</p>")[0]
+        assert not re.search(r'class="change (regression|improvement)"', page), "it has no colour"
     with transaction(engine) as session:
         session.execute(delete(UpgradeChangeRow))
     assert states() == ("26.07", pytest.approx(10, abs=0.5)), "the table still has the regression"
+
+
+def test_the_lead_is_of_the_configuration_that_is_slower(client: TestClient, engine: Engine, make: Make) -> None:
+    upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
+    later = FIRST_PLACE + timedelta(days=8)
+    make([400.0] * 8)
+    make([600.0] * 8, fields=other, started=FIRST_PLACE + timedelta(hours=2))
+    slower = make([480.0] * 6, fields=upgrade, started=later)
+    make([500.0] * 6, fields=upgrade | other, started=later + timedelta(hours=2))
+    address = f"/api/v1/history/{key_of(engine, slower[0])}"
+
+    def lead(query: str = "") -> str:
+        text = client.get(f"{address}{query}").json()["lead"]
+        assert isinstance(text, str)
+        return text.replace("\u202f", " ")
+
+    configurations = {row["letter"]: row["config_key"] for row in client.get(address).json()["configurations"]}
+    assert re.match(r"Configuration A: 4\d\d.\d ms .* 20\.0 % slower", lead())
+    assert re.match(r"\d{3}\.\d ms .* 16\.\d % faster", lead(f"?config={configurations['B'][:12]}")), "it was asked for"
+    make([500.0] * 6, fields=upgrade | other, started=later + timedelta(days=6, hours=2))
+    make([402.0] * 3, fields=upgrade, started=later + timedelta(days=6))
+    with transaction(engine) as session:
+        session.execute(update(UpgradeChangeRow).values(decision="no_change"))
+    assert not lead().startswith("Configuration"), "the slower one is back"
 
 
 def test_the_api_lists_the_changes_of_the_page(client: TestClient, engine: Engine, make: Make) -> None:
