@@ -252,7 +252,10 @@ class LayoutPlanOut(ApiValue):
     given: OfferOut | None = Field(description="The layout that the query states, judged; null without one.")
     offers: list[OfferOut] = Field(description="Feasible layouts, best first; at most 50.")
     closest: list[OfferOut] = Field(
-        description="When nothing is feasible: the layouts that violate the fewest constraints."
+        description="When nothing is feasible: the layouts that violate the fewest constraints, smallest memory first."
+    )
+    enough_gpus: int | None = Field(
+        description="When only memory is short: the first doubling of the GPUs with a feasible layout."
     )
     rejected: list[RejectedOut]
     nearby: list[UsedOut]

@@ -240,6 +240,8 @@ def answer(plan: Plan) -> list[str]:
         result = f"violates {plural(len(broken), 'constraint')}" if broken else f"satisfies every constraint{rejected}"
         reasons.append(f"{name} {result}.")
     if not plan.offers:
+        if missing := _short_of_memory(plan):
+            reasons.append(missing)
         reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
         return reasons
     first = plan.offers[0]
@@ -253,6 +255,16 @@ def answer(plan: Plan) -> list[str]:
         reasons.append(f"{timed.origin[0].upper()}{timed.origin[1:]}.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
     return reasons
+
+
+def _short_of_memory(plan: Plan) -> str:
+    """Return how much memory the smallest layout needs, and how many GPUs are enough; "" if more than it is short."""
+    needed = plan.closest[0].needed_gb
+    if needed is None or plan.gpu_memory_gb is None:
+        return ""
+    enough = f"; {grouped(plan.enough_gpus)} GPUs fit" if plan.enough_gpus else ""
+    sizes = f"{in_gib(needed):,.0f} of {in_gib(plan.gpu_memory_gb):.0f} GiB"
+    return f"{grouped(plan.request.gpus)} × {plan.request.gpu} are too few: at least {sizes} each{enough}."
 
 
 def _promise(offer: Offer, request: PlanRequest) -> str:

@@ -124,6 +124,12 @@ def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClien
     assert "None of" in text
 
 
+def test_where_memory_is_short_the_answer_states_it_and_the_gpus_that_are_enough(client: TestClient) -> None:
+    document = planned(client, model="DeepSeek-V3", gpu="H100", gpus="8", seq_len="4096", gbs="512")
+    least = in_gib(document["closest"][0]["static_gb"])
+    assert f"at least {least:,.0f} of 80 GiB each; {document['enough_gpus']} GPUs fit" in document["answer"]
+
+
 def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_run(session)

@@ -199,13 +199,15 @@ class Candidates:
     """One entry per combination.
 
     `broken`: bits of `BITS`, 0: feasible. `virtual`: 1 if a virtual pipeline is possible. `seconds`: predicted step
-    time of the feasible ones; None when nothing is predicted.
+    time of the feasible ones, and `peak_gb` their predicted memory and that of those that break only `plan-fits`;
+    None when nothing is predicted.
     """
 
     mesh: Mesh
     broken: IntArray
     virtual: IntArray
     seconds: npt.NDArray[np.float64] | None = None
+    peak_gb: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.broken)
@@ -261,10 +263,10 @@ def _estimated(request: PlanRequest, options: Candidates) -> Candidates:
         vpp[some] = split.vpp
         largest[some], last[some] = stage_shares(request.model.layers, layout)
     estimates = estimator.estimate(_degrees_at(request, mesh, vpp, largest, last))
-    broken, seconds = options.broken.copy(), np.full(len(options), np.inf)
+    broken, seconds, peak_gb = options.broken.copy(), *np.full((2, len(options)), np.inf)
     broken[possible[~estimates.fits]] |= BITS["plan-fits"]
-    seconds[possible] = estimates.seconds
-    return Candidates(options.mesh, broken, options.virtual, seconds)
+    seconds[possible], peak_gb[possible] = estimates.seconds, estimates.peak_gb
+    return Candidates(options.mesh, broken, options.virtual, seconds, peak_gb)
 
 
 def _degrees_at(request: PlanRequest, mesh: Mesh, vpp: Floats, largest: Floats, last: Floats) -> Degrees:

@@ -3,8 +3,10 @@
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +32,7 @@ from app.domain.planning.layout import (
     static_gb,
 )
 from app.domain.planning.memory import FLEX, MemoryOptions
-from app.domain.planning.request import DEGREES, SPLIT, WORK, PlanRequest
+from app.domain.planning.request import DEGREES, SPLIT, WORK, InvalidPlan, PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.rules.flags import written
 from app.domain.rules.rule import Setting
@@ -135,14 +137,19 @@ def _leaves_by_evidence(request: PlanRequest, records: tuple[Record, ...]) -> bo
 
 def _too_large(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
     """Return True where static memory alone exceeds its limit; False while it is unknown."""
-    memory = gpu_memory_gb(request.gpu)
-    shards, experts = (mesh.tp * mesh.pp).astype(np.float64), mesh.experts.astype(np.float64)
-    replicas, edp = np.maximum(request.gpus / shards, 1.0), np.maximum(request.gpus / experts, 1.0)
-    static = static_gb(request, shards, replicas, experts, edp)
+    memory, static = gpu_memory_gb(request.gpu), _static(request, mesh)
     if memory is None or static is None:
-        return np.zeros(len(edp), dtype=np.bool_)
+        return np.zeros(len(mesh.tp), dtype=np.bool_)
     too_large: npt.NDArray[np.bool_] = static > STATIC_SHARE * memory
     return too_large
+
+
+def _static(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.float64] | None:
+    """Return the static memory of each layout; None while it is unknown."""
+    shards, experts = (mesh.tp * mesh.pp).astype(np.float64), mesh.experts.astype(np.float64)
+    replicas, edp = np.maximum(request.gpus / shards, 1.0), np.maximum(request.gpus / experts, 1.0)
+    static: npt.NDArray[np.float64] | None = static_gb(request, shards, replicas, experts, edp)
+    return static
 
 
 def _outside(request: PlanRequest, mesh: Mesh) -> npt.NDArray[np.bool_]:
@@ -315,6 +322,7 @@ def _etp(layout: Layout) -> Note | None:
 
 OFFERED = 50
 _CLOSEST = 3
+_MOST_DOUBLINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +352,14 @@ class Offer:
     violations: tuple[Violation, ...]
     other_vpp: tuple[int, ...]
     rejected_in: int | None = None
+
+    @property
+    def needed_gb(self) -> float | None:
+        """Return the memory of a layout that breaks nothing but the constraint on it; None otherwise."""
+        broken = {violation.constraint.id for violation in self.violations}
+        if broken == {"plan-memory"}:
+            return self.static_gb
+        return self.prediction.peak_gb if broken == {"plan-fits"} and self.prediction else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +417,8 @@ class Plan:
     """`given`: the layout that the request states, if any; the others then have free degrees.
 
     `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: infeasible layouts that break the
-    fewest constraints; only when nothing is feasible.
+    fewest constraints, those that exceed the memory least first; only when nothing is feasible. `enough_gpus`: the
+    first doubling of the GPUs with a feasible layout, where only memory is short; None without one.
     """
 
     request: PlanRequest
@@ -414,6 +431,7 @@ class Plan:
     first_cp: int
     gpu_memory_gb: float | None
     records: tuple[Record, ...] = ()
+    enough_gpus: int | None = None
 
 
 def make_plan(
@@ -446,6 +464,7 @@ def make_plan(
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request.gpu),
         records=usable,
+        enough_gpus=None if len(feasible) else _enough_gpus(asked, options),
     )
 
 
@@ -559,9 +578,31 @@ def _offer(
 
 def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
     broken = np.bitwise_count(options.broken.astype(np.uint64)).astype(np.int64)
-    near = np.flatnonzero(broken == broken.min())
-    ranked = best_first(request, options, near)
+    ranked = best_first(request, options, np.flatnonzero(broken == broken.min()))
+    ranked = ranked[np.lexsort(_missing_memory(request, options, ranked))]
     return offers_of(request, [options.layout(request, int(index)) for index in ranked[:_CLOSEST]])
+
+
+def _missing_memory(request: PlanRequest, options: Candidates, among: IntArray) -> tuple[npt.NDArray[Any], ...]:
+    """Return keys that sort layouts by the memory they lack, the last key first: static memory alone, then the peak."""
+    broken, mesh = options.broken[among], options.mesh.at(among)
+    needed, static = np.zeros(len(among)), _static(request, mesh)
+    if options.peak_gb is not None:
+        needed = np.where(broken & BITS["plan-fits"], options.peak_gb[among], needed)
+    if static is not None:
+        needed = np.where(broken & BITS["plan-memory"], static, needed)
+    return needed, broken & BITS["plan-memory"] != 0
+
+
+def _enough_gpus(request: PlanRequest, options: Candidates) -> int | None:
+    """Return the first doubling of the GPUs with a feasible layout, where some layouts lack only memory."""
+    if not np.any(options.broken & ~(BITS["plan-memory"] | BITS["plan-fits"]) == 0):
+        return None
+    for gpus in (request.gpus << doublings for doublings in range(1, _MOST_DOUBLINGS + 1)):
+        with suppress(InvalidPlan):  # more combinations than are tried
+            if np.any(candidates(replace(request, gpus=gpus)).broken == 0):
+                return gpus
+    return None
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:

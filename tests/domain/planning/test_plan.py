@@ -211,6 +211,23 @@ def test_if_nothing_is_feasible_the_closest_layouts_say_why() -> None:
     assert result.rejected[0].count == result.tried
 
 
+def test_where_memory_is_short_the_layouts_that_lack_least_come_first() -> None:
+    result = plan(DEEPSEEK, gbs=512, gpus=8)
+    needed = [offer.needed_gb for offer in result.closest]
+    assert None not in needed
+    assert needed == sorted(needed, key=lambda size: size or 0)
+    worst = plan(DEEPSEEK, gbs=512, gpus=8, tp=1, pp=1, cp=1, ep=1, etp=1).given
+    assert worst is not None
+    assert (needed[0] or 0) < (worst.needed_gb or 0) / 2
+    assert result.enough_gpus is not None
+    assert plan(DEEPSEEK, gbs=512, gpus=result.enough_gpus).feasible
+    assert not plan(DEEPSEEK, gbs=512, gpus=result.enough_gpus // 2).feasible
+    assert plan(QWEN_30B, gbs=7, gpus=30, pp=7).enough_gpus is None, "more than memory is short"
+    tight = plan(QWEN_30B, gbs=256, gpus=4)
+    peaks = [offer.needed_gb or 0 for offer in tight.closest]
+    assert peaks == sorted(peaks)
+
+
 def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
     wanted = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
     text = layout_flags(wanted, make_plan(wanted).offers[0].layout)
