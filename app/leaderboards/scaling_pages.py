@@ -39,7 +39,7 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class ScalingPage:
-    """`offers`: workloads with several sizes, of any project. `chosen`: the only one that matches the filters."""
+    """`offers`: workloads at several sizes, of the asked project or of all. `chosen`: the only one that matches the filters."""
 
     query: ScalingQuery
     offers: tuple[Workloads, ...]
@@ -65,7 +65,7 @@ class ScalingPage:
 
 
 def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
-    offers = workloads(session)
+    offers = tuple(offer for offer in workloads(session) if query.project in ("", offer.project))
     matching = tuple(offer for offer in offers if _matches(offer, query))
     if len(matching) != 1:
         return ScalingPage(query, offers, matching, None, (), asked := _asked(offers, len(matching)), asked)
@@ -197,12 +197,17 @@ Page = Annotated[ScalingPage, Depends(get_page)]
 
 @router.get("/scaling")
 @requires(Action.READ)
-def show_scaling(request: Request, page: Page) -> Response:
-    """Show one workload: of several that match, the one with the most sizes and stacks."""
+def show_scaling(request: Request, session: ReadSession, page: Page) -> Response:
+    """Show one workload: of several that match, the one with the most sizes and stacks whose sizes compare."""
     if page.chosen is None and page.matching:
-        widest = max(page.matching, key=lambda workload: (max(workload.sizes.values()), workload.stacks))
-        query = page.query.query(project=widest.project, hardware=widest.hardware_slug, family=widest.family_slug)
-        return RedirectResponse(f"/scaling?{query}", status_code=303)
+        widest_first = sorted(page.matching, key=lambda workload: (-max(workload.sizes.values()), -workload.stacks))
+        compared = (workload for workload in widest_first if measure(session, workload, page.query).series)
+        shown = next(compared, widest_first[0])
+        names = {"hardware": shown.hardware_slug, "family": shown.family_slug}
+        same = [other for other in page.matching if (other.hardware_slug, other.family_slug) == tuple(names.values())]
+        if len(same) > 1:
+            names["project"] = shown.project
+        return RedirectResponse(f"/scaling?{page.query.query(**names)}", status_code=303)
     return _render(request, page)
 
 

@@ -231,7 +231,7 @@ def sections(measured: MeasuredSeries) -> tuple[Section, ...]:
 def answer(sections: Sequence[Section]) -> str:
     """Return the first sentence of the page: the result of the widest series of each kind."""
     if not sections:
-        return "No workload has several comparable sizes."
+        return "No two sizes of this workload can be compared."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
 
 

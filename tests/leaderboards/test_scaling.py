@@ -111,6 +111,9 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
     result = scaling(client)
     assert (result["series"], len(result["offers"])) == ([], 1)
     assert "more than size" in client.get("/scaling").text
+    for gpus in (8, 16):
+        stack(session, 900.0, model="Mixtral-8x7B", gpus=gpus, gbs=gpus)
+    assert client.get("/scaling").url.params["family"] == "mixtral-8x7b", "the one whose sizes compare"
 
 
 def test_a_quarantined_run_is_not_part_of_it(client: TestClient, session: Session) -> None:
@@ -158,6 +161,7 @@ def test_one_of_several_workloads_is_chosen(client: TestClient, session: Session
     page = answer.text
     assert "project=%3Cother%3E&amp;hardware=a100&amp;family=mixtral-8x7b" in page
     assert "<other>" not in page
+    assert "family=mixtral-8x7b" not in client.get("/scaling?project=moe-lab").text, "a workload of another project"
     assert scaling(client, hardware="a100")["project"] == scaling(client, family="Mixtral-8x7B")["project"] == "<other>"
     for address in ("/scaling", "/scaling.csv", "/api/v1/scaling"):
         assert_problem(client.get(f"{address}?hardware=tpu"), 404, "Available: a100, h100.")
