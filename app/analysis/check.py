@@ -24,7 +24,7 @@ SHOWN = 8
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:
-    """Print blockers and warnings. Return 1 if a blocker fires in any file.
+    """Print blockers and warnings. Return 1 if a blocker fires in any file, or one does not fit in memory.
 
     Raises UsageError, InvalidMetadata and Unavailable.
     """
@@ -46,7 +46,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
         print(as_json(documents[0] if len(documents) == 1 else documents))
     else:
         print("\n\n".join(check_text(str(path), launch) for path, launch in results))
-    return BLOCKED if any(launch.check.blockers for _, launch in results) else FINE
+    return BLOCKED if any(launch.is_blocked for _, launch in results) else FINE
 
 
 def check_text(name: str, launch: CheckedLaunch) -> str:

@@ -84,9 +84,10 @@ torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py \
   --tensor-model-parallel-size 2 --expert-tensor-parallel-size 1 \
   --expert-model-parallel-size 8 --moe-token-dispatcher-type alltoall \
   --micro-batch-size 1 --global-batch-size 1024 --seq-length 4096 --bf16 \
-  --use-distributed-optimizer
+  --use-distributed-optimizer --sequence-parallel
 """
-"""A launch with a mistake: MoE and TP 2 without sequence parallelism."""
+MISTAKEN = EXAMPLE.replace(" --sequence-parallel", "")
+"""The same launch with a mistake: MoE and TP 2 without sequence parallelism."""
 
 
 class CheckForm(Form):
@@ -94,7 +95,7 @@ class CheckForm(Form):
 
     inputs = ("launch", *ASKED)
     most_bytes = MAX_BYTES
-    example = EXAMPLE
+    example, mistaken = EXAMPLE, MISTAKEN
 
     @classmethod
     def has_input(cls, name: str) -> bool:

@@ -898,7 +898,9 @@ def test_the_page_shows_what_fires_and_keeps_the_text(client: TestClient) -> Non
     assert 'role="alert"' in refused.text
 
 
-def test_the_example_has_a_mistake_that_is_marked(client: TestClient) -> None:
+def test_the_example_in_the_empty_form_passes_and_the_other_has_a_marked_mistake(client: TestClient) -> None:
+    empty = unescape(re.findall(r'placeholder="(export [^"]*)"', client.get("/check").text)[0])
+    assert blockers(client.post("/api/v1/check", json={"launch": empty, "facts": {"gpu": "H100"}}).json()) == []
     form = client.get("/check").text.split('aria-label="Example"')[1]
     sent = {name: unescape(value) for name, value in re.findall(r'name="(\w+)"\s+value="([^"]*)"', form)}
     assert sent["gpu"] == "H100"
@@ -950,8 +952,25 @@ def test_command_page_and_api_name_the_same_job_and_memory(
         assert document["memory"]["fits"] is (document["memory"]["peak_gib"] <= document["memory"]["usable_gib"])
         api = client.post("/api/v1/check", json={"launch": launch.read_text(), "facts": facts}).json()
         assert api == {name: value for name, value in document.items() if name != "file"}
+        assert (blockers(api)[:1] == ["plan-fits"]) is not document["memory"]["fits"]
     assert main(["check", str(launch)]) == 1
     assert capsys.readouterr().out.splitlines()[2] == "Memory: not predicted without model and gpu."
+
+
+def test_a_launch_that_does_not_fit_in_memory_is_blocked_by_that_alone(client: TestClient, tmp_path: Path) -> None:
+    launch = tmp_path / "launch.sh"
+    launch.write_text(LARGE.format(pp=1) + " --sequence-parallel")
+    facts = {"gpu": "H100", "model": "DeepSeek-V3"}
+    document = client.post("/api/v1/check", json={"launch": launch.read_text(), "facts": facts}).json()
+    assert blockers(document) == ["plan-fits"]
+    assert main(["check", str(launch), "--set", "gpu=H100", "--set", "model=DeepSeek-V3"]) == 1
+
+
+def test_a_batch_that_the_micro_batch_does_not_divide_is_blocked_at_any_number_of_gpus(client: TestClient) -> None:
+    launch = GOOD.replace("--micro-batch-size 1", "--micro-batch-size 3")
+    assert launch != GOOD
+    document = client.post("/api/v1/check", json={"launch": launch, "facts": {"gpus": 12}}).json()
+    assert "scale-gbs-divisible" in blockers(document)
 
 
 def test_an_unknown_fact_is_added_beside_the_result_and_checked_again(client: TestClient) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from app.domain.numbers import grouped, plural
+from app.domain.planning.constraints import FITS
 from app.domain.planning.hardware import hardware_of, in_gib
 from app.domain.planning.plan import given_layout, offers_of
 from app.domain.planning.request import SHAPE, InvalidPlan, plan_address, read_request
@@ -27,6 +28,15 @@ class PredictedPeak:
     @property
     def fits(self) -> bool:
         return self.peak_gib <= self.usable_gib
+
+    @property
+    def is_too_large(self) -> bool:
+        """Return whether even all memory of the GPU is less: between that and `fits`, the prediction may be wrong."""
+        return self.peak_gib > self.gpu_gib
+
+    @property
+    def title(self) -> str:
+        return "Probably out of memory" if self.is_too_large else "Memory is short"
 
     @property
     def figure(self) -> str:
@@ -58,9 +68,16 @@ class CheckedLaunch:
         """Return the result, with a predicted lack of memory first."""
         if self.peak is None or self.peak.fits:
             return self.check.answer
-        blockers = plural(len(self.check.blockers), "blocker") if self.check.blockers else "No other blockers"
+        others = len(self.check.blockers)
+        other = "other blocker" if self.peak.is_too_large else "blocker"
+        blockers = plural(others, other) if others else f"No {other}s"
         sizes = f"about {self.peak.peak_gib:.0f} GiB needed, {self.peak.usable_gib:.0f} usable"
-        return f"Probably out of memory: {sizes}. {blockers}."
+        return f"{self.peak.title}: {sizes}. {blockers}."
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether a rule blocks the launch, or it needs more than all memory of a GPU."""
+        return bool(self.check.blockers) or (self.peak is not None and self.peak.is_too_large)
 
     @property
     def job(self) -> str:
@@ -110,6 +127,9 @@ class CheckedLaunch:
 def check_document(launch: CheckedLaunch) -> dict[str, object]:
     """Return the result for the command line and the API."""
     check, peak = launch.check, launch.peak
+    blockers, warnings = [_item(item) for item in check.blockers], [_item(item) for item in check.warnings]
+    if peak is not None and not peak.fits:
+        (blockers if peak.is_too_large else warnings).insert(0, _too_much(peak))
     return {
         "schema": SCHEMA,
         "answer": launch.answer,
@@ -125,12 +145,16 @@ def check_document(launch: CheckedLaunch) -> dict[str, object]:
         "read_as": check.kind,
         "trainer": check.trainer,
         "defaults": check.defaults,
-        "blockers": [_item(item) for item in check.blockers],
-        "warnings": [_item(item) for item in check.warnings],
+        "blockers": blockers,
+        "warnings": warnings,
         "unknown": list(check.unknown),
         "problems": [*check.problems, *check.contradictions],
         "contract": dict(launch.values),
     }
+
+
+def _too_much(peak: PredictedPeak) -> dict[str, object]:
+    return {"rule": FITS.id, "title": peak.title, "why": f"{peak.figure} {peak.meaning}", "change": FITS.todo, "set": {}}
 
 
 def _item(suggestion: Suggestion) -> dict[str, object]:
