@@ -173,8 +173,19 @@ class RunItemOut(ApiValue):
     evidence_level: str
     semantic_class: str
     provisional: bool
-    verdict: str = Field(description="Decision of the newest verdict; empty without one.")
+    verdict: str = Field(
+        description="Decision of the newest verdict, as the filter `verdict` finds it; empty without one and for a run "
+        "of a planned experiment (`experiment_id`), which has the result."
+    )
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
+    memory_pct: Finite = Field(
+        description="The increase of peak memory, if it alone made the verdict a regression; else null."
+    )
+    contrast_pct: Finite = Field(
+        description="How much slower a run without a baseline is than runs of the previous container or cluster, if "
+        "that is in a regression or awaits a rerun; else null."
+    )
+    experiment_id: int | None
     quarantine: str = Field(description="Reason of its quarantine; empty without one.")
     notes: str = Field(description="The first 200 characters of its notes.")
     metrics: MetricsOut

@@ -105,9 +105,13 @@ _STRIP_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunStrip:
-    """The picture above the list. `limit_pct`: the change at its upper edge. `left_out`: runs that are not compared."""
+    """The picture above the list. `limit_pct`: the change at its upper edge. `left_out`: runs that are not compared.
+
+    `against`: what the others are compared with.
+    """
 
     dots: tuple[Dot, ...]
+    against: str
     limit_pct: float
     left_out: int
 
@@ -165,7 +169,9 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
         for widths, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
     )
     placed = (replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots)
-    return RunStrip(tuple(placed), limit, len(runs) - len(drawn))
+    compared = {run.contrast_field for run in drawn if changes[run.id] is not None}
+    against = " or ".join(f"previous {field}" if field else "baseline" for field in sorted(compared))
+    return RunStrip(tuple(placed), against, limit, len(runs) - len(drawn))
 
 
 def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collection[int]) -> dict[int, int]:
@@ -195,32 +201,34 @@ def _change(run: RunListItem) -> float | None:
     """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
     if run.contrast_pct is not None:
         return run.contrast_pct
-    is_side = run.experiment_id is not None and run.purpose == "experiment"
-    return None if is_side or run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
+    return None if run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
 
 
 def _mark(run: RunListItem) -> str:
-    return "unconfirmed" if run.slower == UNCONFIRMED else _decision(run).replace("_", "-")
-
-
-def _decision(run: RunListItem) -> str:
-    return run.verdict if run.contrast_pct is None else "regression"
+    return "unconfirmed" if run.slower == UNCONFIRMED else run.step_decision.replace("_", "-")
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:
-    """Return what the runs have in common: `3 of 9 runs shown are slower than before (1 unconfirmed), 2 failed.`"""
+    """Return what the runs have in common: `3 of 9 runs shown are slower than before (1 unconfirmed), 2 failed.`
+
+    A run that only needs more memory is not slower. Runs that are slower only than those of another container say so.
+    """
     if runs and all(run.status in ("received", "processing") for run in runs):
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
-    slower = [run for run in runs if _decision(run) == "regression" and _change(run) is not None]
+    slower = [run for run in runs if run.step_decision == "regression" and _change(run) is not None]
+    heavier = sum(run.memory_pct is not None for run in runs)
     unconfirmed = sum(run.slower == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if len(slower) == 1 else "are"
     doubt = f" ({unconfirmed} unconfirmed)" if unconfirmed else ""
-    end = f", {failed} failed" if failed else ""
+    end = f", {heavier} {'needs' if heavier == 1 else 'need'} more memory" if heavier else ""
+    end += f", {failed} failed" if failed else ""
+    fields = sorted({run.contrast_field for run in slower})
+    than = f"with the previous {' or '.join(fields)}" if all(fields) and fields else "before"
     which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else f"{plural(len(runs), 'run')} shown"
-    return f"{len(slower) or 'None'} of {which} {verb} slower than before{doubt}{end}."
+    return f"{len(slower) or 'None'} of {which} {verb} slower than {than}{doubt}{end}."
 
 
 def _shows_commit_dates(runs: Sequence[RunListItem], sort: str) -> bool:

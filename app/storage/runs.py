@@ -508,11 +508,13 @@ class RunListItem:
     """One row of the list of runs.
 
     `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
-    one, empty until the run is judged; its change is of step time. `quarantine`: the user's reason, else empty.
-    `notes`: the beginning. `experiment_id`, `side`: the newest experiment of the run, and `baseline` or `candidate`.
-    `ab`: the verdict compares configurations, so it opens no regression. `contrast_pct`: the change against
-    another container or cluster, by which a run without a baseline is slower. `slower`: the label of a slower run that
-    is in no regression (`slower, unconfirmed`), else empty.
+    one, empty until the run is judged and for a side of an experiment, which has the result; its change is of step
+    time. `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone made the
+    verdict a regression. `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`:
+    the newest experiment of the run, and `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
+    opens no regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a
+    run without a baseline is slower. `slower`: the label of a slower run that is in no regression (`slower,
+    unconfirmed`), else empty.
     """
 
     id: int
@@ -538,12 +540,15 @@ class RunListItem:
     metrics: Mapping[str, Metric | None]
     verdict: str = ""
     verdict_delta_pct: float | None = None
+    step_decision: str = ""
+    memory_pct: float | None = None
     quarantine: str = ""
     notes: str = ""
     experiment_id: int | None = None
     side: str = ""
     ab: bool = False
     contrast_pct: float | None = None
+    contrast_field: str = ""
     slower: str = ""
 
 
@@ -579,6 +584,8 @@ _SIDE = (
     .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == _NEWEST_EXPERIMENT)
     .correlate(RunRow)
 ).scalar_subquery()
+_MEASURED = VerdictRow.document["verdict"]
+_IS_REGRESSION = col(VerdictRow.decision) == "regression"
 _MAY_BE_SLOWER = and_(col(VerdictRow.decision).in_(("regression", "no_baseline")), col(VerdictRow.delta_pct) > 0)
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.commit_time, RunRow.created_at,
@@ -587,7 +594,10 @@ _LIST_COLUMNS = (
     RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
     col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
     _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
-    VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, RunAlarmRow.regression_id,
+    VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
+    RunAlarmRow.regression_id,
+    case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
+    case((_IS_REGRESSION, _MEASURED["memory"]["delta_pct"].as_float())).label("memory_pct"),
     case((and_(_MAY_BE_SLOWER, col(RunAlarmRow.regression_id).is_(None)), VerdictRow.document)).label("slower"),
 )  # fmt: skip
 """Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
@@ -682,6 +692,8 @@ def _list_item(row: Row[Any]) -> RunListItem:
     # Slower than in another container: part of a regression, or waiting for a rerun.
     upgraded = row.regression_id is not None and (row.delta_pct or 0) > 0
     is_contrast = row.decision == "no_baseline" and (upgraded or slower)
+    is_side = row.purpose == "experiment" and row.experiment_id is not None
+    by_memory = row.decision == "regression" and row.time_decision != "regression"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
@@ -689,11 +701,15 @@ def _list_item(row: Row[Any]) -> RunListItem:
         outcome=row.outcome,
         evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
-        provisional=row.provisional, metrics=metrics_of(row.metrics), verdict=row.verdict,
-        verdict_delta_pct=row.verdict_delta_pct, quarantine=row.quarantine, notes=row.notes or "",
+        provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
+        verdict_delta_pct=None if is_side else row.verdict_delta_pct,
+        step_decision="regression" if is_contrast else row.time_decision or row.verdict,
+        memory_pct=row.memory_pct if by_memory else None,
+        quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
         contrast_pct=row.delta_pct if is_contrast else None,
+        contrast_field=row.attributed_to or "stack" if is_contrast else "",
         slower=slower,
     )  # fmt: skip
 

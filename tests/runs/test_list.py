@@ -181,8 +181,29 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
     assert list_answer([items[slow]]).startswith("1 of 1 run")
     assert (
         list_answer([items[slow], items[before[-1]]], are_newest=True)
-        == "1 of the newest 2 runs is slower than before."
+        == "1 of the newest 2 runs is slower than with the previous container."
     )
+
+
+def test_a_run_that_only_needs_more_memory_is_not_slower(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0, 1001.0, 1002.0])
+        started = FIRST_PLACE + timedelta(days=3)
+        [heavy] = make_stack(session, [1001.0], started=started, peak_memory_gib=70.0)
+        [slow] = make_stack(session, [1100.0], started=started + timedelta(days=1))
+    with read_session(engine) as session:
+        items = {run.id: run for run in find_runs(session, RunQuery()).items}
+    assert {items[run].verdict for run in (heavy, slow)} == {"regression"}
+    assert items[heavy].memory_pct == pytest.approx(14.0, abs=0.1)
+    assert items[slow].memory_pct is None
+    strip = run_strip([*items.values()])
+    assert strip is not None
+    drawn = {dot.run_id: dot.decision for dot in strip.dots}
+    assert drawn[heavy] in ("no-change", "inconclusive")
+    assert list_answer([items[heavy], items[slow]]).startswith("1 of 2 runs shown is slower than before")
+    assert list_answer([items[heavy]]).endswith(", 1 needs more memory.")
+    listed = client.get("/api/v1/runs?verdict=regression").json()["items"]
+    assert {run["id"]: run["memory_pct"] for run in listed} == {heavy: items[heavy].memory_pct, slow: None}
 
 
 @pytest.mark.parametrize("upgraded", [False, True])
@@ -205,7 +226,7 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
     strip = run_strip(items)
     assert strip is not None
     assert [dot.decision for dot in strip.dots if dot.run_id == slow] == ["unconfirmed"]
-    assert "is slower than before (1 unconfirmed)." in list_answer([item])
+    assert " (1 unconfirmed)." in list_answer([item])
     page = client.get(f"/runs/{slow}").text
     head = page[: page.index('class="answer')]
     assert "slower, unconfirmed" in head

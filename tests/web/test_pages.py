@@ -418,6 +418,8 @@ def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, engine:
     assert client.get("/api/v1/runs?verdict=slow").status_code == 422
     item = client.get("/api/v1/runs?q=slow").json()["items"][0]
     assert (item["verdict"], item["verdict_delta_pct"], item["quarantine"]) == ("regression", 3.42, "")
+    every = client.get("/api/v1/runs").json()["items"]
+    assert {item["name"] for item in every if item["verdict"] == "regression"} == slower, "as the filter finds them"
 
 
 def test_a_quarantined_run_says_so_in_the_list_and_in_the_api(client: TestClient, make: Make) -> None:
