@@ -203,11 +203,11 @@ def show_scaling(request: Request, session: ReadSession, page: Page) -> Response
         widest_first = sorted(page.matching, key=lambda workload: (-max(workload.sizes.values()), -workload.stacks))
         compared = (workload for workload in widest_first if measure(session, workload, page.query).series)
         shown = next(compared, widest_first[0])
-        names = {"hardware": shown.hardware_slug, "family": shown.family_slug}
-        same = [other for other in page.matching if (other.hardware_slug, other.family_slug) == tuple(names.values())]
-        if len(same) > 1:
-            names["project"] = shown.project
-        return RedirectResponse(f"/scaling?{page.query.query(**names)}", status_code=303)
+        hardware, family = shown.hardware_slug, shown.family_slug
+        same = [other for other in page.matching if (other.hardware_slug, other.family_slug) == (hardware, family)]
+        project = shown.project if len(same) > 1 else page.query.project
+        query = page.query.query(project=project, hardware=hardware, family=family)
+        return RedirectResponse(f"/scaling?{query}", status_code=303)
     return _render(request, page)
 
 
