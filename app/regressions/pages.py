@@ -503,7 +503,7 @@ def _render_list(
     toast: Toast | None = None,
 ) -> HTMLResponse:
     query = RegressionQuery.from_params(request.query_params if params is None else params)
-    to_do, counts = count_to_do(session), count_by_state(session, query)
+    to_do, counts = count_to_do(session, query), count_by_state(session, query)
     is_filtered = query.active.keys() - {"state"}
     page, access = find_regressions(session, query), access_of(request)
     options = options_of(session)
@@ -523,7 +523,7 @@ def _render_list(
         counts=counts,
         total=(count_by_state(session, RegressionQuery()) if is_filtered else counts)["any"],
         to_do=to_do,
-        answer=words.list_answer(to_do, cost_of(session, RegressionQuery(state=ACTIVE_STATES))),
+        answer=words.list_answer(to_do, cost_of(session, query.model_copy(update={"state": ACTIVE_STATES}))),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project else "",

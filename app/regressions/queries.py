@@ -137,9 +137,12 @@ class ToDo:
     in_work: int
 
 
-def count_to_do(session: Session) -> ToDo:
+def count_to_do(session: Session, query: RegressionQuery) -> ToDo:
+    """Count the matches that are active, whatever state the query selects."""
     state, is_proposed = col(RegressionRow.state), col(RegressionRow.proposal) != ""
-    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(*_in_state(ACTIVE_STATES))
+    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(
+        *_conditions(query), *_in_state(ACTIVE_STATES)
+    )
     counts = {(row[0], row[1]): row[2] for row in session.execute(counted.group_by(state, is_proposed))}
     proposed = sum(counts.get((name, True), 0) for name in ACTIVE)
     return ToDo(proposed + counts.get(("open", False), 0), proposed, counts.get(("acknowledged", False), 0))

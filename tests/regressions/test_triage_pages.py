@@ -53,6 +53,24 @@ def hidden(page: str, name: str) -> str:
     return match[1]
 
 
+def test_the_lead_of_the_list_counts_what_matches_the_filters(client: TestClient, make: Make) -> None:
+    make(gpu_hours_per_day=62.0)
+    make(gpu_hours_per_day=None, each_costs=None, metric="peak_memory_gib", proposal="stale")
+    of_filter = {
+        "metric=step_time_ms": (1, 0, True),
+        "metric=peak_memory_gib": (1, 1, False),
+        "project=no": (0, 0, False),
+    }
+    for query, (to_triage, proposed, is_costly) in of_filter.items():
+        for state in ("", "&state=closed"):
+            page = client.get(f"/regressions?{query}{state}").text
+            assert f'data-to-triage="{to_triage}" data-proposed="{proposed}"' in page, (query, state)
+            lead = page.partition('id="regression-lead"')[2].partition("</p>")[0]
+            assert ("GPU-h/day" in lead) == is_costly, (query, state)
+    everything = client.get("/regressions?state=any").text
+    assert "<details open>" in everything.partition('id="to-close"')[2], "all are asked for"
+
+
 def test_the_list_begins_with_what_needs_triage(client: TestClient, make: Make) -> None:
     make(gpu_hours_per_day=62.0)
     make(gpu_hours_per_day=None, state="acknowledged")
