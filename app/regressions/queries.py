@@ -27,7 +27,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
 from app.storage.suspect_evidence import shown_cause
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, not_indexed, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
 
@@ -208,8 +208,9 @@ def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
         conditions.append(col(RegressionRow.assignee) == ("" if query.assignee == NOBODY else query.assignee))
     if query.axis:
         conditions.append(has_axis(query.axis))
-    for value, column in ((query.gpu, col(RunRow.gpu)), (query.model, col(RunRow.model))):
+    for value, listed in ((query.gpu, col(RunRow.gpu)), (query.model, col(RunRow.model))):
         if value:
+            column = not_indexed(listed)  # makes SQLite look up the members instead of reading all runs of the GPU
             conditions.append(_some_member(column.is_(None) if value == UNKNOWN else column == value))
     return conditions + [_mentions(word) for word in query.q.split()]
 
