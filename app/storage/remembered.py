@@ -1,5 +1,6 @@
 """Results that a process remembers, because computing them for each request takes long in a large database."""
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -41,6 +42,29 @@ class Remembered(Generic[Result]):
             self._results.move_to_end(question)
             while len(self._results) > self._most:
                 self._results.popitem(last=False)
+
+
+class WhileSlow(Generic[Result]):
+    """Results of the last `most` queries, each reused for TIMES as long as it took if it took more than SHORT_SECONDS."""
+
+    SHORT_SECONDS = 0.02
+    TIMES = 100
+
+    def __init__(self, most: int) -> None:
+        self._results = Remembered[tuple[float, Result]](most)
+
+    def get(self, session: Session, question: tuple[object, ...], compute: Callable[[], Result]) -> Result:
+        """Return what `compute` returns, or returned before."""
+        key = (str(session.get_bind().engine.url), visible_projects(), *question)
+        before = self._results.find(key, None)
+        if before is not None and time.monotonic() < before[0]:
+            return before[1]
+        began = time.monotonic()
+        result = compute()
+        took = time.monotonic() - began
+        if took > self.SHORT_SECONDS:
+            self._results.keep(key, None, (time.monotonic() + self.TIMES * took, result))
+        return result
 
 
 class UntilRankedAgain(Remembered[Result]):

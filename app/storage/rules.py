@@ -31,6 +31,7 @@ from app.settings import Settings
 from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
+from app.storage.remembered import WhileSlow
 from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import (
@@ -188,11 +189,15 @@ def is_due(session: Session, run_id: int, version: str) -> bool:
     return evaluated is not None and evaluated != version
 
 
+_waiting = WhileSlow[int](most=10)
+_fired = WhileSlow[Mapping[str, int]](most=100)
+
+
 def waiting(session: Session, version: str) -> int:
     """Return the number of runs that are not yet evaluated."""
     other = or_(col(RunRow.rules_asked) < version, col(RunRow.rules_asked) > version)
     count = select(func.count()).select_from(RunRow).where(other, col(RunRow.status).in_(DONE))
-    return int(session.execute(count).scalar_one())
+    return _waiting.get(session, (version,), lambda: int(session.execute(count).scalar_one()))
 
 
 def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
@@ -204,7 +209,7 @@ def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str
     )
     if project_id is not None:
         counted = counted.where(col(RunRow.project_id) == project_id)
-    return {row[0]: row[1] for row in session.execute(counted)}
+    return _fired.get(session, (project_id,), lambda: {row[0]: row[1] for row in session.execute(counted)})
 
 
 def last_fired(session: Session, rule: str, most: int, project_id: int | None = None) -> tuple[FiredIn, ...]:

@@ -37,7 +37,7 @@ from app.domain.verdict.evidence import (
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
-from app.storage.remembered import Remembered
+from app.storage.remembered import Remembered, WhileSlow
 from app.storage.runs import aware, entries_of, stored_contracts
 from app.storage.tables import (
     AvailabilityRow,
@@ -48,6 +48,7 @@ from app.storage.tables import (
     RunLabelRow,
     RunRow,
     VerdictRow,
+    not_indexed,
     select_any,
 )
 from app.storage.verdicts import current_verdict, jobs_of_regressions
@@ -469,8 +470,8 @@ def _verdicts(session: Session, names: Sequence[str], project_id: int | None, mo
         .order_by(col(VerdictRow.run_id).desc())
         .limit(most)
     )
-    if project_id is not None:
-        chosen = chosen.where(col(RunRow.project_id) == project_id)
+    if project_id is not None:  # SQLite shall look up the verdicts instead of reading all of the project
+        chosen = chosen.where(not_indexed(col(RunRow.project_id)) == project_id)
     rows = session.execute(chosen).mappings()
     return [AB(**{**row, "ordered_at": aware(row["ordered_at"])}) for row in rows]
 
@@ -709,22 +710,10 @@ _Groups = dict[str, dict[tuple[int, str], _Counted]]
 """Container -> (project, dispatcher) -> counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Remembered:
-    """Counts over the runs up to number `last`, valid until `ends_at` (monotonic seconds)."""
-
-    last: int
-    ends_at: float
-    groups: _Groups
-
-
-_SHORT_SECONDS = 0.02
-_TIMES = 100
-"""A slow count is reused for this many times its own duration. Newer runs are added to it; changes of older runs are
-missed until it expires."""
 _UNSETTLED = 1000
 """Number of newest runs that are always counted again, because workers do not finish runs in numerical order."""
-_remembered: dict[str, _Remembered] = {}
+_counted_before = WhileSlow[tuple[int, _Groups]](most=10)
+"""The counts over the runs up to a number. Newer runs are added to them; changes of older runs are missed meanwhile."""
 
 
 def find_availability(
@@ -769,17 +758,14 @@ def _count_availability(
 
 def _counted_groups(session: Session) -> tuple[_Groups, _Groups]:
     """Return the remembered counts over all containers, and the counts over newer runs."""
-    url = str(session.get_bind().engine.url)
-    remembered = _remembered.get(url)
+
+    def count() -> tuple[int, _Groups]:
+        last = (session.execute(select(func.max(col(AvailabilityRow.run_id)))).scalar() or 0) - _UNSETTLED
+        return last, _groups(session, col(AvailabilityRow.run_id) <= last)
+
     with seeing(EVERY_PROJECT):
-        if remembered is None or time.monotonic() >= remembered.ends_at:
-            newest = session.execute(select(func.max(col(AvailabilityRow.run_id)))).scalar() or 0
-            began = time.monotonic()
-            groups = _groups(session, col(AvailabilityRow.run_id) <= newest - _UNSETTLED)
-            took = time.monotonic() - began
-            ends_at = time.monotonic() + _TIMES * took if took > _SHORT_SECONDS else 0.0
-            remembered = _remembered[url] = _Remembered(newest - _UNSETTLED, ends_at, groups)
-        return remembered.groups, _newer_groups(session, remembered.last)
+        last, groups = _counted_before.get(session, (), count)
+        return groups, _newer_groups(session, last)
 
 
 def _newer_groups(session: Session, last: int) -> _Groups:
