@@ -184,7 +184,9 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     """
     query, words, fields = _with_words(query)
     filters, mentions = _conditions(query, fields), search_conditions(session, words)
-    conditions = [*filters, *mentions.conditions]
+    order = _Order.of(query.sort)
+    words_match = [*(mentions.filtered if filters or order.column is not None else ()), *mentions.conditions]
+    conditions = [*filters, *words_match]
     is_many = mentions.is_frequent and not filters  # counting them again would read the runs
     most = mentions.most or MOST_COUNTED
     total = most + 1 if is_many else count_up_to(session, *conditions, most=most)
@@ -194,10 +196,13 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
         most = MOST_SKIPPED // query.page_size
         message = f"must be at most {most:,} here; follow the links from page to page, or pass their `after`"
         raise invalid_filter("page", message)
-    order = _Order.of(query.sort)
     if not is_exact and order.column is not None:
-        conditions = [*_conditions(query, fields, in_order=True), *mentions.conditions]
-    rows = order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
+        conditions = [*_conditions(query, fields, in_order=True), *words_match]
+    rows = (
+        order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
+        if total
+        else []
+    )
     shown = rows[-query.page_size :] if query.before else rows[: query.page_size]
     has_more = len(rows) > query.page_size
     is_first = not skipped and not query.after and not (query.before and has_more)

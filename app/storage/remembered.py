@@ -45,7 +45,7 @@ class Remembered(Generic[Result]):
 
 
 class WhileSlow(Generic[Result]):
-    """Results of the last `most` queries, each reused for TIMES as long as it took if it took more than SHORT_SECONDS."""
+    """Results of the last `most` queries. One that took over SHORT_SECONDS is reused for TIMES as long as it took."""
 
     SHORT_SECONDS = 0.02
     TIMES = 100

@@ -190,9 +190,12 @@ def _fill(session: Session, count: int) -> None:
     columns = run_columns("moe", {}, 400.0)
     rows = []
     for number in range(count):
-        figures = {"step_time_ms": None if number % 7 == 0 else 300.0 + number % 20, "outcome": "completed"}
+        figures: dict[str, object] = {
+            "step_time_ms": None if number % 7 == 0 else 300.0 + number % 20,
+            "outcome": "completed",
+        }
         if number % 50 == 0:
-            figures["outcome"] = "failed"
+            figures |= {"outcome": "failed", "model": "Qwen3-30B-A3B", "verdict": "regression"}
         row = columns | figures | {"project_id": owner, "content_key": f"{number:064}", "name": f"run {number % 9}"}
         rows.append(row)
     insert_runs(session, rows)

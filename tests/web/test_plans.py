@@ -20,6 +20,9 @@ RUNS = 12_000
 LARGE = 5_000
 """Rows from which a sequential scan is a defect: with few rows it is the fastest plan."""
 
+REUSED = {("playbook", "rule_firing"), ("API: rules", "rule_firing")}
+"""Pages and tables whose rows are all counted, because a slow count is reused (`WhileSlow`)."""
+
 
 @pytest.fixture(scope="module")
 def settings(postgres_server: Postgres, migrated_template: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
@@ -66,7 +69,8 @@ def test_no_page_reads_a_large_table_from_end_to_end(client: TestClient) -> None
         for (name, statement), parameters in statements.items():
             rows = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {statement}", parameters).scalar_one()
             plan = (json.loads(rows) if isinstance(rows, str) else rows)[0]["Plan"]
-            scans += [f"{name}: {table}: {statement[:300]}" for table in sequential_scans(plan) if table in large]
+            read = {table for table in sequential_scans(plan) if table in large and (name, table) not in REUSED}
+            scans += [f"{name}: {table}: {statement[:300]}" for table in sorted(read)]
     assert len(statements) > 100
     assert not scans, "\n\n".join(scans)
 
