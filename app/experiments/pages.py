@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
-from app.domain.experiments.values import STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
+from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
@@ -123,7 +123,6 @@ async def plan_by_form(request: Request, engine: AppEngine, settings: AppSetting
 
 # --- Experiments as text.
 
-LETTERS: dict[Side, str] = {"baseline": "A", "candidate": "B"}
 ARROW = "\N{RIGHTWARDS ARROW}"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, bindparam, delete, or_, select
+from sqlalchemy import Select, bindparam, delete, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules, outcome, side_of
@@ -17,7 +17,7 @@ from app.domain.verdict.record import RunFacts
 from app.storage import json_text, runs
 from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
-from app.storage.runs import aware, metrics_of
+from app.storage.runs import EXPERIMENT_OF_RUN, aware, metrics_of
 from app.storage.stacks import RunReader, full_records
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_indexed, select_any, utc_now
 
@@ -79,8 +79,10 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
     ]
     plan = from_json(ExperimentPlan, row.plan)
     rules = OutcomeRules(row.runs_each, plan.sizing.prior, plan.extensions)
-    _write_result(row, _outcome(session, members, enrolment, rules), has_runs=len(sides) > 1)
+    result = _outcome(session, members, enrolment, rules)
+    _write_result(row, result, has_runs=len(sides) > 1)
     session.flush()
+    _show(session, experiment_id, sides, result)
 
 
 def _outcome(
@@ -209,3 +211,19 @@ def _write_result(row: ExperimentRow, result: ExperimentResult, *, has_runs: boo
     if row.state in UNDECIDED:
         state: State = "done" if result.finished else "waiting" if has_runs else "planned"
         row.state = state
+
+
+def _show(session: Session, experiment_id: int, runs: Iterable[int], result: ExperimentResult) -> None:
+    """Make the result the verdict that lists show for the judged runs made for this experiment, of both sides."""
+    time = None if result.verdict is None else result.verdict.step_time
+    session.execute(
+        update(RunRow)
+        .where(
+            col(RunRow.id).in_(sorted(runs)),
+            col(RunRow.purpose) == "experiment",
+            col(RunRow.verdict).not_in(("", "failed")),
+            experiment_id == EXPERIMENT_OF_RUN,
+        )
+        .values(verdict=result.decision, verdict_delta_pct=None if time is None else time.delta_pct)
+        .execution_options(synchronize_session=False)
+    )

@@ -14,6 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
 
 from app.domain.access.principal import Action
+from app.domain.experiments.outcome import short_result
+from app.domain.experiments.values import LETTERS
 from app.domain.logs.line_template import draft_template
 from app.domain.report.text import (
     LinkedRun,
@@ -33,10 +35,11 @@ from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
-from app.domain.verdict.words import remarks, rerun_text, what_would_decide
+from app.domain.verdict.words import listed_runs, remarks, rerun_text, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.settings import Settings
 from app.storage.database import read_session
+from app.storage.experiments import ExperimentSide
 from app.storage.profiles import explained_change
 from app.storage.runs import get_run, run_warnings
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
@@ -79,7 +82,8 @@ def get_report(
         return pending_report(run, row.status, silent_since(session, settings)), None, ()
     suspects = suspects_with_evidence(session, run_id, verdict.document)
     verdict = replace(verdict, document=since_last_good(verdict.document, suspects))
-    return _judged(session, row, run, verdict.document, suspects=suspects, address=address), verdict, suspects
+    report = _judged(session, row, run, verdict.document, suspects=suspects, address=address)
+    return (report if verdict.side is None else _of_side(report, verdict.side)), verdict, suspects
 
 
 def warnings_of(session: Session, run_id: int) -> tuple[str, ...]:
@@ -133,6 +137,19 @@ def _judged(
         problems=_problems(row) if document.decision == "failed" else (),
         profiled=_profiled(session, row, document, address),
         remarks=(*remarks(document, _label), *_rerun(session, row.id or 0, document)),
+    )
+
+
+def _of_side(report: RunReport, side: ExperimentSide) -> RunReport:
+    """Begin the report of an experiment's run with its side and the result in place of a verdict on the run."""
+    if report.decision == "failed":
+        return report
+    result = side.result
+    runs = [listed_runs(result.counted(name), _label) or "no run yet" for name in LETTERS]
+    return replace(
+        report,
+        headline=f"{side.letter} of experiment {side.experiment_id}. {short_result(result)}",
+        baseline=f"A: {runs[0]}; B: {runs[1]}",
     )
 
 

@@ -185,7 +185,8 @@ class RunItemOut(ApiValue):
         description="How much slower a run without a baseline is than runs of the previous container or cluster, if "
         "that is in a regression or awaits a rerun; else null."
     )
-    experiment_id: int | None
+    experiment_id: int | None = Field(description="The experiment that the run belongs to; null without one.")
+    side: str = Field(description="Its side there, `baseline` or `candidate`; empty without an experiment.")
     quarantine: str = Field(description="Reason of its quarantine; empty without one.")
     notes: str = Field(description="The first 200 characters of its notes.")
     metrics: MetricsOut

@@ -38,7 +38,7 @@ from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import get_run, get_series
 from app.runs.verdict_view import VerdictView, named_runs, rerun_command, verdict_view
 from app.storage.audit import AuditEvent, events
-from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_side, find_experiments
+from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_sides, find_experiments
 from app.storage.log_files import LogFiles
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.setbacks import FITTED_RULE, PACKAGE_RULE, WorkingRun, setbacks_of, working_runs
@@ -813,16 +813,16 @@ class RunPage:
     @cached_property
     def experiment_lead(self) -> ExperimentLead | None:
         """Return the side of the experiment that the run was made for; None for other runs, and without a figure."""
-        steady, row = self.run.steady_state, experiment_side(self._session, self.run.id)
-        if row is None or steady is None or self.ended_badly or "step_time_ms" not in self.run.metrics:
+        steady, side = self.run.steady_state, experiment_sides(self._session, [self.run.id]).get(self.run.id)
+        if side is None or steady is None or self.ended_badly or "step_time_ms" not in self.run.metrics:
             return None
-        experiment_id, side, result = row
-        is_a, change = side == "baseline", result.verdict.step_time if result.verdict else None
+        result = side.result
+        is_a, change = side.side == "baseline", result.verdict.step_time if result.verdict else None
         sides = {"A": result.baseline, "B": result.candidate}
         others = named_runs(self._session, sides["B" if is_a else "A"])
         return ExperimentLead(
-            experiment_id,
-            "A" if is_a else "B",
+            side.experiment_id,
+            side.letter,
             step_time(steady.step_time_ms),
             short_result(result),
             sides,

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session
 
 from app.domain.access.principal import Action
+from app.domain.experiments.values import Side
 from app.domain.report.values import UNREAD, verdict_json
 from app.domain.verdict.document import RerunRequest
 from app.domain.verdict.evidence import since_last_good
@@ -36,8 +37,8 @@ class MetricChangeOut(BaseModel):
 
 
 class BaselineOut(BaseModel):
-    kind: Literal["golden", "same_config", "last_config", "nearest", "none"] = Field(
-        description="nearest: the run that an experiment without a baseline was compared with."
+    kind: Literal["golden", "same_config", "last_config", "nearest", "experiment", "none"] = Field(
+        description="experiment: side A. nearest: the run that an A/B without a baseline was compared with."
     )
     runs: list[str] = Field(description="Runs that counted, oldest first.")
     left_out: list[dict[str, str]] = Field(description="Runs of the stack that do not count, with the reason.")
@@ -46,6 +47,12 @@ class BaselineOut(BaseModel):
         None, description="Runs that would be the baseline if `baseline_branch` were one of `branches`."
     )
     prior: dict[str, Any] = Field(description="Run-to-run variation assumed beforehand.")
+
+
+class ExperimentSideOut(BaseModel):
+    id: int
+    side: Side
+    finished: bool = Field(description="False until the planned runs exist or the test decides; then inconclusive.")
 
 
 class EarlierVerdictOut(ApiValue):
@@ -61,6 +68,9 @@ class VerdictOut(BaseModel):
     run: int
     status: Literal["judged", "pending", "unread"]
     verdict: Literal["regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed"] | None = None
+    experiment: ExperimentSideOut | None = Field(
+        None, description="Of a run made for an experiment: its side. The verdict is the result of B against A."
+    )
     reason: str = Field("", description="The sentence of the page of the run; while pending, what it waits for.")
     made_at: datetime | None = None
     because: str = Field("", description="Why this verdict was made.")
@@ -126,13 +136,14 @@ def read_verdict(session: ReadSession, run_id: RunId) -> VerdictOut:
 
 def _out(session: Session, run: RunDetail, verdict: StoredVerdict, earlier: tuple[StoredVerdict, ...]) -> VerdictOut:
     ranked, regressions = suspects_with_evidence(session, run.id, verdict.document), regressions_of(session, run.id)
-    document = since_last_good(verdict.document, ranked)
+    document, side = since_last_good(verdict.document, ranked), verdict.side
     has_opened = any(not item.continues for item in regressions)
     values = verdict_json(document, ranked)
     values |= {
         "run": run.id,
         "status": "judged",
-        "reason": verdict_lead(session, run, document, ranked, regressions),
+        "reason": document.verdict.reason if side else verdict_lead(session, run, document, ranked, regressions),
+        "experiment": side and {"id": side.experiment_id, "side": side.side, "finished": side.result.finished},
         "made_at": verdict.made_at,
         "because": verdict.because,
         "raises_regression": document.raises_regression or has_opened,

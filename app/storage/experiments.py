@@ -8,14 +8,23 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.experiments.values import STATES, ExperimentPlan, ExperimentResult, JoinedBy, KnobChange, Side, State
+from app.domain.experiments.values import (
+    LETTERS,
+    STATES,
+    ExperimentPlan,
+    ExperimentResult,
+    JoinedBy,
+    KnobChange,
+    Side,
+    State,
+)
 from app.domain.naming import SEPARATOR
 from app.domain.run import Stated
 from app.domain.verdict.step_time import Prior, Verdict
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
-from app.storage.runs import aware, stored_contract
+from app.storage.runs import EXPERIMENT_OF_RUN, aware, stored_contract
 from app.storage.stacks import FamilyKey, FamilyPrior
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
@@ -218,20 +227,32 @@ def sweep_of(session: Session, sweep_id: int) -> tuple[Experiment, ...]:
     return sweep
 
 
-def experiment_side(session: Session, run_id: int) -> tuple[int, Side, ExperimentResult] | None:
-    """Return the experiment that a run was made for, its side there, and the result; None for other runs.
+@dataclass(frozen=True, slots=True)
+class ExperimentSide:
+    """The experiment that a run was made for, which decides in place of a verdict on the run: its side, the result."""
 
-    A run may serve as baseline of later experiments, too: the one that its tag names comes first.
-    """
-    row = session.execute(
-        select_any(ExperimentRow.id, ExperimentRunRow.side, ExperimentRow.result)
+    experiment_id: int
+    side: Side
+    result: ExperimentResult
+
+    @property
+    def letter(self) -> str:
+        return LETTERS[self.side]
+
+
+def experiment_sides(session: Session, run_ids: Sequence[int]) -> dict[int, ExperimentSide]:
+    """Return the side of those of the runs that were made for an experiment."""
+    rows = session.execute(
+        select_any(col(RunRow.id).label("run_id"), ExperimentRow.id, ExperimentRunRow.side, ExperimentRow.result)
+        .join(ExperimentRunRow, col(ExperimentRunRow.run_id) == RunRow.id)
         .join(ExperimentRow, col(ExperimentRow.id) == ExperimentRunRow.experiment_id)
-        .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
-        .where(col(RunRow.id) == run_id, col(RunRow.purpose) == "experiment")
-        .order_by(col(ExperimentRunRow.joined_by) != "tag", col(ExperimentRow.id))
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else (row.id, row.side, from_json(ExperimentResult, row.result or {}))
+        .where(
+            col(RunRow.id).in_(run_ids),
+            col(RunRow.purpose) == "experiment",
+            col(ExperimentRow.id) == EXPERIMENT_OF_RUN,
+        )
+    )
+    return {row.run_id: ExperimentSide(row.id, row.side, from_json(ExperimentResult, row.result or {})) for row in rows}
 
 
 def experiments_of_candidates(session: Session, runs: Sequence[int]) -> dict[int, ExperimentItem]:

@@ -511,7 +511,7 @@ class RunListItem:
     one, empty until the run is judged and for a side of an experiment, which has the result; its change is of step
     time. `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone made the
     verdict a regression. `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`:
-    the newest experiment of the run, and `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
+    its experiment (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
     opens no regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a
     run without a baseline is slower. `slower`: the label of a slower run that is in no regression (`slower,
     unconfirmed`), else empty.
@@ -564,12 +564,13 @@ class FilterOptions:
 
 
 _Joined = aliased(ExperimentRunRow)
-# The newest experiment where the run is a candidate, else where it is the baseline; a withdrawn one only if there is no
-# other. Maxima instead of the first row of an order, which SQLite would sort for.
+# The experiment that the run's tag names, else the newest where it is a candidate, else where it is the baseline; a
+# withdrawn one only if there is no other. Maxima instead of the first row of an order, which SQLite would sort for.
 _IS_KEPT = col(ExperimentRow.state) != "withdrawn"
-_NEWEST_EXPERIMENT = (
+EXPERIMENT_OF_RUN = (
     select(
         func.coalesce(
+            func.max(case((and_(_IS_KEPT, col(_Joined.joined_by) == "tag"), col(_Joined.experiment_id)))),
             func.max(case((and_(_IS_KEPT, col(_Joined.side) == "candidate"), col(_Joined.experiment_id)))),
             func.max(case((_IS_KEPT, col(_Joined.experiment_id)))),
             func.max(col(_Joined.experiment_id)),
@@ -581,7 +582,7 @@ _NEWEST_EXPERIMENT = (
 ).scalar_subquery()
 _SIDE = (
     select_any(ExperimentRunRow.side)
-    .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == _NEWEST_EXPERIMENT)
+    .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == EXPERIMENT_OF_RUN)
     .correlate(RunRow)
 ).scalar_subquery()
 _MEASURED = VerdictRow.document["verdict"]
@@ -593,7 +594,7 @@ _LIST_COLUMNS = (
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
     RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
     col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
-    _NEWEST_EXPERIMENT.label("experiment_id"), _SIDE.label("side"),
+    EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
     RunAlarmRow.regression_id,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),

@@ -26,7 +26,7 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, change_pct
 from app.domain.verdict.words import last_parts
 from app.storage import readings
-from app.storage.experiments import experiment_side
+from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
@@ -82,7 +82,7 @@ def setbacks_of(
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
-    is_side = run.purpose == "experiment" and experiment_side(session, run.id) is not None  # its experiment decides
+    is_side = bool(experiment_sides(session, [run.id]))  # its experiment decides
     slowdown = None if document is None or is_side else _slowdown(session, run, document, in_regressions=in_regressions)
     if slowdown is not None:
         causes = _causes(session, slowdown.run, slowdown.document)

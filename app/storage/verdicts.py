@@ -36,12 +36,14 @@ from sqlmodel import Session, col
 
 from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
+from app.domain.experiments.outcome import document_of_side
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, members_by_job, recovery_text
 from app.storage.audit import SERVICE, continuations
+from app.storage.experiments import ExperimentSide, experiment_sides
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import aware
 from app.storage.tables import (
@@ -107,13 +109,17 @@ _SHOW = (
 
 @dataclass(frozen=True, slots=True)
 class StoredVerdict:
-    """A stored verdict. `because`: why the run was judged, as a sentence."""
+    """A stored verdict. `because`: why the run was judged, as a sentence.
+
+    `side`: of a run that was made for an experiment. Its document is then that of the experiment's result.
+    """
 
     id: int
     run_id: int
     made_at: datetime
     because: str
     document: VerdictDocument
+    side: ExperimentSide | None = None
 
 
 def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
@@ -127,14 +133,15 @@ def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, Stor
     for start in range(0, len(run_ids), _AT_ONCE):
         some = run_ids[start : start + _AT_ONCE]
         rows = session.execute(_select().where(col(VerdictRow.run_id).in_(some), col(VerdictRow.current)))
-        verdicts |= {verdict.run_id: verdict for verdict in _stored(rows.scalars())}
+        verdicts |= {verdict.run_id: verdict for verdict in _stored(session, rows.scalars().all())}
     return verdicts
 
 
 def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
-    """Return the kept verdicts of a run, newest first."""
+    """Return the kept verdicts of a run, newest first; of an experiment's run only the result of the experiment."""
     rows = session.execute(_select().where(col(VerdictRow.run_id) == run_id).order_by(col(VerdictRow.id).desc()))
-    return tuple(_stored(rows.scalars()))
+    stored = tuple(_stored(session, rows.scalars().all()))
+    return stored[:1] if stored and stored[0].side else stored
 
 
 def put_verdict(
@@ -271,13 +278,13 @@ def _select() -> Select[Any]:
     return select(VerdictRow)
 
 
-def _stored(rows: Iterable[VerdictRow]) -> Iterable[StoredVerdict]:
-    return (
-        StoredVerdict(
-            row.id or 0, row.run_id, aware(row.made_at), row.because, from_json(VerdictDocument, row.document)
-        )
-        for row in rows
-    )
+def _stored(session: Session, rows: Sequence[VerdictRow]) -> Iterable[StoredVerdict]:
+    sides = experiment_sides(session, [row.run_id for row in rows])
+    for row in rows:
+        document, side = from_json(VerdictDocument, row.document), sides.get(row.run_id)
+        if side is not None:
+            document = document_of_side(document, side.result)
+        yield StoredVerdict(row.id or 0, row.run_id, aware(row.made_at), row.because, document, side)
 
 
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")

@@ -14,7 +14,7 @@ from app.storage.database import read_session, transaction
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.suspect_evidence import matched_abs
 from app.storage.tables import RunRow
-from app.storage.verdicts import current_verdict
+from app.storage.verdicts import stored_documents
 from tests.builders import judge, stated_activity
 from tests.experiments.planned import PROJECT, USUAL_MS, add_runs, change_run, make_baseline, make_history, plan, read
 from tests.experiments.test_api import API
@@ -81,9 +81,8 @@ def test_runs_of_two_experiments_are_not_judged_together_and_each_page_begins_wi
     (elsewhere,) = add_runs(engine, tags[1], [31_900.0], side="baseline")
     for run, experiment in ((first, planned), (again, planned), (elsewhere, other)):
         with read_session(engine) as session:
-            verdict = current_verdict(session, run)
-        assert verdict is not None
-        assert list(verdict.document.candidates) == ([str(elsewhere)] if run == elsewhere else [str(first), str(again)])
+            document, _ = stored_documents(session, [run])[run]
+        assert document["candidates"] == ([str(elsewhere)] if run == elsewhere else [str(first), str(again)])
         lead = client.get(f"/runs/{run}").text.partition('data-side="A"')[2].partition("</p>")[0]
         assert f'href="/experiments/{experiment}"' in lead
         own = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]

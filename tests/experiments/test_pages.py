@@ -185,6 +185,35 @@ def test_a_run_of_an_experiment_has_the_figures_of_the_experiment_and_no_verdict
     assert 'class="change' not in page[page.index('id="figures"') :], "A is what B is measured against"
 
 
+@pytest.mark.parametrize("slower_ms", [31_700.0, 40_000.0])
+def test_pages_reports_the_api_and_lists_have_the_one_result_of_an_experiment_for_its_runs(
+    client: TestClient, engine: Engine, baseline: int, slower_ms: float
+) -> None:
+    number = plan(engine, baseline, runs_each=2)
+    tag = read(engine, number).tag
+    runs = dict.fromkeys(add_runs(engine, tag, [slower_ms, slower_ms + 300]), "candidate")
+    assert client.get(f"/api/v1/runs/{min(runs)}/verdict").json()["experiment"]["finished"] is (slower_ms == 40_000)
+    runs |= dict.fromkeys(add_runs(engine, tag, [31_300.0], side="baseline"), "baseline")
+    result = read(engine, number).result
+    change = result.metrics["step_time_ms"]
+    assert change is not None
+    assert result.decision == ("regression" if slower_ms == 40_000 else "inconclusive")
+    shown = change_text(change.delta_pct, change.ci_low_pct, change.ci_high_pct).text
+    items = {item["id"]: item for item in client.get("/api/v1/runs?purpose=experiment").json()["items"]}
+    for run, side in runs.items():
+        verdict = client.get(f"/api/v1/runs/{run}/verdict").json()
+        assert verdict["experiment"] == {"id": number, "side": side, "finished": True}
+        assert (verdict["verdict"], verdict["raises_regression"]) == (result.decision, False)
+        assert verdict["baseline"]["runs"] == list(result.baseline)
+        assert verdict["candidate"]["used"] == list(result.candidate)
+        assert verdict["metrics"]["step_time_ms"]["delta_pct"] == change.delta_pct
+        assert (items[run]["experiment_id"], items[run]["side"]) == (number, side)
+        assert client.get(f"/api/v1/runs/{run}").json()["verdict"] == result.decision
+        headline = client.get(f"/api/v1/runs/{run}/report").json()["headline"]
+        assert f"B is {shown}" in headline, "also on side A: B is the faster or slower one"
+        assert f"B is {shown}" in text(client, f"/runs/{run}")
+
+
 @pytest.mark.parametrize("decision", ["accept", "reject"])
 def test_a_decided_change_is_not_offered_again(
     client: TestClient, engine: Engine, baseline: int, decision: str

@@ -20,6 +20,7 @@ from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
 from app.domain.verdict.decide import judge, metric_changes
+from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.special import t_quantile
@@ -197,16 +198,44 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
 
 
 def short_result(result: ExperimentResult) -> str:
-    """Return the change of step time for the lead of a run; why there is none yet, if there is none."""
+    """Return the change of step time for the lead of a run of either side; why there is none yet, if there is none."""
     verdict, gain = result.verdict, result.gain
     if verdict is None or gain is None:
         return result.sentence
+    change = f"B is {_gained(gain)}."
     if not result.finished:
-        return f"So far {_gained(gain)}."
-    if result.winner:
-        return f"B is {_gained(gain)}.{_guards(verdict)}"
-    return (
-        f"{'No difference' if verdict.decision == 'no_change' else 'Inconclusive'}: {_gained(gain)}.{_guards(verdict)}"
+        return f"So far {change}"
+    begin = {"no_change": "No difference: ", "inconclusive": "Inconclusive: "}.get(result.decision, "")
+    return f"{begin}{change}{_guards(verdict)}"
+
+
+def document_of_side(document: VerdictDocument, result: ExperimentResult) -> VerdictDocument:
+    """Return the verdict document of a run that was made for an experiment: B against A, by the experiment's test.
+
+    `document`: the run's own, which compares it with the nearest runs of its stack. Only a failure is the run's own.
+    """
+    if document.decision == "failed":
+        return document
+    verdict = result.verdict or Verdict(
+        "no_baseline", result.sentence, notes=(), candidates_used=result.candidate, baseline_used=result.baseline,
+        dropped=(), prior=document.verdict.prior,
+    )  # fmt: skip
+    return replace(
+        document,
+        verdict=replace(verdict, decision=result.decision, reason=short_result(result)),
+        candidates=result.candidate,
+        baseline_kind="experiment",
+        baseline=result.baseline,
+        metrics=result.metrics,
+        left_out=(),
+        more_left_out=0,
+        suspects=(),
+        misses=(),
+        contrast=None,
+        since_upgrade=None,
+        other_branch=None,
+        rests_on=None,
+        raises_regression=False,
     )
 
 

@@ -8,7 +8,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
 from app.domain.run import EvidenceLevel, Value
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.step_time import DroppedRun, Prior, Verdict
+from app.domain.verdict.step_time import DroppedRun, Outcome, Prior, Verdict
 
 Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]
@@ -16,6 +16,7 @@ JoinedBy = Literal["plan", "tag", "config"]
 """`plan`: the run that the plan is based on; `tag`: by the tag of the upload; `config`: by its config key."""
 Winner = Literal["", "baseline", "candidate"]
 SIDES: tuple[Side, ...] = get_args(Side)
+LETTERS: Mapping[Side, str] = {"baseline": "A", "candidate": "B"}
 STATES: tuple[State, ...] = get_args(State)
 UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
 """States in which runs join and the result may change; the others are decisions of users."""
@@ -197,6 +198,15 @@ class ExperimentResult:
         """Return whether the step time was measured but not decided."""
         time = None if self.verdict is None else self.verdict.step_time
         return time is not None and time.decision == "inconclusive"
+
+    @property
+    def decision(self) -> Outcome:
+        """Return the decision on B against A, as that of a verdict; undecided until the experiment is finished."""
+        if self.verdict is None:
+            return "no_baseline"
+        if self.winner:
+            return "improvement" if self.winner == "candidate" else "regression"
+        return "no_change" if self.finished and self.verdict.decision == "no_change" else "inconclusive"
 
     def counted(self, side: Side) -> tuple[str, ...]:
         return self.baseline if side == "baseline" else self.candidate

@@ -19,7 +19,7 @@ from app.domain.verdict.step_time import DEFAULT_PRIOR, MOST_BASELINE_RUNS, Prio
 
 # --- The choice from facts alone: it reads no contracts, so its cost stays low for long histories.
 
-BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "none"]
+BaselineKind = Literal["golden", "same_config", "last_config", "nearest", "experiment", "none"]
 UNCONFIRMED = "differs from the previous level; a third run has to confirm the change"
 OLDER_SEGMENT = "older than the current segment of the history"
 AFTER_BRANCH_POINT = "newer than the branch point of this change"
