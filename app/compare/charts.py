@@ -154,7 +154,7 @@ def distribution_chart(comparison: ComparedSides) -> dict[str, Any]:
     # Two corners set the axes, so that the cached specification fits any values.
     datasets["frame"] = [{"x": low * per_ms, "y": 0}, {"x": high * per_ms, "y": len(shown)}]
     spec = dict(_distribution_chart_specification(unit, len(shown), row, drawn))
-    spec["layer"] = [_named(spec["layer"][0], labels, sum(side == "a" for side in sides.values())), *spec["layer"][1:]]
+    spec["layer"] = [_named(spec["layer"][0], labels, sum(sides[run.id] == "a" for run in shown)), *spec["layer"][1:]]
     spec["datasets"] = datasets
     spec["description"] = f"Step times in the steady windows of {len(shown)} runs. The table has their quantiles."
     return spec

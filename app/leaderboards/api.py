@@ -22,10 +22,11 @@ from app.leaderboards.api_models import (
     StandingsOut,
     page_values,
 )
-from app.leaderboards.picture import board_sentence
+from app.leaderboards.picture import DispatcherExperiment, board_sentence, contradictions
 from app.leaderboards.queries import LeaderboardQuery, dispatcher_experiments
 from app.storage.standings import (
     HardwareFamily,
+    Key,
     LeaderChange,
     StandingsPage,
     StoredStandings,
@@ -146,7 +147,8 @@ _OF_BOARD: Mapping[str, CellKind] = {
 _MEASURED = ("step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu")
 STANDING_COLUMNS: Mapping[str, CellKind] = {
     **_OF_BOARD, "first_place": "int", "last_place": "int", "dispatcher": "text", "ties_with": "text",
-    "config_key": "text", "evidence_level": "text", "directional": "flag", "unproven": "flag", "inferred": "flag",
+    "contested_by": "text", "config_key": "text", "evidence_level": "text",
+    "directional": "flag", "unproven": "flag", "inferred": "flag",
     "worse_loss_than": "text", "ep": "int", "n_runs": "int", "interval_from_prior": "flag", "last_measured_at": "time",
     **{f"{name}{part}": "float" for name in _MEASURED for part in ("", "_ci_low", "_ci_high")},
     "peak_memory_gib": "float", "memory_headroom_pct": "float", "runs": "text", "not_ranked_because": "text",
@@ -163,9 +165,11 @@ CHANGE_COLUMNS: Mapping[str, CellKind] = {
 }  # fmt: skip
 
 
-def standings_table(items: Sequence[StoredStandings]) -> Rows:
+def standings_table(
+    items: Sequence[StoredStandings], experiments: Mapping[Key, Sequence[DispatcherExperiment]]
+) -> Rows:
     """Return a row per result. Unranked dispatchers, and those that could not run, have rows too."""
-    return [row for stack, board in _boards(items) for row in _standing_rows(stack, board)]
+    return [row for stack, board in _boards(items) for row in _standing_rows(stack, board, experiments)]
 
 
 def gains_table(items: Sequence[StoredStandings]) -> Rows:
@@ -186,10 +190,14 @@ def _of_board(standings: StoredStandings, board: Board) -> tuple[Any, ...]:
     return (*head, board.routing_mode, board.semantic_class, board.floor, board.reading)
 
 
-def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[Any, ...]]:
-    head = _of_board(standings, board)
+def _standing_rows(
+    standings: StoredStandings, board: Board, experiments: Mapping[Key, Sequence[DispatcherExperiment]]
+) -> Iterable[tuple[Any, ...]]:
+    head, own = _of_board(standings, board), experiments.get(standings.key, ())
     for entry in board.entries:
-        yield (*head, *_entry_cells(entry))
+        beaten = entry.place.beats if entry.place else ()
+        otherwise = [text for other in beaten for text in contradictions(own, entry.dispatcher, other)]
+        yield (*head, *_entry_cells(entry, otherwise))
     ranked = {entry.dispatcher for entry in board.entries}
     absent = [
         (result.dispatcher, result.runs, "not available in the container") for result in standings.standings.missing
@@ -208,11 +216,12 @@ def _standing_rows(standings: StoredStandings, board: Board) -> Iterable[tuple[A
             yield (*head, None, None, name, *unmeasured, " ".join(runs), why)
 
 
-def _entry_cells(entry: Entry) -> tuple[Any, ...]:
+def _entry_cells(entry: Entry, contested_by: Sequence[str]) -> tuple[Any, ...]:
     place = entry.place
     return (
         place and place.first, place and place.last, entry.dispatcher, " ".join(place.ties) if place else None,
-        entry.config_key, entry.level, entry.directional, entry.unproven, entry.inferred,
+        "; ".join(contested_by) or None, entry.config_key, entry.level,
+        entry.directional, entry.unproven, entry.inferred,
         " ".join(entry.worse_loss_than) or None, entry.ep, len(entry.runs), entry.from_prior,
         entry.last_at,
         *(cell for name in _MEASURED for cell in interval_cells(getattr(entry, name))),
@@ -260,9 +269,11 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     """
     chosen = table_format(request, strict=True)
     page, index = _standings_page(session, query)
-    items = ordered(_with_experiments(session, page.items), query.rank)
+    experiments = dispatcher_experiments(session, [item.stack_key for item in page.items])
+    items = ordered(_with_sentences(page.items, experiments), query.rank)
     if chosen != "json":
-        return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [standings_table(items)], "standings"))
+        table = standings_table(items, experiments)
+        return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [table], "standings"))
     base = public_address(request)
     values = page_values(page, items, query, [LeaderboardOut.of(leaderboard, base) for leaderboard in index])
     return JSONResponse(storable(values), headers={"Vary": "Accept"})
@@ -306,9 +317,10 @@ def list_leader_changes(
     return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
 
 
-def _with_experiments(session: Session, items: Sequence[StoredStandings]) -> Iterable[StoredStandings]:
+def _with_sentences(
+    items: Sequence[StoredStandings], experiments: Mapping[Key, Sequence[DispatcherExperiment]]
+) -> Iterable[StoredStandings]:
     """Return the stacks with the sentences of the page, which name the A/Bs that contradict a ranking."""
-    experiments = dispatcher_experiments(session, [item.stack_key for item in items])
     for item in items:
         own = experiments.get(item.key, ())
         boards = (replace(board, sentence=board_sentence(board, own)) for board in item.standings.boards)

@@ -17,6 +17,7 @@ from app.domain.numbers import TimeUnit, change_text
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board
+from app.domain.verdict.step_time import IMPROVEMENT_P
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -138,7 +139,7 @@ class LeaderboardPage:
         """Return the stacks with something to rank, and a stack that was requested alone."""
         wanted = [stack for stack in self.standings.items if self.standings.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
-        return tuple(stack_card(stack, self.filters.rank, knobs, self._experiments) for stack in wanted)
+        return tuple(stack_card(stack, self.filters.rank, knobs, self.experiments_of_stacks) for stack in wanted)
 
     @cached_property
     def quarantines(self) -> Mapping[str, Quarantine]:
@@ -372,10 +373,10 @@ class LeaderboardPage:
             return []
         stack, board = self.ranked
         ranked = {entry.dispatcher for entry in board.entries}
-        return [item for item in self._experiments.get(stack.key, ()) if ranked.issuperset(item.dispatchers)]
+        return [item for item in self.experiments_of_stacks.get(stack.key, ()) if ranked.issuperset(item.dispatchers)]
 
     @cached_property
-    def _experiments(self) -> Mapping[Key, list[DispatcherExperiment]]:
+    def experiments_of_stacks(self) -> Mapping[Key, list[DispatcherExperiment]]:
         ranked = [item.stack_key for item in self.standings.items if has_rivals(item)]
         return dispatcher_experiments(self._session, ranked)
 
@@ -465,7 +466,9 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
 @router.get("/leaderboards/{hardware}/{family}/standings.csv")
 @requires(Action.READ)
 def export_standings(page: Page) -> Response:
-    return table_answer("csv", STANDING_COLUMNS, [standings_table(page.standings.items)], "standings")
+    return table_answer(
+        "csv", STANDING_COLUMNS, [standings_table(page.standings.items, page.experiments_of_stacks)], "standings"
+    )
 
 
 @router.get("/leaderboards/{hardware}/{family}/gains.csv")
@@ -498,4 +501,5 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         class_text=class_text,
         told_head=head_text,
         most_compared=MOST_COMPARED,
+        certainty_pct=100 * IMPROVEMENT_P,
     )

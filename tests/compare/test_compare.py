@@ -222,6 +222,16 @@ def test_distributions_are_densities_or_single_values(client: TestClient, make: 
     assert [(row["side"], row["n"]) for row in data["boxes"]] == [("a", 46), ("b", 6)]
 
 
+def test_the_label_of_the_only_drawn_side_has_its_colour(client: TestClient, make: Make) -> None:
+    def rows_of_a(a: int, b: int) -> list[str]:
+        block = client.get(f"/compare/distributions?a={a}&b={b}", headers=HTMX).text
+        return re.findall(r"datum\.value \\u003c (\d)", block)
+
+    failed, b = make(status="failed"), make({"ep_overlap": True})
+    assert rows_of_a(failed, b) == ["0"]
+    assert rows_of_a(b, failed) == ["1"]
+
+
 def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: Make) -> None:
     assert "Choose two runs" in words(client.get("/compare").text)
     a, b = make(name="off"), make({"ep_overlap": True}, name="on")

@@ -692,6 +692,13 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     sentence = stack["boards"][0]["sentence"]
     assert f"({text}): 7.40" in sentence
     assert sentence in page
+    for address in (
+        "/leaderboards/gb200/deepseek-v3/standings.csv",
+        "/api/v1/leaderboards?hardware=gb200&family=deepseek-v3&format=csv",
+    ):
+        contested = {row["dispatcher"]: row["contested_by"] for row in rows(client, address)}
+        assert contested.pop(stack["boards"][0]["leaders"][0]) == text
+        assert set(contested.values()) == {""}
 
 
 def test_an_ab_that_agrees_with_the_board_adds_no_second_figure(

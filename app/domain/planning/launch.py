@@ -154,7 +154,13 @@ def check_document(launch: CheckedLaunch) -> dict[str, object]:
 
 
 def _too_much(peak: PredictedPeak) -> dict[str, object]:
-    return {"rule": FITS.id, "title": peak.title, "why": f"{peak.figure} {peak.meaning}", "change": FITS.todo, "set": {}}
+    return {
+        "rule": FITS.id,
+        "title": peak.title,
+        "why": f"{peak.figure} {peak.meaning}",
+        "change": FITS.todo,
+        "set": {},
+    }
 
 
 def _item(suggestion: Suggestion) -> dict[str, object]:
