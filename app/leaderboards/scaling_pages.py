@@ -39,7 +39,7 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class ScalingPage:
-    """`offers`: workloads at several sizes, of the asked project or of all. `chosen`: the only one that matches the filters."""
+    """`offers`: workloads at several sizes, of the asked project or of all. `chosen`: the only one that matches."""
 
     query: ScalingQuery
     offers: tuple[Workloads, ...]
