@@ -19,8 +19,9 @@ from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
-from app.pipeline.suggest import MeasuredKnob, RunSuggestions, measured_knobs, suggest
+from app.pipeline.suggest import MeasuredKnob, RunSuggestions, experiments_of, measured_knobs, suggest
 from app.settings import Settings
+from app.storage.experiments import ExperimentItem
 from app.storage.rules import rules_in_force
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
 
@@ -111,7 +112,8 @@ def walls_of(book: RuleBook) -> Mapping[str, str]:
 class TryRow:
     """A change worth planning first. `pct`, `low`, `high`: gain of throughput in percent; `evidence`: how it is known.
 
-    `change`: the values of a knob; empty for a suggestion, which has a title instead.
+    `change`: the values of a knob; empty for a suggestion, which has a title instead. `experiment`: the one that makes
+    this change on the run's stack; None without one.
     """
 
     title: str
@@ -121,6 +123,7 @@ class TryRow:
     low: float
     high: float
     evidence: str
+    experiment: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,7 @@ class IdeaPage:
     """The data of the template for the user's own idea. Raises NotFound, and NotReady until the run was read."""
 
     def __init__(self, session: Session, settings: Settings, run_id: int, form: PlanForm) -> None:
+        self._session = session
         self._advice = suggest(session, run_id, rules_in_force(settings))
         self.run = self._advice.run
         self._measured = measured_knobs(session, self.run, knob_fields())
@@ -192,7 +196,8 @@ class IdeaPage:
         """Return changes that were faster here, certain gains first, then suggestions with an expected gain."""
         faster = [row for row in self._measured if row.measured.result.median_gain_pct > 0]
         paid_off = sorted(faster, key=lambda row: row.measured.result.low_pct <= 0)
-        rows = [_measured_row(row) for row in paid_off]
+        experiments = experiments_of(self._session, self.run, {row.knob.field: row.knob for row in paid_off})
+        rows = [_measured_row(row, experiments.get(row.knob.field)) for row in paid_off]
         changed = {row.knob.field for row in paid_off}
         plannable = (suggestion for suggestion in self._advice.ranked if self._advice.sizing(suggestion) is not None)
         others = [_suggested_row(suggestion) for suggestion in plannable if not changed & suggestion.set.keys()]
@@ -238,7 +243,7 @@ class IdeaPage:
         return replace(contract_input(self.chosen, typed), name="value", error=self.form.error("value"))
 
 
-def _measured_row(row: MeasuredKnob) -> TryRow:
+def _measured_row(row: MeasuredKnob, experiment: ExperimentItem | None = None) -> TryRow:
     result = row.measured.result
     return TryRow(
         title="",
@@ -250,6 +255,7 @@ def _measured_row(row: MeasuredKnob) -> TryRow:
         low=result.low_pct,
         high=result.high_pct,
         evidence=_evidence(result),
+        experiment=None if experiment is None else experiment.id,
     )
 
 

@@ -32,6 +32,7 @@ from app.domain.verdict.record import RunRecord
 from app.errors import FieldError, InvalidChange, NotFound
 from app.pipeline.suggest import RunSuggestions, suggest, unplannable_because
 from app.settings import Settings
+from app.storage.experiments import ExperimentItem, experiment_between
 from app.storage.rules import AdvisedRun, RulesInForce, rules_in_force
 from app.storage.runs import RunDetail
 from app.storage.stacks import full_record
@@ -75,7 +76,10 @@ class ExperimentRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentProposal:
-    """A proposed experiment. `candidate_key`: empty if it cannot be predicted. `tag_words`: words of the tag."""
+    """A proposed experiment. `candidate_key`: empty if it cannot be predicted. `tag_words`: words of the tag.
+
+    `same`: the experiment that makes this change on this configuration already; None without one.
+    """
 
     run: RunDetail
     rule_id: str
@@ -84,6 +88,7 @@ class ExperimentProposal:
     candidate_key: str
     plan: ExperimentPlan
     tag_words: str
+    same: ExperimentItem | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +127,10 @@ def propose(
     key = _candidate_key(record, candidate, turn)
     effect_pct = effect_of(turn.rule) if requested.effect_pct is None else requested.effect_pct
     plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, requested.runs_each))
+    same = experiment_between(session, advised.run.project_id, (record.config_key, key)) if key else None
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
-        ran_before=_ran_before(session, advised.run.project_id, key),
+        ran_before=() if same else _ran_before(session, advised.run.project_id, key),
     )  # fmt: skip
     warnings = (*blockers_of(advised, candidate, rules, evaluation), *warnings)
     return ExperimentProposal(
@@ -135,6 +141,7 @@ def propose(
         candidate_key=key,
         plan=replace(plan, warnings=warnings),
         tag_words=requested.rule_id or "-".join(knob.field.removeprefix(PREFIX) for knob in turn.knobs[:2]),
+        same=same,
     )
 
 

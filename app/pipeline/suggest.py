@@ -136,18 +136,15 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     return tuple(result for results in _by_likeness(session, run, gains.items()) for result in results)
 
 
-def _experiments_by_rule(
-    session: Session, run: RunDetail, suggestions: Iterable[Suggestion]
-) -> Mapping[str, ExperimentItem]:
-    """Return, by rule, the newest experiment on the run's stack that makes the change of the suggestion."""
-    knobs = {row.rule.id: knob for row in suggestions if (knob := knob_of(row.set, run.contract)) is not None}
+def experiments_of(session: Session, run: RunDetail, knobs: Mapping[str, Knob]) -> Mapping[str, ExperimentItem]:
+    """Return the newest experiment on the run's stack that makes the change, by the names of `knobs`."""
     if not knobs or not run.stack_key:
         return {}
     of_stack = experiments_of_stacks(session, [run.stack_key])
     experiments = [experiment for experiment in of_stack if experiment.project_id == run.project_id]
     return {
-        rule: experiment
-        for rule, knob in knobs.items()
+        name: experiment
+        for name, knob in knobs.items()
         if (experiment := next((row for row in experiments if _makes(row, knob)), None)) is not None
     }
 
@@ -403,7 +400,11 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         rules,
         _pair(session, advised, rules, evaluation),
         job,
-        _experiments_by_rule(session, run, evaluation.fired),
+        experiments_of(
+            session,
+            run,
+            {row.rule.id: knob for row in evaluation.fired if (knob := knob_of(row.set, run.contract)) is not None},
+        ),
     )
 
 

@@ -192,6 +192,22 @@ def experiments_of_stacks(session: Session, stack_keys: Collection[str]) -> tupl
     return tuple(ExperimentItem(**_columns(row)) for row in rows)
 
 
+def experiment_between(session: Session, project_id: int, keys: tuple[str, str]) -> ExperimentItem | None:
+    """Return the newest experiment, not withdrawn, from the first configuration to the second; None without one."""
+    row = session.execute(
+        _select()
+        .where(
+            col(ExperimentRow.project_id) == project_id,
+            col(ExperimentRow.baseline_key) == keys[0],
+            col(ExperimentRow.candidate_key) == keys[1],
+            col(ExperimentRow.state) != "withdrawn",
+        )
+        .order_by(col(ExperimentRow.id).desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else ExperimentItem(**_columns(row))
+
+
 def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:
     """Return the verdict of the newest experiment whose result rests on exactly these runs; None without one."""
     sides = {str(run) for run in baseline}, {str(run) for run in candidate}

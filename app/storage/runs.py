@@ -567,7 +567,7 @@ _Joined = aliased(ExperimentRunRow)
 # The experiment that the run's tag names, else the newest where it is a candidate, else where it is the baseline; a
 # withdrawn one only if there is no other. Maxima instead of the first row of an order, which SQLite would sort for.
 _IS_KEPT = col(ExperimentRow.state) != "withdrawn"
-EXPERIMENT_OF_RUN = (
+EXPERIMENT_OF_RUN: Any = (
     select(
         func.coalesce(
             func.max(case((and_(_IS_KEPT, col(_Joined.joined_by) == "tag"), col(_Joined.experiment_id)))),

@@ -363,7 +363,26 @@ def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baselin
     sent = {"field": "dispatcher", "value": "hybridep", "runs_each": "2", **AUTHOR}
     planned = client.post(f"/runs/{baseline}/experiments", data=sent)
     assert "dispatcher: alltoall to hybridep" in planned.text
-    assert [knob.field for knob in read(engine, int(planned.url.path.rpartition("/")[2])).knobs] == ["dispatcher"]
+    number = int(planned.url.path.rpartition("/")[2])
+    assert [knob.field for knob in read(engine, number).knobs] == ["dispatcher"]
+    again = text(client, f"/runs/{baseline}/experiments/new?field=dispatcher&value=hybridep")
+    assert 'id="same"' not in offer
+    assert f'href="/experiments/{number}">Open #{number}' in again, "this change is planned already"
+
+
+def test_the_plan_of_a_measured_change_leads_to_its_experiment(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, knobs={"ep_overlap": True}, runs_each=1)
+    (run,) = add_runs(engine, read(engine, number).tag, [30_900.0])
+    shown = text(client, f"/runs/{baseline}/experiments/new?field=ep_overlap&value=true")
+    assert read(engine, number).result.sentence in shown
+    assert f"#{run}</a> do not count" not in shown, "they were interleaved with the baseline"
+    first = text(client, f"/runs/{baseline}/experiments/new").partition('id="first"')[2].partition("</section>")[0]
+    assert f'href="/experiments/{number}"' in first
+    assert "value=true" not in first
+    journey = text(client, f"/runs/{baseline}/journey")
+    assert f"per side of #{number}" in journey.partition('class="actions"')[2].partition("</a>")[0]
 
 
 def test_a_withdrawn_experiment_names_the_user_and_reason_and_continues_from_its_baseline(

@@ -151,7 +151,8 @@ def planned_warnings(
 ) -> tuple[str, ...]:
     """Return the warnings of a plan.
 
-    `ran_before`: runs that already have the candidate's configuration, newest first.
+    `ran_before`: runs that already have the candidate's configuration, newest first; empty for those of an experiment
+    from this baseline, which were interleaved with it.
     """
     return (
         *_of_suggestion(suggestion),
