@@ -1,7 +1,7 @@
 """The trend of the first page: throughput of each workload against the container before its newest one."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -97,8 +97,9 @@ class TrendLine:
 
     `job`: what distinguishes it from the other jobs of the workload; empty if there are none. `project`: its name;
     empty if one project is shown. `reference`: the container before the newest one, or `EARLIER` for the level before a
-    regression; empty without both, when the first runs are 100 %. `slow_run`: the first slow run of its newest active
-    regression.
+    regression; empty without both, when the first runs are 100 %. `decision`: whether its step time differs from that,
+    by its regression or else its upgrade; empty if that was not judged. `slow_run`: the first slow run of its newest
+    active regression.
     """
 
     name: str
@@ -109,6 +110,7 @@ class TrendLine:
     runs: tuple[tuple[Any, float], ...]
     changed_at: datetime | None
     container: str
+    decision: str
     slow_run: int | None
 
     @property
@@ -146,12 +148,20 @@ class TrendLine:
         """Return the current throughput in percent of the reference."""
         return median(percent for _, percent in self.newest)
 
+    @property
+    def direction(self) -> int:
+        """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
+        if self.decision == "improvement" and self.now - 100 > _WITHIN:
+            return 1
+        return -1 if self.decision == "regression" and 100 - self.now > _WITHIN else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Trend:
     """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
 
-    `is_zoomed`: with some of the runs only. `is_widened`: the requested period had too few runs.
+    `is_zoomed`: with some of the runs only. `is_widened`: the requested period had too few runs. `is_part`: other jobs
+    ran in the period, too.
     """
 
     median_of: ClassVar[int] = _NOW
@@ -160,6 +170,7 @@ class Trend:
     flags: tuple[tuple[int, str, Any], ...]
     is_zoomed: bool = False
     is_widened: bool = False
+    is_part: bool = False
 
     @property
     def dates(self) -> str:
@@ -182,7 +193,7 @@ class Trend:
             for line in self.lines
         ]
         flags = (flag for flag in self.flags if begin <= aware(flag[2].ordered_at) <= end)
-        return Trend(tuple(line for line in lines if line.runs), tuple(flags), is_zoomed=True)
+        return Trend(tuple(line for line in lines if line.runs), tuple(flags), is_zoomed=True, is_part=self.is_part)
 
     @property
     def sentence(self) -> str:
@@ -209,19 +220,21 @@ class Trend:
         return f"{subject} {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
-        """Return `2 of 6 jobs faster, 4 slower (8e-top1 · H100: -33.3 %).`
+        """Return `2 of 6 drawn jobs faster, 3 slower (8e-top1 · H100: -33.3 %).`
 
-        It names the line with the lowest throughput; if none is slower, that with the highest. Of several projects, it
-        names that of this line.
+        It counts judged differences. It names the slower line with the lowest throughput; if none is slower, the faster
+        one with the highest. Of several projects, it names that of this line.
         """
-        faster = sum(line.now - 100 > _WITHIN for line in compared)
-        slower = sum(100 - line.now > _WITHIN for line in compared)
-        of_all = f"of {len(compared)} jobs"
+        faster = [line for line in compared if line.direction > 0]
+        slower = [line for line in compared if line.direction < 0]
+        of_all = f"of {len(compared)} {'drawn jobs' if self.is_part else 'jobs'}"
+        if not faster and not slower:
+            return f"None {of_all} clearly faster or slower."
         if faster:
-            text = f"{faster} {of_all} faster" + (f", {slower} slower" if slower else "")
+            text = f"{len(faster)} {of_all} faster" + (f", {len(slower)} slower" if slower else "")
         else:
-            text = f"{slower} {of_all} slower"
-        most = min(compared, key=lambda line: line.now) if slower else max(compared, key=lambda line: line.now)
+            text = f"{len(slower)} {of_all} slower"
+        most = min(slower, key=lambda line: line.now) if slower else max(faster, key=lambda line: line.now)
         names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
         name = names[most] if len({line.project for line in compared}) == 1 else most.project
         return f"{text} ({name}: {change_text(most.now - 100).delta})."
@@ -269,9 +282,10 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
             workloads.setdefault((stack.project_id, *workload(part[1])), []).append(part)
     since = max(repeated) - timedelta(days=days)
     for begin in (since, since - _EARLIER):
-        lines = _lines(session, list(workloads.values()), begin, set(slow), projects)
-        if lines:
-            return Trend(tuple(lines), tuple(_flags(session, lines)), is_widened=begin < since)
+        lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects)
+        if any(len(line.runs) > 1 for line in lines):
+            flags = tuple(_flags(session, lines))
+            return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part)
     return Trend((), ())
 
 
@@ -282,7 +296,7 @@ _remembered_parts = Remembered[_Part](400)
 """Runs of stacks, until one of them changes or another regression begins or ends."""
 
 
-def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Sequence[int]) -> list[_Part]:
+def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Collection[int]) -> list[_Part]:
     """Return the newest runs of each stack with the contract of the newest; without runs, an empty contract."""
     database = str(session.get_bind().engine.url)
     parts, unread = {}, {}
@@ -292,7 +306,7 @@ def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Se
             parts[stack.stack_key] = part
             continue
         chosen = _TRACKED.where(not_indexed(col(RunRow.branch)) == branch) if branch else _TRACKED
-        values = {"project_id": stack.project_id, "stack_key": stack.stack_key, "slow": slow}
+        values = {"project_id": stack.project_id, "stack_key": stack.stack_key, "slow": list(slow)}
         unread[stack.stack_key] = stack.revision, session.execute(chosen, values).all()[::-1]
     contracts = stored_contracts(session, [runs[-1].id for _, runs in unread.values() if runs])
     for key, (revision, runs) in unread.items():
@@ -301,10 +315,13 @@ def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Se
     return [parts[stack.stack_key] for stack in stacks]
 
 
-def _slow_runs(session: Session, project_id: int | None) -> list[int]:
-    """Return the first slow runs of active regressions of step time, except those of recovered stacks."""
+def _slow_runs(session: Session, project_id: int | None) -> dict[int, str]:
+    """Return the first slow runs of active regressions of step time with the kind of the regression.
+
+    Those of recovered stacks are left out.
+    """
     chosen = (
-        select(col(RegressionMemberRow.run_id))
+        select_any(RegressionMemberRow.run_id, RegressionRow.kind)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .where(
             col(RegressionRow.state).in_(ACTIVE),
@@ -315,34 +332,41 @@ def _slow_runs(session: Session, project_id: int | None) -> list[int]:
         .order_by(col(RegressionRow.id).desc())
         .limit(MOST_SLOW)
     )
-    return list(session.execute(chosen).scalars())
+    return dict(tuple(row) for row in reversed(session.execute(chosen).all()))  # the newest regression wins
 
 
 def _lines(
-    session: Session, workloads: Sequence[Sequence[_Part]], since: datetime, slow: Set[int], projects: Mapping[int, str]
-) -> list[TrendLine]:
-    """Return at most MOST_LINES lines: those of active regressions first, then those with newer runs."""
+    session: Session,
+    workloads: Sequence[Sequence[_Part]],
+    since: datetime,
+    slow: Mapping[int, str],
+    projects: Mapping[int, str],
+) -> tuple[list[TrendLine], bool]:
+    """Return at most MOST_LINES lines: those of active regressions first, then those with newer runs.
+
+    Also return whether jobs are left out.
+    """
     leading = []
     for parts in workloads:
-        drawn = sorted(
-            (run for runs, _ in parts for run in runs if aware(run.ordered_at) >= since),
-            key=lambda run: (run.ordered_at, run.id),
-        )
-        if len(drawn) > 1:
-            slow_runs = [run for run in drawn if run.id in slow]
-            # Jobs of a workload differ in speed; the line belongs to the regressed one.
+        runs = sorted((run for runs, _ in parts for run in runs), key=lambda run: (run.ordered_at, run.id))
+        drawn = [run for run in runs if aware(run.ordered_at) >= since]
+        jobs = {(run.job, run.dispatcher) for run in drawn}
+        # Jobs of a workload differ in speed; the line belongs to the regressed one, which may be slow for longer.
+        slow_runs = [run for run in runs if run.id in slow and (run.job, run.dispatcher) in jobs]
+        if slow_runs or len(drawn) > 1:
             leading.append((bool(slow_runs), drawn[-1].ordered_at, (slow_runs or drawn)[-1], parts))
     leading.sort(key=lambda line: line[:2], reverse=True)
     lines: list[TrendLine] = []
     own: list[_Part] = []
     for _, _, run, parts in leading:
-        line = _line(session, parts, run, since, projects)
+        line = _line(session, parts, run, since, projects=projects, slow=slow)
         if line is not None:
-            lines.append(replace(line, slow_run=run.id if run.id in slow else None))
+            lines.append(line)
             own.append(max(parts, key=lambda part: part[0][-1].ordered_at))
         if len(lines) == MOST_LINES:
             break
-    return [replace(line, name=name) for line, name in zip(lines, _names(own), strict=True)]
+    is_part = len(lines) < len(leading) or any(line.job for line in lines)
+    return [replace(line, name=name) for line, name in zip(lines, _names(own), strict=True)], is_part
 
 
 def _names(newest: Sequence[_Part]) -> list[str]:
@@ -357,9 +381,18 @@ def _names(newest: Sequence[_Part]) -> list[str]:
 
 
 def _line(
-    session: Session, parts: Sequence[_Part], leading: Any, since: datetime, projects: Mapping[int, str]
+    session: Session,
+    parts: Sequence[_Part],
+    leading: Any,
+    since: datetime,
+    *,
+    projects: Mapping[int, str],
+    slow: Mapping[int, str],
 ) -> TrendLine | None:
-    """Return the line of a workload, still without name: the runs with the job and the dispatcher of `leading`."""
+    """Return the line of a workload, still without name: the runs with the job and the dispatcher of `leading`.
+
+    After a first slow run (`slow`), one run in the period is enough.
+    """
     own = [
         ([run for run in runs if (run.job, run.dispatcher) == (leading.job, leading.dispatcher)], contract)
         for runs, contract in parts
@@ -368,16 +401,19 @@ def _line(
     last = own[-1][0][-1]
     runs = sorted((run for part, _ in own for run in part), key=lambda run: (run.ordered_at, run.id))
     drawn = [run for run in runs if aware(run.ordered_at) >= since]
-    if len(drawn) < 2:
+    if len(drawn) < 2 and leading.id not in slow:
         return None
     begins = aware(own[-1][0][0].ordered_at)
-    reference, usual_ms = _usual(session, last, own)
+    of_regression = {"first": leading, "kind": slow[leading.id]} if leading.id in slow else {"first": last}
+    reference, usual_ms, decision = _usual(session, own, **of_regression)
     shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
     changed_at = begins if reference not in ("", EARLIER) and begins >= since else None
     project = projects.get(last.project_id, "")
     jobs = {run.job for part, _ in parts for run in part}
     job = short_job(leading.job, jobs) if len(jobs) > 1 else ""
-    return TrendLine("", job, project, last.stack_key, reference, shares, changed_at, _tag(own[-1][1]), None)
+    slow_run = leading.id if leading.id in slow else None
+    tag = _tag(own[-1][1])
+    return TrendLine("", job, project, last.stack_key, reference, shares, changed_at, tag, decision, slow_run)
 
 
 # Built once, because building them takes as much time as running them.
@@ -387,7 +423,9 @@ _LIKE = (
     col(RunRow.dispatcher).is_not_distinct_from(bindparam("dispatcher")),
 )
 _UPGRADE_OF_LINE: Select[Any] = (
-    select_any(UpgradeChangeRow.from_value, UpgradeChangeRow.level, UpgradeChangeRow.delta_pct)
+    select_any(
+        UpgradeChangeRow.from_value, UpgradeChangeRow.level, UpgradeChangeRow.delta_pct, UpgradeChangeRow.decision
+    )
     .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
     .where(
         col(UpgradeChangeRow.project_id) == bindparam("project_id"),
@@ -416,26 +454,29 @@ _LEVEL_OF_LINE: Select[Any] = (
 )
 
 
-def _usual(session: Session, last: Any, own: Sequence[_Part]) -> tuple[str, float]:
-    """Return what 100 % is, and its step time: the level that a regression of the newest container compares with.
+def _usual(session: Session, own: Sequence[_Part], *, first: Any, kind: str = "") -> tuple[str, float, str]:
+    """Return what 100 % is, its step time, and the decision about the change: the level before a regression.
 
-    Without one, that of the measured upgrade; else the last level of the container before, or of the first runs.
+    The regression has the `kind` and the stack and job of `first`; without a kind, an upgrade if there was one. Without
+    a regression, a measured upgrade gives the level; else the last one of the container before, or of the first runs.
     """
     of_line = {
-        "project_id": last.project_id, "stack_key": last.stack_key, "job": last.job, "dispatcher": last.dispatcher,
+        "project_id": first.project_id, "stack_key": first.stack_key, "job": first.job, "dispatcher": first.dispatcher,
     }  # fmt: skip
+    earlier = own[: next(place for place, (runs, _) in enumerate(own) if runs[0].stack_key == first.stack_key)]
     step = session.execute(_UPGRADE_OF_LINE, of_line).one_or_none()
-    tag = step.from_value.partition("@")[0].rpartition("/")[2] if step else _tag(own[-2][1]) if len(own) > 1 else ""
+    tag = step.from_value.partition("@")[0].rpartition("/")[2] if step else _tag(earlier[-1][1]) if earlier else ""
     # After an upgrade only its own regression compares with the container before.
-    usual = session.execute(_LEVEL_OF_LINE, of_line | {"kind": "upgrade" if tag else "run"}).scalar_one_or_none()
+    kind = kind or ("upgrade" if tag else "run")
+    usual = session.execute(_LEVEL_OF_LINE, of_line | {"kind": kind}).scalar_one_or_none()
     if usual is not None:
-        return tag or EARLIER, math.exp(usual)
+        return tag if tag and kind == "upgrade" else EARLIER, math.exp(usual), "regression"
     if step:
-        return tag, math.exp(step.level) / (1 + step.delta_pct / 100)
-    before = [math.log(run.step_time_ms) for run in own[-2][0]] if tag else []
+        return tag, math.exp(step.level) / (1 + step.delta_pct / 100), step.decision
+    before = [math.log(run.step_time_ms) for run in earlier[-1][0]] if earlier else []
     if before:
-        return tag, math.exp(find_changes(before).current.level)
-    return "", median(float(run.step_time_ms) for run in own[-1][0][:_NOW])
+        return tag, math.exp(find_changes(before).current.level), ""
+    return "", median(float(run.step_time_ms) for run in own[-1][0][:_NOW]), ""
 
 
 def _tag(contract: Mapping[str, Stated]) -> str:

@@ -26,6 +26,7 @@ from tests.builders import make_run
 __all__ = ["teams"]
 
 Make = Callable[..., int]
+Upgraded = Callable[[int, str, float, float], None]
 ATTACK = "<script>alert(1)</script>"
 
 
@@ -203,6 +204,26 @@ def nightly(
     ]  # fmt: skip
 
 
+@pytest.fixture
+def upgraded(engine: Engine) -> Upgraded:
+    def upgraded(run: int, decision: str, from_ms: float, to_ms: float) -> None:
+        """Store the judged upgrade to a container of which this is the first run."""
+        with transaction(engine) as session:
+            row = session.get_one(RunRow, run)
+            container = row.result.contract["container"]["value"]
+            session.add(
+                UpgradeChangeRow(
+                    project_id=row.project_id, stack_key=row.stack_key, config_key=row.config_key, from_stack_key="",
+                    job=row.job, run_id=run, at=row.ordered_at, field="container",
+                    from_value=container.replace("new:", "train:").replace("train:2", "train:1"), decision=decision,
+                    level=math.log(to_ms), delta_pct=100 * (to_ms / from_ms - 1), ci_low_pct=-60.0, ci_high_pct=60.0,
+                    runs=3, from_runs=3,
+                )
+            )  # fmt: skip
+
+    return upgraded
+
+
 def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: Make, make_regression: Make) -> None:
     before = nightly(make, "hub.example/train:1", 1, [20_000, 20_100, 19_900, 20_000])
     after = nightly(make, "hub.example/train:2", 5, [21_000, 21_000, 21_000])
@@ -231,22 +252,28 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert min(row["shown"] for row in only["ends"]) > 98, "the axis follows the points that are left"
 
 
-def test_lines_with_several_references_are_counted(client: TestClient, make: Make) -> None:
-    for gpus, times in ((8, [24_000, 24_000]), (16, [25_000] * 3), (32, [16_000] * 3)):
+def test_judged_lines_with_several_references_are_counted(client: TestClient, make: Make, upgraded: Upgraded) -> None:
+    first = {}
+    for gpus, times in ((8, [24_000, 24_000]), (16, [25_000] * 3), (32, [16_000] * 3), (64, [40_000] * 3)):
         nightly(make, f"hub.example/train:{gpus}", 1, [20_000] * 3, gpus=gpus, job="perf/a")
-        nightly(make, f"hub.example/new:{gpus}", 5, times, gpus=gpus, job="perf/a")
+        first[gpus] = nightly(make, f"hub.example/new:{gpus}", 5, times, gpus=gpus, job="perf/a")[0]
+    assert "None of 4 jobs clearly faster or slower." in answer(overview(client)), "nothing is judged"
     nightly(make, "hub.example/new:16", 5, [9_000], gpus=16, job="perf/b")
-    sentence = answer(overview(client))
-    assert "1 of 3 jobs faster, 2 slower (16: −20.0 %)." in sentence
+    for gpus, decision in ((8, "regression"), (16, "regression"), (32, "improvement"), (64, "inconclusive")):
+        upgraded(first[gpus], decision, 20_000, {8: 24_000, 16: 25_000, 32: 16_000, 64: 40_000}[gpus])
+    assert "1 of 4 drawn jobs faster, 2 slower (16: −19.9 %)." in answer(overview(client))
     notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
-    assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32"}
+    assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32", "64": "vs. 64"}
 
 
-def test_of_several_projects_the_lead_names_the_one_with_the_slowest_job(client: TestClient, make: Make) -> None:
+def test_of_several_projects_the_lead_names_the_one_with_the_slowest_job(
+    client: TestClient, make: Make, upgraded: Upgraded
+) -> None:
     for project, time in (("mild", 21_000), ("worst", 25_000)):
         for container, first, milliseconds in (("train:1", 1, 20_000), ("train:2", 5, time)):
-            nightly(make, f"{project}.example/{container}", first, [milliseconds] * 3, project=project)
-    assert "2 of 2 jobs slower (worst: −20.0 %)." in answer(overview(client))
+            runs = nightly(make, f"{project}.example/{container}", first, [milliseconds] * 3, project=project)
+        upgraded(runs[0], "regression", 20_000, time)
+    assert "2 of 2 jobs slower (worst: −19.9 %)." in answer(overview(client))
 
 
 def test_a_flag_is_where_a_regression_began_not_where_its_job_continued(
@@ -296,19 +323,29 @@ def test_the_trend_has_the_baseline_of_the_regression(
     assert trend_points(client)[-1] == pytest.approx(100 * 20 / 21, rel=2e-3)
 
 
-def test_the_trend_has_the_baseline_of_the_measured_upgrade(client: TestClient, engine: Engine, make: Make) -> None:
+def test_the_trend_has_the_baseline_of_the_measured_upgrade(client: TestClient, make: Make, upgraded: Upgraded) -> None:
     nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000, 21_000])
     after = nightly(make, "hub.example/train:2", 5, [19_000, 19_000, 19_000])
-    with transaction(engine) as session:
-        row = session.get_one(RunRow, after[0])
-        change = UpgradeChangeRow(
-            project_id=row.project_id, stack_key=row.stack_key, config_key=row.config_key, from_stack_key="",
-            run_id=after[0], at=row.ordered_at, field="container", from_value="hub.example/train:1",
-            decision="improvement", level=math.log(19_000), delta_pct=-5.0, ci_low_pct=-6.0, ci_high_pct=-4.0,
-            runs=3, from_runs=3,
-        )  # fmt: skip
-        session.add(change)
+    upgraded(after[0], "improvement", 20_000, 19_000)
     assert trend_points(client)[-1] == pytest.approx(100 / 0.95, rel=2e-3)
+
+
+def test_a_job_that_became_slow_before_the_period_stays_in_the_trend(
+    client: TestClient, engine: Engine, make: Make, make_regression: Make
+) -> None:
+    slow = nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 30_000], job="perf/a")
+    newest = nightly(make, "hub.example/train:1", 45, [30_000], job="perf/a")
+    for gpus in range(1, MOST_LINES + 1):
+        nightly(make, f"hub.example/other:{gpus}", 50, [10_000] * 3, gpus=gpus + 64, job="perf/b")
+    number = make_regression(slow[2])
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, slow[2])).usual_level = math.log(20_000)
+    # The container before had the slow run as well: the level before the regression is 100 %.
+    newest += nightly(make, "hub.example/train:2", 52, [30_000], job="perf/a")
+    data = trend_data(client)
+    assert len(data["labels"]) == MOST_LINES
+    assert [row["shown"] for row in data["points"] if row["id"] in newest] == pytest.approx([200 / 3] * 2, rel=2e-3)
+    assert "Throughput is 33.3 % below the earlier level." in answer(overview(client))
 
 
 def test_the_trend_covers_the_chosen_period(client: TestClient, make: Make) -> None:
