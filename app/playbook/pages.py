@@ -85,10 +85,10 @@ class RuleQuery(ListQuery):
 
 @dataclass(frozen=True, slots=True)
 class ChangedField:
-    """`value`: the new value; `computed`: an expression over the run's facts.
+    """`value`: the new value; `computed`: an expression over the run's facts, which may choose among `choices`.
 
     `megatron_lm`, `bridge`: how it is written, one flag or override per line; for a computed value the flags that hold
-    it.
+    it, or a line for each choice.
     """
 
     name: str
@@ -97,6 +97,7 @@ class ChangedField:
     computed: bool
     megatron_lm: tuple[str, ...]
     bridge: tuple[str, ...]
+    choices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +126,28 @@ def flags_of(rule: Rule) -> tuple[str, ...]:
     return (*spelled, *rule.change.megatron_lm, *rule.change.bridge, *rule.change.env)
 
 
+_FEWEST_CHOICES = 2
+
+
 def _field(name: str, value: Setting | Expression, others: Mapping[str, object]) -> ChangedField:
     field = FIELDS.get(name)
     meaning = field.meaning if field is not None else ""
     if isinstance(value, Expression):
         lm, bridge = (field.megatron_lm, field.bridge) if field is not None else ("", "")
-        return ChangedField(name, meaning, _shown(value), True, (lm,) if lm else (), (bridge,) if bridge else ())
-    spelling = written(name, value, {key: other for key, other in others.items() if not isinstance(other, Expression)})
-    return ChangedField(
-        name,
-        meaning,
-        _shown(value),
-        False,
-        _lines(spelling.megatron_lm),
-        tuple(f"{path}={text}" for path, text in spelling.bridge.items()),
-    )
+        choices = value.choices if field is not None and field.kind != "words" else ()
+        if len(choices) < _FEWEST_CHOICES:
+            return ChangedField(name, meaning, _shown(value), True, (lm,) if lm else (), (bridge,) if bridge else ())
+        spelled = [_spelled(name, choice, {}) for choice in choices]
+        megatron, bridges = ([" ".join(lines) for lines in side if lines] for side in zip(*spelled, strict=True))
+        return ChangedField(name, meaning, _shown(value), True, tuple(megatron), tuple(bridges), choices)
+    others = {key: other for key, other in others.items() if not isinstance(other, Expression)}
+    return ChangedField(name, meaning, _shown(value), False, *_spelled(name, value, others))
+
+
+def _spelled(name: str, value: Setting, others: Mapping[str, object]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the lines of Megatron-LM and of Megatron-Bridge."""
+    spelling = written(name, value, others)
+    return _lines(spelling.megatron_lm), tuple(f"{path}={text}" for path, text in spelling.bridge.items())
 
 
 def _lines(spelling: Spelling) -> tuple[str, ...]:
@@ -420,6 +428,10 @@ class Dispute:
 
 
 _SHARE = re.compile(r"\{\w+:\.\d%\}(?= of )")
+_BESIDE = re.compile(r" \([^(){}]*\{[^()]*\)| at [A-Z]{2,3} \{\w+\}")
+"""Figures of a run that a sentence does not need: `(EP is {ep})`, `at EP {ep}`."""
+_NAMED = re.compile(r"\b([A-Z]{2,3}) \{\w+\}(?![.:])")
+"""A figure after its name: `TP {tp}`."""
 _SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
@@ -439,10 +451,11 @@ class RulePageOf:
     @property
     def lead(self) -> str:
         """Return the reason without the figures of a run: its sentences that name no other fact."""
-        text = _SHARE.sub("part", self.rule.why)
+        text = _BESIDE.sub("", _SHARE.sub("part", self.rule.why))
+        text = text.replace("part", "Part", 1) if text.startswith("part") else text
         plain = [sentence for sentence in _SENTENCE.split(text) if "{" not in sentence]
         # Facts that end a reason bring their own space.
-        return " ".join(plain) if plain else with_names(re.sub(r"(?<=[.}])\{", " {", self.rule.why))
+        return " ".join(plain) if plain else with_names(re.sub(r"(?<=[.}])\{", " {", _NAMED.sub(r"\1", text)))
 
     @cached_property
     def stack_names(self) -> Mapping[str, str]:

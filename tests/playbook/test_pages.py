@@ -232,6 +232,23 @@ def test_an_experiment_on_any_knob_of_a_rule_counts_as_a_try(
         assert "Needs a profile to fire; offered without one: 1 of 1 try paid off." in lead
 
 
+def test_the_page_of_a_rule_lists_the_values_among_which_it_chooses_with_their_flags(client: TestClient) -> None:
+    page = client.get("/playbook/disp-ab-hopper").text
+    row = page[page.index('<tr class="choices">') :].partition("</tr>")[0]
+    shown = re.findall(r"<code[^>]*>(.*?)</code>", row.partition("<details>")[0])
+    assert shown == ["dispatcher", "hybridep", "deepep"]
+    assert "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep" in row
+    listed = client.get("/playbook/cg-scope-exclusive").text
+    assert 'class="choices"' not in listed, "a text within the expression of a list is no choice"
+
+
+@pytest.mark.parametrize("rule", ["eo-enable", "comp-fusions", "ov-tp"])
+def test_the_reason_of_a_rule_without_a_run_names_no_facts(client: TestClient, rule: str) -> None:
+    (reason,) = re.findall(r'<p class="measured">(.*?)</p>', client.get(f"/playbook/{rule}").text, re.DOTALL)
+    assert "<code>" not in reason
+    assert "{" not in reason
+
+
 def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:

@@ -26,6 +26,8 @@ _ENV = re.compile(r"\benv\.([A-Za-z_]\w*)")
 _TEXTS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _BOUND = re.compile(r"\.(?:exists|all|exists_one|map|filter)\(\s*([A-Za-z_]\w*)\s*,")
 """Names bound by CEL's macros: `modules.exists(m, m == "moe")`."""
+_BRANCH = re.compile(r"[?:]\s*(?:\"([^\"]*)\"|(\d+))(?=\s*(?:[:)]|$))")
+"""A branch of `condition ? value : value` that is nothing but a text or a number."""
 ENV = "env"
 
 
@@ -79,6 +81,11 @@ class Expression:
 
     def __str__(self) -> str:
         return self.source
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Return the plain values between which it chooses, in order: `tp == 1 ? "a" : "b"` has a and b."""
+        return tuple(dict.fromkeys(text or number for text, number in _BRANCH.findall(self.source)))
 
 
 @dataclass(frozen=True, slots=True)
