@@ -36,7 +36,7 @@ from app.domain.verdict.step_time import RELEVANT_SHIFT
 from app.storage.references import references
 from app.storage.runs import RunDetail, stored_contract
 from app.storage.setbacks import back_title, undo_text, values_of
-from app.storage.tables import RunResultRow, RunRow, select_any
+from app.storage.tables import RunResultRow, RunRow, StackRow, not_indexed, select_any
 
 RUN_RULE, RECORD_RULE = "own-faster-run", "published-faster"
 """Rules that these findings feed."""
@@ -190,9 +190,17 @@ def _faster_configurations(session: Session, run: RunDetail, log_step_time: floa
     """Return other configurations on the same model and GPUs with a faster run, fastest first, each with a contract."""
     newest, latest = func.max(RunRow.id).label("newest"), func.max(RunRow.ordered_at).label("latest")
     fastest = func.min(RunRow.log_step_time).label("fastest")
+    model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
+    # The runs of these stacks, because SQLite would read all runs of the model and the GPU, at any number of GPUs.
+    stacks = select_any(StackRow.stack_key).where(
+        col(StackRow.project_id) == run.project_id,
+        col(StackRow.model) == shown(model),
+        col(StackRow.gpu) == shown(gpu),
+        col(StackRow.gpus) == gpus,
+    )
     groups = (
         select_any(RunRow.stack_key, RunRow.config_key, newest, latest, fastest)
-        .where(*_usable(run), col(RunRow.config_key) != run.config_key)
+        .where(*_usable(run), col(RunRow.stack_key).in_(stacks), col(RunRow.config_key) != run.config_key)
         .group_by(col(RunRow.stack_key), col(RunRow.config_key))
         .having(fastest < log_step_time - RELEVANT_SHIFT)
         .order_by(newest.desc())
@@ -211,18 +219,18 @@ def _usable(run: RunDetail) -> tuple[Any, ...]:
     """Return the conditions under which a run of the project may be compared with this one."""
     model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
     return (
-        col(RunRow.project_id) == run.project_id,
-        col(RunRow.model) == shown(model),
-        col(RunRow.gpu) == shown(gpu),
+        not_indexed(col(RunRow.project_id)) == run.project_id,
+        not_indexed(col(RunRow.model)) == shown(model),
+        not_indexed(col(RunRow.gpu)) == shown(gpu),
         col(RunRow.gpus) == gpus,
-        col(RunRow.status) == "ready",
+        not_indexed(col(RunRow.status)) == "ready",
         col(RunRow.is_steady).is_(True),
         col(RunRow.fair_for_timing).is_(True),
         col(RunRow.not_finite) == 0,
         col(RunRow.skipped_share) == 0,
         col(RunRow.quarantine) == "",
         col(RunRow.semantic_class) == run.semantic_class,
-        col(RunRow.definition_version) == run.definition_version,
+        not_indexed(col(RunRow.definition_version)) == run.definition_version,
         col(RunRow.log_step_time).is_not(None),
     )
 
