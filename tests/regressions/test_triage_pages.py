@@ -65,6 +65,8 @@ def test_the_lead_of_the_list_counts_what_matches_the_filters(client: TestClient
         for state in ("", "&state=closed"):
             page = client.get(f"/regressions?{query}{state}").text
             assert f'data-to-triage="{to_triage}" data-proposed="{proposed}"' in page, (query, state)
+            has_next = bool(re.search(r'class="button primary"\s+href="/regressions/\d', page))
+            assert has_next == (to_triage > proposed and not state), (query, state)
             lead = page.partition('id="regression-lead"')[2].partition("</p>")[0]
             assert ("GPU-h/day" in lead) == is_costly, (query, state)
     everything = client.get("/regressions?state=any").text
