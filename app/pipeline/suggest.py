@@ -495,9 +495,10 @@ def expected_text(suggestion: Suggestion) -> str:
     place, expected, forecast = suggestion.place, suggestion.place.expected, suggestion.forecast
     texts = []
     if expected is not None:
+        where = expected.statement.name or f"measured {_setting_text(expected.likeness)}"
         texts.append(
             f"Expected {gain_change(expected.pct, expected.low, expected.high).text}, {place.confidence} "
-            f"confidence; measured {_setting_text(expected.likeness)}."
+            f"confidence; {where}."
         )
     elif forecast is not None and forecast.gain_pct is not None:
         texts.append(f"The planner predicts {gain_change(forecast.gain_pct, *(forecast.gain_range_pct or ())).text}.")

@@ -1,5 +1,6 @@
 """`GET /api/v1/upgrade`: the upgrade report as JSON."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -61,6 +62,7 @@ class StackChangeOut(ApiValue):
     run_id: int = Field(description="Its first run after the upgrade.")
     others: int = Field(description="Number of fields that changed with it.")
     decision: Literal["regression", "improvement", "no_change", "inconclusive"]
+    is_unconfirmed: bool = Field(description="Slower in one run, which is not steady: a rerun must confirm it.")
     delta_pct: float
     ci_low_pct: float
     ci_high_pct: float
@@ -140,14 +142,18 @@ def _measured(measured: MeasuredUpgrade) -> dict[str, Any]:
 
 
 def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
-    verdict = pair.measured
+    verdict, time, comparability = pair.measured, pair.measured.step_time, comparability_json(pair.comparability)
+    if time is not None and pair.word == "unconfirmed":
+        time = replace(time, needs_confirmation=True)
+    if not pair.shares_commits:  # the code may be the cause as well
+        comparability["attributed_to"] = None
     return {
         "title": title,
         "stack_key": pair.new.stack_key,
         "from_stack_key": pair.old.stack_key,
         "job": pair.new.job,
         "decision": pair.word,
-        "step_time": verdict.step_time,
+        "step_time": time,
         "memory": verdict.memory,
         "from_runs": verdict.baseline_used,
         "to_runs": verdict.candidates_used,
@@ -156,5 +162,5 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "gpu_hours_per_day": measured.costs.get(pair.new.run),
         "shares_commits": pair.shares_commits,
         "judged": pair.is_judged,
-        "comparability": comparability_json(pair.comparability),
+        "comparability": comparability,
     }

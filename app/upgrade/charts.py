@@ -12,9 +12,9 @@ from app.web import charts
 
 ROW = 46
 """Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
-_WORDS = ("worse", "better", "no change", "inconclusive")
-_COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive")
-_SHAPES = ("triangle-up", "triangle-down", "square", "circle")
+_WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed")
+_COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive", "--inconclusive")
+_SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up")
 
 
 def chart_height(rows: Sequence[ComparedStackRow]) -> int:

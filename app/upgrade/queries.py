@@ -72,7 +72,10 @@ class UpgradeRegression:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredUpgrade:
-    """`costs`: GPU-hours a day of each slower pair, by its newest run; None where a factor is unknown."""
+    """`costs`: GPU-hours a day of each slower pair, by its newest run; None where a factor is unknown.
+
+    A slowdown that is unconfirmed has none.
+    """
 
     report: UpgradeReport
     costs: dict[str, float | None]
@@ -286,7 +289,8 @@ def _configs(
 
 
 def _is_slower(pair: Pair) -> bool:
-    return pair.measured.step_time is not None and pair.measured.step_time.decision == "regression"
+    time = pair.measured.step_time
+    return time is not None and time.decision == "regression" and pair.word != "unconfirmed"
 
 
 def _cost(costs: Costs, pair: Pair) -> float | None:

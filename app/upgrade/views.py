@@ -40,7 +40,6 @@ class ComparedStackRow:
     new_runs: tuple[str, ...]
     cost: float | None
     is_slower: bool
-    is_unconfirmed: bool
     provisional: tuple[str, ...]
     shares_commits: bool
     discovery: Discovery | None
@@ -199,7 +198,6 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         new_runs=verdict.candidates_used,
         cost=measured.costs.get(pair.new.run),
         is_slower=pair.new.run in measured.costs,
-        is_unconfirmed=verdict.is_one_drifting_run,
         provisional=pair.comparability.unknown if pair.comparability.provisional else (),
         shares_commits=pair.shares_commits,
         discovery=pair.discovery,

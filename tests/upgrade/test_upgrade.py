@@ -70,7 +70,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     assert slowest["p_value"] <= slowest["q_value"] < 0.001
     assert slowest["memory"]["decision"] == "no_change"
     assert (len(slowest["to_runs"]), len(slowest["from_runs"])) == (5, 8), "as judged: over the first five commits"
-    assert slowest["comparability"]["attributed_to"] == "container"
+    assert slowest["comparability"]["attributed_to"] is None, "no commit ran on both sides"
     assert [[d["field"] for d in item["differences"]] for item in result["differ_in_more"]] == [["cluster"]]
     assert (len(result["only_from"]), len(result["only_to"])) == (1, 1)
     assert result["gpu_hours_per_day"] == pytest.approx(
@@ -108,9 +108,14 @@ def test_one_drifting_run_is_unconfirmed(client: TestClient, session: Session) -
     size = f"{change['stacks'][0]['delta_pct']:.1f}\u202f%"
     assert change["sentence"] == f"1 job unconfirmed ({size} slower)"
     assert datetime.fromisoformat(change["at"]) == LATER
-    summary = report(client, **{"from": OLD, "to": NEW})["summary"]
-    assert summary.startswith(f"The only job is unconfirmed (slower by {size})")
-    assert "unconfirmed: one run, not steady" in client.get(f"/upgrade?field=container&from={OLD}&to={NEW}").text
+    assert change["stacks"][0]["is_unconfirmed"] is True
+    measured = report(client, **{"from": OLD, "to": NEW})
+    assert measured["summary"].startswith(f"The only job is unconfirmed (slower by {size})")
+    (of_job,) = measured["stacks"]
+    assert (of_job["decision"], of_job["step_time"]["needs_confirmation"]) == ("unconfirmed", True)
+    assert (of_job["gpu_hours_per_day"], measured["gpu_hours_per_day"]) == (None, None)
+    assert of_job["comparability"]["attributed_to"] is None, "the code changed as well"
+    assert "slower in one run, not steady" in client.get(f"/upgrade?field=container&from={OLD}&to={NEW}").text
     make_stack(session, [680.0, 681.0], fields={**KNOWN, "container": NEW}, started=LATER + timedelta(days=1))
     session.commit()
     (change,) = client.get("/api/v1/upgrades").json()["items"]
@@ -167,6 +172,8 @@ def test_what_ran_on_other_commits_is_not_attributed_to_the_container_alone(
         session.get_one(RunRow, run).commit = session.get_one(RunRow, before).commit
     session.commit()
     assert "Only the container differs" in client.get(ADDRESS).text
+    (same_code,) = report(client, **{"from": OLD, "to": NEW})["stacks"]
+    assert same_code["comparability"]["attributed_to"] == "container"
 
 
 def test_the_step_that_separates_the_upgrade_from_the_code_is_offered_until_a_commit_ran_on_both(

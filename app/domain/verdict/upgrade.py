@@ -89,7 +89,7 @@ UPGRADE_FIELDS = (
 NEAR = 3
 """Most further fields in which a stack may differ from one on the other side to be shown as a near pair."""
 
-Word = Literal["worse", "better", "no change", "inconclusive"]
+Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed"]
 _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
 
 
@@ -140,6 +140,9 @@ class Pair:
 
     @property
     def word(self) -> Word:
+        """Return the decision; `unconfirmed` for a slowdown that only one run shows, which is not steady."""
+        if self.measured.is_one_drifting_run:
+            return "unconfirmed"
         return _WORDS.get(self.measured.decision, "inconclusive")
 
 
@@ -315,11 +318,8 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
 
 
 def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
-    unconfirmed = [pair for pair in pairs if pair.measured.is_one_drifting_run]
-    total, slower = (
-        len(pairs),
-        _decided([pair for pair in pairs if not pair.measured.is_one_drifting_run], "regression"),
-    )
+    unconfirmed = [pair for pair in pairs if pair.word == "unconfirmed"]
+    total, slower = len(pairs), _decided([pair for pair in pairs if pair.word != "unconfirmed"], "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
         (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
