@@ -82,7 +82,7 @@ def setbacks_of(
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
-    is_side = bool(experiment_sides(session, [run.id]))  # its experiment decides
+    is_side = run.purpose == "experiment" and bool(experiment_sides(session, [run.id]))  # its experiment decides
     slowdown = None if document is None or is_side else _slowdown(session, run, document, in_regressions=in_regressions)
     if slowdown is not None:
         causes = _causes(session, slowdown.run, slowdown.document)
