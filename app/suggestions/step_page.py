@@ -103,7 +103,9 @@ class StepPage:
         self.rule: Rule = advice.book.rules[rule]
         self._evaluation = advice.evaluation_of(rule)
         self.suggestion: Suggestion | None = self._evaluation.find(rule)
-        self.change: ChangeDiff | None = None if self.suggestion is None else self._change(self.suggestion)
+        conditional = (item for item in self._evaluation.conditional if item.rule.id == rule)
+        self._offered: Suggestion | None = self.suggestion or next(conditional, None)
+        self.change: ChangeDiff | None = None if self._offered is None else self._change(self._offered)
 
     def _change(self, suggestion: Suggestion) -> ChangeDiff:
         advice = self._advice
@@ -160,7 +162,8 @@ class StepPage:
 
     @property
     def gain(self) -> GainView | None:
-        return None if self.suggestion is None else gain_view(self.suggestion)
+        """Return the gain, also where only a profile decides whether the rule fires."""
+        return None if self._offered is None else gain_view(self._offered)
 
     @property
     def revert(self) -> Revert | None:

@@ -445,19 +445,25 @@ _LOW = ("sm_util", "comm_hidden_frac")
 def _if_profiled(
     asks: "Sequence[UndecidedRule]", context: FactContext, wall: WallReading
 ) -> Iterator[tuple[Rule, tuple[str, ...]]]:
-    """Yield candidates that would fire if the missing part of the profile showed their wall."""
+    """Yield candidates that would fire if the missing part of the profile showed their wall.
+
+    Computation is the wall where all other shares are small.
+    """
     if context.values.get("ran") is not True:
         return
     unknown = {fact.name: 0.0 if fact.name in _LOW else 1.0 for fact in _PROFILE if fact.name not in context.values}
-    assumed: FactContext | None = None
+    of_wall: dict[bool, FactContext] = {}
     for asking in asks:
         rule = asking.rule
         if rule.kind != "candidate" or not rule.changes_something or not unknown.keys() >= set(asking.missing):
             continue
         if wall.certainty == "measured" and rule.wall != wall.wall:
             continue
-        assumed = assumed or FactContext({**context.values, **unknown})
-        if assumed.ask(rule.when) is True:
+        is_compute = rule.wall == "compute"
+        if is_compute not in of_wall:
+            shares = dict.fromkeys(unknown, 0.0) if is_compute else unknown
+            of_wall[is_compute] = FactContext({**context.values, **shares})
+        if of_wall[is_compute].ask(rule.when) is True:
             yield rule, asking.missing
 
 

@@ -1,10 +1,10 @@
 """Rules: statements of the workflow with condition, change, evidence and source. All values are frozen."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
+from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import read_value, shown
 from app.domain.rules.expression import Expression, RuleError
 from app.domain.run import Stated
@@ -226,25 +226,22 @@ def knob_of(settings: Mapping[str, Setting], contract: Mapping[str, Stated]) -> 
     return None if name is None else Knob(name, value_text(contract.get(name)), texts[name])
 
 
-_YIELDED = re.compile(r'[?:]\s*\(?"([^"]+)"')
-"""The texts that a conditional expression may yield."""
-
-
 def knobs_of_rule(rule: Rule) -> tuple[Knob, ...]:
     """Return the knobs of a rule independent of a run: an A/B on any of them tries the rule.
 
-    There are several if it turns on several switches, or if an expression chooses one of several texts. Without any if
-    it sets several fields together: an A/B on one of them would not show whether the others were changed.
+    There are several if it turns on several switches, also one after the other, or if an expression chooses one of
+    several values. Without any if it sets several fields together: an A/B on one of them would not show whether the
+    others were changed.
     """
     settings = rule.change.set
     expressions = {name: value for name, value in settings.items() if isinstance(value, Expression)}
-    if expressions:
+    plain = {name: value for name, value in settings.items() if not isinstance(value, Expression)}
+    if expressions and not plain:
         name, expression = next(iter(expressions.items()))
-        texts = dict.fromkeys(_YIELDED.findall(expression.source)) if len(settings) == 1 else ()
-        return tuple(Knob(name, "", text) for text in texts)
-    changes = _one_dispatcher(
-        {name: value for name, value in settings.items() if not isinstance(value, Expression)}, {}
-    )
+        return tuple(Knob(name, "", text) for text in (expression.choices if len(settings) == 1 else ()))
+    if expressions and (rule.kind != "candidate" or any(FIELDS[name].kind != "flag" for name in expressions)):
+        return ()
+    changes = _one_dispatcher(plain | dict.fromkeys(expressions, True), {})
     turned = {name: value for name, value in changes.items() if value not in _OFF} or changes
     if len(turned) > 1 and any(value is not True for value in turned.values()):
         return ()

@@ -281,6 +281,14 @@ def test_an_order_may_depend_on_facts() -> None:
     assert first([]) == "a-overlap"
 
 
+@pytest.mark.parametrize(("stated", "changed"), [((False, False), "permute_fusion"), ((True, False), "router_fusion")])
+def test_without_a_profile_one_fusion_is_offered_at_a_time(stated: tuple[bool, bool], changed: str) -> None:
+    facts = {"ep": 16, "moe": True, "ran": True, "permute_fusion": stated[0], "router_fusion": stated[1]}
+    offered = {item.rule.id: item for item in evaluate(facts, built_in_rules()).conditional}
+    fused = {name: value for name, value in offered["comp-fusions"].set.items() if facts[name] != value}
+    assert fused == {changed: True}
+
+
 def test_a_change_is_computed_and_names_unknown_values() -> None:
     change = 'change: {text: do it, set: {cp: "= cp0", ep: "= gpus", te_rng: true}, megatron_lm: ["--x {tp}"]}'
     requirements = "needs: [{text: n, when: tp == 2}]\n  conflicts: [{text: c, when: pp > 1}, {text: look}]"
