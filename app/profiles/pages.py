@@ -61,8 +61,8 @@ _MOST_BARS = 10
 
 @router.get("/runs/{run_id}/profiles")
 @requires(Action.READ, of="run")
-def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> Response:
-    """Show the profiles of the run. The page of an only profile also attaches further ones."""
+def show_profiles(request: Request, session: ReadSession, rules: Rules, run_id: RunId) -> Response:
+    """Show the profiles of the run, or how to record one. The page of an only profile also attaches further ones."""
     run = profiled_run(session, run_id)
     profiles = list_profiles(session, run_id)
     if len(profiles) == 1:
@@ -73,7 +73,10 @@ def show_profiles(request: Request, session: ReadSession, run_id: RunId) -> Resp
         if (document := document_of(session, profile.id)) is not None and document["view"] is not None
     }
     bars = {number: (segments(view), float(view["window"]["window_ms"])) for number, view in views.items()}
-    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars)
+    evaluation = None if profiles else _evaluation(session, rules, run_id)
+    asking = [] if evaluation is None else [item for item in evaluation.fired if item.rule.id == "profile-required"]
+    recipe = next((recipe for item in asking for recipe in item.recipes), None)
+    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars, recipe=recipe)
 
 
 @router.get("/runs/{run_id}/profiled")

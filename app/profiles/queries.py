@@ -9,7 +9,6 @@ from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.domain.profiles.difference import ProfileDifference, compare_profiles
-from app.domain.rules.derive import PROFILED_STEPS, profile_start
 from app.domain.run import Stated
 from app.errors import InvalidQuery, NotFound, NotReady
 from app.storage import audit
@@ -30,7 +29,7 @@ from app.storage.tables import ProjectRow, RunResultRow, RunRow
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRun:
-    """Data of the run that profile pages need. `profile_start`: the first step to profile."""
+    """Data of the run that profile pages need."""
 
     id: int
     name: str
@@ -38,11 +37,6 @@ class ProfiledRun:
     project_id: int
     contract: Mapping[str, Stated]
     step_time_ms: float | None
-    profile_start: int
-
-    @property
-    def profile_end(self) -> int:
-        return self.profile_start + PROFILED_STEPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +68,6 @@ def profiled_run(session: Session, run_id: int) -> ProfiledRun:
     if row is None:
         raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
     run, project, result = row
-    steady = result.steady_state or {}
     return ProfiledRun(
         run_id,
         run.name,
@@ -82,7 +75,6 @@ def profiled_run(session: Session, run_id: int) -> ProfiledRun:
         run.project_id,
         stored_contract(result.contract),
         run.step_time_ms,
-        profile_start({"window_first": steady.get("first_iteration"), "window_last": steady.get("last_iteration")}),
     )
 
 

@@ -104,7 +104,11 @@ def test_the_step_that_requests_a_profile_lists_what_waits_for_it(client: TestCl
     run_id = make_run(client)
     text = page(client, f"/runs/{run_id}/next/profile-required")
     assert re.findall(r'data-waits="([\w-]+)"', text)
-    assert "nsys profile" in text
+    command = re.search(r"<code>(nsys profile.*?)</code>", text, re.DOTALL)
+    assert command is not None
+    assert command[0] in page(client, f"/runs/{run_id}/profiles"), "one command for both pages"
+    for flag in ("--capture-range-end=stop", "--profile-ranks 0"):
+        assert flag in command[1]
 
 
 def test_a_profile_among_the_logs_of_an_upload_is_attached_to_their_run(client: TestClient) -> None:
