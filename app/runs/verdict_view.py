@@ -39,6 +39,7 @@ from app.storage.verdicts import (
     RunRegression,
     StoredVerdict,
     current_verdict,
+    recovery,
     regressions_of,
     rerun_request,
     verdicts_of,
@@ -107,7 +108,7 @@ class OlderVerdict:
 @dataclass(frozen=True, slots=True)
 class VerdictView:
     """`rerun`: the reruns that the verdict or an unsteady contrast requests, and how to start them; empty for none.
-    `badge`: decision and label at the top (`VerdictDocument.badge`). `names`: of mentioned runs, by number.
+    `badge`: decision and label at the top, as `VerdictDocument.badge`. `names`: of mentioned runs, by number.
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
@@ -149,8 +150,11 @@ class VerdictView:
 
     @property
     def leads_with_time(self) -> bool:
-        """Return whether `lead` names the run's step time."""
+        """Return whether `lead` names the run's step time; it does not if it tells a worse loss or more memory."""
         document = self.document
+        loss = document.verdict.loss
+        if document.needs_more_memory or (loss is not None and loss.decision == "worse"):
+            return False
         is_alone = not document.misses and document.other_branch is None
         contrast = document.contrast
         is_measured = contrast is not None and not contrast.is_unconfirmed
@@ -221,6 +225,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     times = (runs[run].step_time_ms for run in beside if run in runs)
     regressions = regressions_of(session, run.id)
     is_opened = any(not item.continues for item in regressions)
+    recovered_from = recovery(session, run.id, document)
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and contrast.is_unconfirmed:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
@@ -230,7 +235,11 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         because=newest.because,
         ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
         no_regression_because="" if is_experiment else no_regression_because(document),
-        badge=document.badge(in_regression=is_opened),
+        badge=("improvement", "recovered")
+        if recovered_from
+        else ("regression", "more memory")
+        if document.needs_more_memory
+        else document.badge(in_regression=is_opened),
         lead=verdict_lead(session, run, document, ranked, regressions),
         direction=contrast.measured.decision if contrast is not None else document.decision,
         cause=_cause(ranked),
@@ -267,6 +276,7 @@ def verdict_lead(
         steady.step_time_ms if steady else None,
         _ongoing(session, regressions),
         unsteady=unsteady_briefly(steady.reasons) if steady else "",
+        recovered_from=recovery(session, run.id, document),
     )
 
 

@@ -34,7 +34,7 @@ from app.domain.verdict.evidence import (
     suspects_of,
     value_text,
 )
-from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT
+from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.remembered import Remembered, WhileSlow
@@ -70,6 +70,8 @@ def suspects_with_evidence(
         return ()
     if metric != "step_time_ms":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
+    if document.measured is not None and shows_no_difference(document.measured):
+        return tuple(replace(row, is_likely=False) for row in rank_suspects(None, [(s, None, None) for s in suspects]))
     slower = (change_pct(document) or 0.0) >= 0
     not_slow = _not_slow_before(session, run, document)
     if any(suspect.field == COMMIT for suspect in suspects):

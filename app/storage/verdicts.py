@@ -509,6 +509,39 @@ def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
     return recovery_text(aware(since), (back.id or 0, aware(back.ordered_at)) if back else None) if since else ""
 
 
+_SAME_LEVEL = 0.02
+"""How much faster (ln) than before a regression a run may be, to be back at that level."""
+
+
+def recovery(session: Session, run_id: int, document: VerdictDocument) -> int | None:
+    """Return the newest regression before a faster run whose slow level is its baseline, if the run is only back."""
+    time, run = document.verdict.step_time, session.get_one(RunRow, run_id)
+    if document.decision != "improvement" or time is None:
+        return None
+    members = session.execute(
+        select_any(RegressionMemberRow)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(
+            col(RegressionMemberRow.stack_key) == run.stack_key,
+            col(RegressionMemberRow.config_key) == run.config_key,
+            col(RegressionRow.project_id) == run.project_id,
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RunRow.job) == run.job,
+            tuple_(col(RunRow.ordered_at), col(RunRow.id)) < (run.ordered_at, run.id),
+        )
+        .order_by(col(RegressionMemberRow.regression_id).desc())
+    ).scalars()
+    for member in members:
+        if member.usual_level is None or member.slow_level is None:
+            continue
+        between = (member.usual_level + member.slow_level) / 2
+        before, now = math.log(time.baseline_ms), math.log(time.candidate_ms)
+        if member.usual_level - _SAME_LEVEL <= now <= between < before:
+            return int(member.regression_id)
+    return None
+
+
 def slow_member(session: Session, regression_id: int, run_id: int) -> RegressionMemberRow | None:
     """Return the member of a regression that explains a slow run: the run itself, else a member of its configuration
     and job, else a member of its stack."""

@@ -28,6 +28,7 @@ from app.storage import audit
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import regressions_to_triage
+from tests.builders import make_stack
 from tests.cases import every_case
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
@@ -438,3 +439,16 @@ def test_an_unknown_filter_is_refused_with_the_nearest_one(client: TestClient) -
     (error,) = client.get("/api/v1/regressions?assignees=mara").json()["errors"]
     assert (error["field"], "assignee?" in error["message"]) == ("assignees", True)
     assert client.get("/api/v1/regressions?assignee=mara&format=csv").status_code == 200
+
+
+def test_a_run_that_ends_a_regression_is_back_and_not_improved(client: TestClient, engine: Engine) -> None:
+    times = [400.0, 401.0] * 6 + [480.0, 481.0] * 3 + [401.0]
+    with transaction(engine) as session:
+        runs = make_stack(session, times, project="back")
+    regressions = client.get("/api/v1/regressions?project=back&state=any").json()["items"]
+    verdict = client.get(f"/api/v1/runs/{runs[-1]}/verdict").json()
+    assert verdict["reason"].startswith(f"Back to the level before regression {regressions[0]['id']}: ")
+    assert "recovered" in client.get(f"/runs/{runs[-1]}").text.partition('class="badges"')[2].partition("<nav")[0]
+    with transaction(engine) as session:
+        faster = make_stack(session, [*times[:-1], 300.0], project="faster")
+    assert "Back to" not in client.get(f"/api/v1/runs/{faster[-1]}/verdict").json()["reason"]

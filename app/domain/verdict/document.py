@@ -136,6 +136,13 @@ class VerdictDocument:
         is_short = time is not None and time.needs_confirmation
         return is_short or (self.decision == "regression" and self.requested_reruns > 0)
 
+    @property
+    def needs_more_memory(self) -> bool:
+        """Return whether memory alone makes this a regression: the step time is not worse, or unknown."""
+        memory, time = self.verdict.memory, self.verdict.step_time
+        is_slower = time is not None and time.decision == "regression"
+        return self.decision == "regression" and not is_slower and memory is not None
+
     def badge(self, *, in_regression: bool) -> tuple[str, str]:
         """Return the decision that pages and lists show, and the label of a slower run in no regression.
 

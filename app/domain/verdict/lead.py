@@ -21,12 +21,14 @@ def lead(
     ongoing: str = "",
     *,
     unsteady: str = "",
+    recovered_from: int | None = None,
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
-    `unsteady`: why the run is not steady (`drifts 12 %`).
+    `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
+    baseline of a run that is as fast as before it.
     """
     verdict, time = document.verdict, document.verdict.step_time
     if verdict.decision == "failed":
@@ -41,14 +43,15 @@ def lead(
     if time is None:
         return verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
-    change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing)
-    return " ".join(filter(None, (change, _because(time, cause, knobs))))
+    back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
+    change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
+    return " ".join(filter(None, (change, "" if back else _because(time, cause, knobs))))
 
 
-def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str) -> str:
+def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str, back: str) -> str:
     """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s; mean of 3 runs of this commit 19.57 s, ...`.
 
-    `counted`: the number of runs whose mean the verdict judged, and of baseline runs.
+    `counted`: the number of runs whose mean the verdict judged, and of baseline runs. `back`: in place of the change.
     """
     pooled, baseline = counted
     own = time.candidate_ms if own_ms is None else own_ms
@@ -60,7 +63,9 @@ def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int]
         mean = f"mean of {plural(pooled, 'run')} of this commit {step_time(time.candidate_ms, unit)}"
         times = f"{step_time(own, unit)}; {mean}, was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
-        return f"No significant difference: {times}."
+        return f"Inconclusive: {times}."
+    if back:
+        return f"{back}: {times}."
     change = change_text(time.delta_pct)
     if time.decision == "no_change" or change.word == THE_SAME:
         return f"As fast as before, within {time.equal_pct:g}{THIN}%: {times}."
@@ -111,7 +116,8 @@ def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | 
     change = change_text(time.delta_pct)
     others = len(contrast.comparability.stack) + len(contrast.comparability.knobs) - 1
     if shows_no_difference(time):
-        return f"No significant difference from {difference.field} {before}."
+        why = f", not steady ({unsteady})" if unsteady and time.not_steady else ""
+        return f"Inconclusive: {change.figure} than with {difference.field} {before}{why}."
     if contrast.is_unconfirmed:
         why = f"not steady ({unsteady})" if unsteady else "not steady"
         return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."

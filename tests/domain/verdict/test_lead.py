@@ -48,6 +48,23 @@ def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str
     assert len(sentence.split()) <= 16
 
 
+def test_an_undecided_change_is_inconclusive_and_not_without_difference() -> None:
+    unclear = make_document(make_record("new", slower=0.015, commit="new"), make_baseline()[-1:])
+    assert unclear.decision == "inconclusive"
+    assert lead(unclear).startswith("Inconclusive: ")
+    upgraded = make_record("new", slower=0.015, fields={"container": "train:2026.10"}, commit="c")
+    contrast = make_document(upgraded, make_baseline(commit="c")[-1:])
+    assert contrast.contrast is not None
+    assert contrast.contrast.measured.decision == "inconclusive"
+    assert lead(contrast).startswith("Inconclusive: ")
+    assert not contrast.needs_more_memory
+
+
+def test_a_run_that_is_only_back_at_the_level_before_a_regression_says_so() -> None:
+    back = make_document(make_record("back", slower=-0.3, commit="new"), make_baseline())
+    assert lead(back, recovered_from=14).startswith("Back to the level before regression 14: ")
+
+
 def test_a_change_from_a_single_run_says_so() -> None:
     slow = make_record("slow", slower=0.2, commit="new")
     single, several = (lead(make_document(slow, make_baseline()[-n:])).split(":")[0] for n in (1, 2))
