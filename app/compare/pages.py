@@ -122,8 +122,12 @@ class ComparePage:
 
     @cached_property
     def fair(self) -> "tuple[RunPair, ...]":
-        """Return the nearest comparisons that can be ranked; empty where this one can."""
-        return () if self.is_ranked else fair_pairs(self._session, self.comparison)
+        """Return the nearest comparisons that can be ranked; empty where this one can, and for sets of runs.
+
+        Two runs do not answer what was asked about many.
+        """
+        is_of_sets = len(self.selection.a) > 1 or len(self.selection.b) > 1
+        return () if self.is_ranked or is_of_sets else fair_pairs(self._session, self.comparison)
 
     @property
     def title(self) -> str:

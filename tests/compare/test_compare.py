@@ -120,6 +120,8 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
     assert "has the stack of" not in words(ranked)
     assert "button fair" not in ranked
     assert "data-bootstrap" in ranked
+    sets = client.get(f"/compare?a={a},{again}&b={other}").text
+    assert "button fair" not in sets, "a pair does not answer what was asked about a set"
 
 
 def test_short_runs_are_directional_with_their_iterations(client: TestClient, make: Make) -> None:

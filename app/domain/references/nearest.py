@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract.values import same_value, shown
-from app.domain.numbers import change_text, grouped, percent, significant, step_time
+from app.domain.numbers import change_text, grouped, percent, plural, significant, step_time
 from app.domain.ranking.runs import family_of
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import Stated, Value
@@ -242,8 +242,11 @@ class Nearest:
 
     @property
     def differing(self) -> str:
-        """Return `container differs`, or `no known field differs`."""
-        return _differing(self.differs_in)
+        """Return `container differs`, or `no known field differs, 11 fields are not stated`."""
+        if self.differs_in or not self.differences:
+            return _differing(self.differs_in)
+        number = len(self.differences)
+        return f"{_differing(())}, {plural(number, 'field')} {'is' if number == 1 else 'are'} not stated"
 
     @property
     def against(self) -> str:

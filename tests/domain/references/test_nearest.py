@@ -87,6 +87,13 @@ def test_an_unstated_field_is_unknown_and_not_equal() -> None:
     assert result.causes[-1].sentence.endswith("not state `dispatcher`.")
 
 
+def test_where_nothing_is_known_to_differ_the_open_fields_are_counted() -> None:
+    assert nearest(points=(make_point(dispatcher="unknown", gbs="unknown"),)).differing.endswith(
+        ", 2 fields are not stated"
+    )
+    assert "not stated" not in nearest(points=(make_point(dispatcher="unknown", gbs=512),)).differing
+
+
 def test_a_known_difference_is_farther_than_an_unknown_one() -> None:
     silent, other = make_point(dispatcher="unknown"), make_point(dispatcher="alltoall")
     assert nearest(points=(other, silent)).point is silent
