@@ -70,6 +70,10 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     assert slowest["p_value"] <= slowest["q_value"] < 0.001
     assert slowest["memory"]["decision"] == "no_change"
     assert (len(slowest["to_runs"]), len(slowest["from_runs"])) == (5, 8), "as judged: over the first five commits"
+    sides = f"a={','.join(slowest['from_runs'])}&b={','.join(slowest['to_runs'])}"
+    compared = client.get(f"/api/v1/compare?{sides}").json()["metrics"]["step_time_ms"]
+    assert slowest["step_time"]["planned_looks"] > 1
+    assert compared["ci_low_pct"] > slowest["step_time"]["ci_low_pct"], "one test instead of one after each commit"
     assert slowest["comparability"]["attributed_to"] is None, "no commit ran on both sides"
     assert [[d["field"] for d in item["differences"]] for item in result["differ_in_more"]] == [["cluster"]]
     assert (len(result["only_from"]), len(result["only_to"])) == (1, 1)
