@@ -38,7 +38,7 @@ def walls_svg(page: ProfilePage, top: int = 0) -> str:
         )
     x = 20.0
     for segment in page.segments:
-        if segment.share >= 0.0005:
+        if segment.share >= 0.005:
             parts.append(f'<rect x="{x:.0f}" y="130" width="10" height="10" fill="{COLOURS[segment.kind]}"/>')
             label = f"{segment.label} {share_text(segment.share, 1)}"
             parts.append(_text(x + 14, 140, label, 12, "#5b6472"))
