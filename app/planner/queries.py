@@ -467,10 +467,10 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if slower < -_SAME:
-        return f"{-100 * slower:.0f}\u202f% faster, within the error."
+        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
-        return "As fast as the first."
-    return f"{100 * slower:.0f}\u202f% slower than the first: {_PARTS[name]}."
+        return "Predicted as fast as the first."
+    return f"Predicted {100 * slower:.0f}\u202f% slower than the first: {_PARTS[name]}."
 
 
 def calibration(plan: Plan) -> str:

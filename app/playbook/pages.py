@@ -16,7 +16,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.rules.evidence import OwnResult, rule_evidence
-from app.domain.rules.expression import Expression, with_names
+from app.domain.rules.expression import Expression, filled, is_filled, with_names
 from app.domain.rules.facts import FACTS, SETTINGS, Fact
 from app.domain.rules.flags import Spelling, written
 from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleBook, Setting, Source
@@ -454,8 +454,14 @@ class RulePageOf:
         text = _BESIDE.sub("", _SHARE.sub("part", self.rule.why))
         text = text.replace("part", "Part", 1) if text.startswith("part") else text
         plain = [sentence for sentence in _SENTENCE.split(text) if "{" not in sentence]
+        return " ".join(plain) if plain else self._by_example(self.rule.why)
+
+    def _by_example(self, text: str) -> str:
+        """Fill in the facts of the rule's first example, or their names if it lacks some."""
+        example = next((example for example in self.rule.examples.fires if is_filled(text, example)), None)
         # Facts that end a reason bring their own space.
-        return " ".join(plain) if plain else with_names(re.sub(r"(?<=[.}])\{", " {", _NAMED.sub(r"\1", text)))
+        named = with_names(re.sub(r"(?<=[.}])\{", " {", _NAMED.sub(r"\1", text)))
+        return named if example is None else f"For example: {filled(text, example)}"
 
     @cached_property
     def stack_names(self) -> Mapping[str, str]:
@@ -491,7 +497,8 @@ class RulePageOf:
 
     @property
     def change_text(self) -> str:
-        return with_names(self.rule.change.text)
+        text = self.rule.change.text
+        return self._by_example(text) if "{" in text else text
 
     @property
     def measured(self) -> tuple[MeasuredHere, ...]:

@@ -242,7 +242,8 @@ def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
     name = nearest.measure
     ours, theirs = getattr(comparison.ours.figures, name) or 0.0, nearest.point.figures[name] or 0.0
     longest = max(ours, theirs)
-    mine = f"#{comparison.ours.run_id}" + (f", {comparison.ours.dispatcher}" if comparison.ours.dispatcher else "")
+    run = f"newest run #{comparison.ours.run_id}" if comparison.ours.of_stack else f"#{comparison.ours.run_id}"
+    mine = ", ".join(filter(None, (comparison.ours.dispatcher, run)))
     differing = (item for item in nearest.differences if item.field == "precision" and item.is_known)
     precisions = next(((f", {item.ours}", f", {item.theirs}") for item in differing), ("", ""))
     return (

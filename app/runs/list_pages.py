@@ -345,7 +345,9 @@ def _render(
         status=status,
         toast=toast,
         page=page,
-        answer=list_answer(page.items, are_newest=query.sort == "-created" and not page.before and page.has_next),
+        answer=list_answer(
+            page.items, are_newest=query.sort == "-created" and not page.before and page.has_next and not by_commit
+        ),
         strip=run_strip(page.items),
         left_by={name: find_runs(session, query.dropping(name)).total for name in query.active} if is_empty else {},
         filters=query,

@@ -159,6 +159,11 @@ def filled(text: str, values: Mapping[str, object], mark: Callable[[str, str], s
     return _PLACE.sub(place, text)
 
 
+def is_filled(text: str, values: Mapping[str, object]) -> bool:
+    """Return whether `filled` leaves no fact unknown."""
+    return all(match["name"] in values for match in _PLACE.finditer(text))
+
+
 def with_names(text: str) -> str:
     """Return the text of a rule without a run: with the names of its facts in backticks."""
     return _PLACE.sub(lambda match: f"`{match['name']}`", text)
