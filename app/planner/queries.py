@@ -469,8 +469,8 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     if slower < -_SAME:
         return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
-        return "Predicted as fast as the first."
-    return f"Predicted {100 * slower:.0f}\u202f% slower than the first: {_PARTS[name]}."
+        return "Predicted as fast."
+    return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}."
 
 
 def calibration(plan: Plan) -> str:
