@@ -467,7 +467,7 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if slower < -_SAME:
-        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error."
+        return f"{-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
         return "Predicted as fast."
     return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}."
