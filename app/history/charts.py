@@ -95,7 +95,13 @@ class Drawing:
         rows = []
         for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
             label = step.container.partition(":")[2] if is_of_one_image else step.container
-            row = {"at": at, "until": until, "label": label, "odd": number % 2, "change": "not compared"}
+            row = {
+                "at": at,
+                "until": until,
+                "label": label,
+                "odd": number % 2,
+                "change": step.decision or "not compared",
+            }
             if step.delta_pct is not None and self.metric == "step_time_ms":
                 text = change_text(step.delta_pct)
                 letter = f"{step.letter} " if several else ""
@@ -175,11 +181,11 @@ class Drawing:
         return self.history.eligibilities[position] == "counts"
 
     def level_values(self) -> Iterator[tuple[ConfigurationHistory, StackSegment, float]]:
-        """Yield the segments that overlap the drawn runs, in the unit of the metric."""
+        """Yield the segments that hold and overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
             per_step = self._per_step(configuration)
             for level in configuration.levels:
-                if per_step and level.last >= self.positions[0] and level.first <= self.positions[-1]:
+                if per_step and level.holds and level.last >= self.positions[0] and level.first <= self.positions[-1]:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
     def _per_step(self, configuration: ConfigurationHistory) -> Any:

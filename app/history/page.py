@@ -261,13 +261,13 @@ class HistoryPage:
         decisive = ("regression",) if began_here else ("regression", "inconclusive")
         if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
             return which + self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
-        if step is None or step.delta_pct is None:
+        if step is None:
             return which + level_text(history.runs, history.eligibilities, own)
         level = f"{which}{step_time(now.step_time_ms)} per step in {step.container}"
         if step.decision == "inconclusive":
             return f"{level}; change from {step.before} inconclusive."
-        as_before = step.decision == "no_change"
-        return f"{level}, {'as fast as' if as_before else f'{change_text(step.delta_pct).text} than'} in {step.before}."
+        than = "as fast as" if step.decision == "no_change" else f"{change_text(step.delta_pct or 0.0).text} than"
+        return f"{level}, {than} in {step.before}."
 
     def _upgraded(self, own: ConfigurationHistory) -> ContainerStep | None:
         """Return the judged upgrade of a configuration to the newest container, if it has not changed since."""
@@ -303,7 +303,7 @@ class HistoryPage:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
         newest_ms = math.exp(newest.log_step_time)
         has_moved_back = alarm.is_half_gone(newest_ms)
-        since = f"{change_text(delta_pct).text} since #{alarm.run_id}"
+        since = f"{change_text(delta_pct).text} since #{self.first_run(alarm)}"
         if not (alarm.proposal or has_moved_back):
             return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
         at = days_text(newest.ordered_at, newest.ordered_at)
@@ -343,9 +343,9 @@ class HistoryPage:
 
     @property
     def step(self) -> ContainerStep | None:
-        """Return where the stack's own container begins, if its change of step time is known."""
+        """Return where the stack's own container begins, if its upgrade was judged."""
         own = self.stack.stack_key
-        return next((step for step in self.steps if step.stack_key == own and step.delta_pct is not None), None)
+        return next((step for step in self.steps if step.stack_key == own and step.decision), None)
 
     @property
     def api_query(self) -> str:
@@ -519,30 +519,47 @@ class HistoryPage:
         if len(self.steps) > 1:
             rows = [row for step in self.steps for row in step.by_configuration or (step,)]
             changes += [("container", self.history.runs[row.position], row) for row in rows]
-        began = {run.id for _, run, _ in changes}
+        slow_runs = self._slow_runs
+        active = {self.first_run(alarm) for alarm in self._active} - {run.id for _, run, _ in changes}
         changes += [
-            ("regression", run, self.slow_runs[run.id])
+            ("regression", run, slow_runs[run.id])
             for run in self.history.runs
-            if run.id in self.slow_runs and run.id not in began
+            if run.id in slow_runs and run.id in active
         ]
-        events = [HistoryEvent(kind, run, source, self.slow_runs.get(run.id)) for kind, run, source in changes]
+        events = [HistoryEvent(kind, run, source, slow_runs.get(run.id)) for kind, run, source in changes]
         return sorted(events, key=lambda event: (event.run.ordered_at, event.run.id), reverse=True)
 
     @cached_property
-    def unseen_alarms(self) -> list[HistoryAlarm]:
-        """Return active regressions that no change point shows."""
-        drawn = {row.regression_id for row in self.changes}
-        return [alarm for alarm in self.open_alarms if alarm.regression_id not in drawn]
+    def _chains(self) -> dict[tuple[int, str], list[HistoryAlarm]]:
+        """Return the alarms of each regression by its number and the configuration, in the order of their runs.
+
+        There are several if the configuration continued in another container.
+        """
+        order = {run.id: position for position, run in enumerate(self.history.runs)}
+        letters = self.letters
+        chains: dict[tuple[int, str], list[HistoryAlarm]] = {}
+        for alarm in sorted((alarm for alarm in self.alarms if alarm.run_id in order), key=lambda a: order[a.run_id]):
+            chains.setdefault((alarm.regression_id, letters[alarm.run_id]), []).append(alarm)
+        return chains
+
+    def first_run(self, alarm: HistoryAlarm) -> int:
+        """Return the run with which the regression began in the configuration of the alarm, in any shown container."""
+        return next(chain[0].run_id for chain in self._chains.values() if alarm in chain)
 
     @property
     def letters(self) -> dict[int, str]:
         """Return the letter of each run's configuration, by its number."""
         return {self.history.runs[position].id: letter for position, letter in self.history.letters.items()}
 
-    @cached_property
-    def slow_runs(self) -> dict[int, HistoryAlarm]:
-        """Return those of the step time, by their first slow run."""
-        return {alarm.run_id: alarm for alarm in self.unseen_alarms if alarm.metric == "step_time_ms"}
+    @property
+    def _slow_runs(self) -> dict[int, HistoryAlarm]:
+        """Return the step-time regressions that no change point shows, by the first slow run of each configuration."""
+        drawn = {(row.regression_id, row.letter) for row in self.changes}
+        return {
+            chain[0].run_id: chain[-1]
+            for key, chain in self._chains.items()
+            if key not in drawn and chain[0].metric == "step_time_ms"
+        }
 
     @cached_property
     def configurations(self) -> tuple[ConfigurationRow, ...]:

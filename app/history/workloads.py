@@ -32,8 +32,8 @@ class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
     `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`,
-    with its `decision`; None without one. `by_configuration`: the step of each configuration that ran in both, each
-    from its own first counted run; the one used last comes last.
+    with its `decision`; None without one, or if it is inconclusive and a level does not hold. `by_configuration`: the
+    step of each configuration that ran in both, each from its own first counted run; the one used last comes last.
     """
 
     stack_key: str
@@ -58,7 +58,7 @@ class ConfigurationStep:
     """A configuration with which a job continued in its container. `run`: its first counted run.
 
     `before`: the last counted run of that job with another configuration. `from_ms` and `to_ms`: levels of the segments
-    on both sides, None if unknown. `knobs`: those that differ.
+    on both sides, None if unknown or if one does not hold. `knobs`: those that differ.
     """
 
     letter: str
@@ -103,12 +103,16 @@ def configuration_steps(session: Session, history: HistoryOfStack) -> tuple[Conf
             letter=own.letter,
             before=runs[position],
             run=runs[own.counted[0]],
-            from_ms=next((level.step_time_ms for level in before.levels[::-1] if level.first <= position), None),
-            to_ms=own.levels[0].step_time_ms if own.levels else None,
+            from_ms=next((_level_ms(level) for level in before.levels[::-1] if level.first <= position), None),
+            to_ms=_level_ms(own.levels[0]) if own.levels else None,
             knobs=knobs[pair],
         )
         for (own, before, position), pair in zip(newest, pairs, strict=True)
     )
+
+
+def _level_ms(level: StackSegment) -> float | None:
+    return level.step_time_ms if level.holds else None
 
 
 def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, str]:
@@ -265,12 +269,15 @@ def container_steps(
             position=position,
             before=container_tag(stacks[before].contract) if before else "",
         )
-        letters = {own.letter for own in of_stack.get(before, ()) if own.counted}
-        shared = [own for own in of_stack[key] if own.counted and own.letter in letters]
+        earlier = {own.letter: own for own in of_stack.get(before, ()) if own.counted}
+        shared = [own for own in of_stack[key] if own.counted and own.letter in earlier]
         both = []
         for own in sorted(shared, key=lambda own: own.counted[-1]):
             job = joined.runs[own.counted[0]].facts.job
             decision, from_ms, to_ms = judged.get((before, key, own.config_key, job), ("", None, None))
+            levels = earlier[own.letter].levels[-1], own.levels[0]
+            if decision == "inconclusive" and not all(level.holds for level in levels):
+                from_ms = to_ms = None
             of_job = replace(step, position=own.counted[0], letter=own.letter, decision=decision)
             both.append(replace(of_job, from_ms=from_ms, to_ms=to_ms))
         used = both[-1:] or [step]

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow.parquet
 import pytest
 from sqlalchemy import Engine, delete, event, update
-from sqlmodel import select
+from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
 from app.domain.naming import stack_title
@@ -26,7 +26,7 @@ from app.storage.runs import WITH_RESULT, newest_contract
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, UpgradeChangeRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
-from tests.regressions.triaged import FIRST, make_regression, make_slow_stack
+from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -322,6 +322,63 @@ def test_the_change_of_a_container_is_that_of_the_judged_upgrade(
     with transaction(engine) as session:
         session.execute(delete(UpgradeChangeRow))
     assert states() == ("26.07", pytest.approx(10, abs=0.5)), "the table still has the regression"
+
+
+def member(session: Session, run: int, usual: float, slow: float) -> SlowStack:
+    row = session.get_one(RunRow, run)
+    return SlowStack(row.stack_key, row.config_key, (run,), 0, math.log(usual), math.log(slow), row.project_id)
+
+
+def test_a_mean_of_different_runs_is_neither_drawn_nor_a_change(client: TestClient, engine: Engine, make: Make) -> None:
+    before = make(series((8, 400.0)))
+    upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
+    after = make([600.0, 400.0], fields=upgrade, started=FIRST_PLACE + timedelta(days=8))
+    key = key_of(engine, after[0])
+    with transaction(engine) as session:
+        session.execute(update(UpgradeChangeRow).values(decision="inconclusive"))
+        session.execute(delete(RegressionRow))
+
+    def row() -> tuple[str, float | None, int | None]:
+        changes = client.get(f"/api/v1/history/{key}").json()["changes"]
+        (change,) = (change for change in changes if change["run_id"] == after[0])
+        return change["decision"], change["delta_pct"], change["regression_id"]
+
+    assert row() == ("inconclusive", None, None)
+    chart = chart_of(client, f"/history/{key}/chart")["datasets"]
+    assert [level["to"] for level in chart["levels"]] == [pytest.approx(len(before), abs=0.5)]
+    assert 'class="button" href="/upgrade?' in client.get(f"/history/{key}").text, "it still has a report"
+    with transaction(engine) as session:
+        number = make_regression(session, member(session, after[0], 400.0, 600.0))
+    assert row() == ("regression", pytest.approx(50.0), number), "the regression was judged at this run"
+
+
+def test_each_member_of_a_regression_has_its_row(client: TestClient, engine: Engine, make: Make) -> None:
+    upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
+    later, hours = FIRST_PLACE + timedelta(days=8), timedelta(hours=2)
+    old = make([400.0] * 8)
+    make([600.0] * 8, fields=other, started=FIRST_PLACE + hours)
+    first = make([480.0] * 2, fields=upgrade, started=later)
+    second = make([750.0] * 2, fields=upgrade | other, started=later + hours)
+    key = key_of(engine, first[0])
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        slow = [member(session, run, 400.0, 480.0) for run in (first[0], second[0])]
+        continued = [member(session, run, 20.0, 21.0) for run in (old[2], first[0])]
+        number = make_regression(session, slow)
+        memory = make_regression(session, continued, metric="peak_memory_gib", cause_key="code:memory")
+    for proposal in ("", "fixed"):
+        with transaction(engine) as session:
+            session.execute(
+                update(RegressionMemberRow)
+                .where(col(RegressionMemberRow.run_id).in_([second[0], old[2]]))
+                .values(proposal=proposal)
+            )
+        changes = client.get(f"/api/v1/history/{key}").json()["changes"]
+        of_runs = {change["run_id"]: change["regression_id"] for change in changes}
+        assert (of_runs[first[0]], of_runs[second[0]]) == (number, number), f"{proposal=}"
+        changes_part = client.get(f"/history/{key}").text.partition('id="changes"')[2]
+        notice = changes_part.partition(f'href="/regressions/{memory}"')[2].partition("</p>")[0]
+        assert f'href="/runs/{old[2]}"' in notice, "its first run in this history, whatever the container"
 
 
 def test_the_lead_is_of_the_configuration_that_is_slower(client: TestClient, engine: Engine, make: Make) -> None:

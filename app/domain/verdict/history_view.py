@@ -13,7 +13,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import change_text, plural, step_time
 from app.domain.run import Stated
 from app.domain.verdict.comparability import Difference, differing_outside_keys
-from app.domain.verdict.history import FEWEST_RUNS, History, find_changes
+from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, History, Segment, find_changes
 from app.domain.verdict.record import FAILED
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 
@@ -112,12 +112,16 @@ def has_figure(run: HistoryRun) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StackSegment:
-    """A segment from run `first` to `last` (indexes into the stack's runs) at `step_time_ms`; `n` of the runs count."""
+    """A segment from run `first` to `last` (indexes into the stack's runs) at `step_time_ms`; `n` of the runs count.
+
+    `holds`: it has at least three commits, or they agree. Else its level is a mean that no run is near.
+    """
 
     first: int
     last: int
     step_time_ms: float
     n: int
+    holds: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +194,7 @@ def configurations(
                 job=key[1],
                 runs=tuple(own),
                 counted=tuple(counted[key]),
-                levels=_levels(history, commits),
+                levels=_levels(history, commits, (priors or {}).get(key[0], DEFAULT_PRIOR)),
                 changes=_changes(history, commits),
                 is_last=last in own,
             )
@@ -256,16 +260,25 @@ def _history(runs: Sequence[HistoryRun], commits: Sequence[Sequence[int]], prior
     return find_changes(times, prior) if times else None
 
 
-def _levels(history: History | None, commits: Sequence[Sequence[int]]) -> tuple[StackSegment, ...]:
+def _levels(history: History | None, commits: Sequence[Sequence[int]], prior: Prior) -> tuple[StackSegment, ...]:
+    if history is None:
+        return ()
     return tuple(
         StackSegment(
             commits[segment.start][0],
             commits[segment.stop - 1][-1],
             math.exp(segment.level),
             sum(len(launches) for launches in commits[segment.start : segment.stop]),
+            holds=segment.stop - segment.start >= SHORTEST_SEGMENT or _agree(history, segment, prior),
         )
-        for segment in (history.segments if history else ())
+        for segment in history.segments
     )
+
+
+def _agree(history: History, segment: Segment, prior: Prior) -> bool:
+    """Return whether all commits are near the level, by the prior: two that differ would widen the spread."""
+    observed = history.observed[segment.start : segment.stop]
+    return float(abs(observed - segment.level).max()) <= max(2 * math.sqrt(prior.variance), _LEAST_OUTLIER)
 
 
 def _changes(history: History | None, commits: Sequence[Sequence[int]]) -> tuple[SegmentChange, ...]:

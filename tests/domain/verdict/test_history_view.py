@@ -240,6 +240,16 @@ def test_reruns_of_one_commit_count_once_in_a_level() -> None:
     assert sum(level.n for level in configuration.levels) == 18
 
 
+@pytest.mark.parametrize(
+    ("levels", "holds"),
+    [([300.0], True), ([300.0, 305.0], True), ([300.0, 208.0], False), ([208.0, 300.0, 208.0], True)],
+)
+def test_a_mean_of_two_commits_that_differ_does_not_hold(levels: list[float], holds: bool) -> None:
+    runs = in_order(*(history((1, ms), first=number) for number, ms in enumerate(levels, 1)))
+    (configuration,) = configurations(runs, ["counts"] * len(runs))
+    assert [level.holds for level in configuration.levels] == [holds]
+
+
 def test_a_night_on_a_slow_node_is_an_outlier_and_in_no_segment() -> None:
     runs = history((14, 400), (1, 440), (10, 400), (2, 440))
     counts: list[Eligibility] = ["counts"] * len(runs)
