@@ -174,13 +174,15 @@ def baseline_band(
     return Band(tuple(sorted(per_ms * ms for ms in step_times_ms)), per_ms * centre_ms, label)
 
 
-def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
-    """Return an axis that shows the steady window and the band in detail: not from zero, and without spikes."""
+def fitting_scale(data: Points, log: bool, band: Band | None = None, earlier: Points | None = None) -> Scale:
+    """Return an axis that shows the steady windows and the band in detail: not from zero, and without spikes."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
         return Scale(0, 1, False)
-    steady = data.values[np.array([role == "window" for role in data.roles], dtype=bool)]
-    inside = steady[np.isfinite(steady)]
+    inside = _in_window(data)
+    if earlier is not None:
+        inside = np.concatenate([inside, _in_window(earlier)])
+        values = np.concatenate([values, inside])
     if log:
         low, high = float(values.min()), float(values.max())
         margin = max((high / low) ** 0.05, 1.01)
@@ -193,6 +195,12 @@ def fitting_scale(data: Points, log: bool, band: Band | None = None) -> Scale:
         low, high = min(low, band.low), max(high, band.high)
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
     return Scale(low - margin, high + margin, False)
+
+
+def _in_window(data: Points) -> FloatArray:
+    inside = np.array([role == "window" for role in data.roles], dtype=bool) & np.isfinite(data.values)
+    values: FloatArray = data.values[inside]
+    return values
 
 
 def outside(data: Points, scale: Scale) -> list[float]:
@@ -229,15 +237,22 @@ _HATCH_SLANT = 10
 
 
 def series_chart(
-    data: Points, scale: Scale, steady: SteadyState | None, pointed_at: int = 0, baseline: Band | None = None
+    data: Points,
+    scale: Scale,
+    steady: SteadyState | None,
+    pointed_at: int = 0,
+    baseline: Band | None = None,
+    *,
+    earlier: Points | None = None,
 ) -> dict[str, Any]:
     """Return the Vega-Lite specification that app.js embeds.
 
-    `pointed_at`: the iteration of the selected log line, or 0.
+    `pointed_at`: the iteration of the selected log line, or 0. `earlier`: the same series of a baseline run.
     """
     low, high = int(data.iterations.min()), int(data.iterations.max())
     datasets = _datasets(data, scale, steady, baseline)
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
+    datasets["earlier"] = [] if earlier is None else _earlier_rows(between(earlier, low, high), scale)
     # A layer without data would have no extent, and Vega would print a warning.
     drawn = {name for name, rows in datasets.items() if rows}
     if datasets["points"] and len(data.iterations) <= _JOINED_POINTS:
@@ -296,6 +311,7 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
     """Return the layers behind the points, each with the name of its dataset."""
     return [
         ("baseline_runs", [_baseline_runs(alt)]),
+        ("earlier", [_earlier(alt)]),
         ("baseline", _baseline(alt)),
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
@@ -313,6 +329,11 @@ def _baseline(alt: Any) -> list[Any]:
         rule.encode(**place, y=alt.Y("value:Q")),
         _line_label(alt, data, charts.BASELINE),
     ]
+
+
+def _earlier(alt: Any) -> Any:
+    line = alt.Chart(alt.NamedData("earlier")).mark_line(color=charts.BASELINE, strokeWidth=1.5, strokeDash=[6, 3])
+    return line.encode(alt.X("iteration:Q"), alt.Y("value:Q"), order=alt.Order("iteration:Q"))
 
 
 def _baseline_runs(alt: Any) -> Any:
@@ -468,6 +489,13 @@ def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit:
         return []
     label = step_time(band.value * (1000 if unit == "s" else 1))
     return [{"first": first, "last": last, "value": band.value, "label": label}]
+
+
+def _earlier_rows(earlier: Points, scale: Scale) -> list[dict[str, Any]]:
+    """Return the values on the axis."""
+    data = drawable(earlier, scale.log)
+    rows = zip(data.iterations.tolist(), data.values.tolist(), strict=True)
+    return [{"iteration": i, "value": value} for i, value in rows if scale.low <= value <= scale.high]
 
 
 def _each_run(band: Band | None, scale: Scale) -> list[dict[str, Any]]:

@@ -29,6 +29,7 @@ from app.domain.run import Activity, Failure, FloatArray, LineExample, Metric, S
 from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
+from app.domain.verdict.record import LOSS_NAMES
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
@@ -77,7 +78,7 @@ class RunView:
     """
 
     tab: str = ""
-    series: str = "step_time_ms"
+    series: str = ""
     scale: str = "linear"
     view: str = "chart"
     first: int = 0
@@ -1141,10 +1142,12 @@ class RunPage:
 
     @property
     def shown_series(self) -> str:
-        """Return the requested series, else step time, else the first series of the run."""
+        """Return the requested series, else the loss if the lead is about it, else step time, else the first one."""
+        if self.view.series:
+            return self.view.series
         names = self.series_choices
-        asked = self.view.series
-        return names[0] if asked == RunView().series and asked not in names and names else asked
+        leading = LOSS_NAMES if self.verdict is not None and self.verdict.leads_with_loss else ()
+        return next((name for name in (*leading, "step_time_ms", *names) if name in names), "step_time_ms")
 
     @cached_property
     def points(self) -> charts.Points:
@@ -1159,9 +1162,25 @@ class RunPage:
         whole = charts.points(self.series.columns, self.series.units, name, self.run.steady_state, starts)
         return charts.between(whole, self.view.first, self.view.last)
 
+    @cached_property
+    def earlier_run(self) -> int:
+        """Return the newest baseline run, whose losses are drawn behind those of this run; 0 for none."""
+        if self.shown_series not in LOSS_NAMES or self.verdict is None:
+            return 0
+        return max((int(run) for run in self.verdict.baseline if run in self.verdict.names), default=0)
+
+    @cached_property
+    def earlier(self) -> charts.Points | None:
+        if not self.earlier_run:
+            return None
+        series = get_series(self._session, self.earlier_run)
+        if self.shown_series not in charts.series_names(series.columns):
+            return None
+        return charts.points(series.columns, series.units, self.shown_series, self.run.steady_state)
+
     def check_series(self) -> None:
         """Raise InvalidQuery for an unknown series now; the chart would notice only when it is drawn."""
-        if self.view.series != RunView().series and self.run.status == "ready":
+        if self.view.series and self.run.status == "ready":
             _ = self.points
 
     @cached_property
@@ -1170,7 +1189,7 @@ class RunPage:
 
     @cached_property
     def scale(self) -> charts.Scale:
-        return charts.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band)
+        return charts.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band, self.earlier)
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:
@@ -1189,7 +1208,8 @@ class RunPage:
 
     @property
     def chart(self) -> Mapping[str, Any]:
-        return series_chart(self.drawn, self.scale, self.run.steady_state, self.view.iteration, self.baseline_band)
+        steady, pointed_at = self.run.steady_state, self.view.iteration
+        return series_chart(self.drawn, self.scale, steady, pointed_at, self.baseline_band, earlier=self.earlier)
 
     @property
     def restarts(self) -> int:

@@ -149,11 +149,15 @@ class VerdictView:
         return self.document.decision
 
     @property
+    def leads_with_loss(self) -> bool:
+        loss = self.document.verdict.loss
+        return loss is not None and loss.decision == "worse"
+
+    @property
     def leads_with_time(self) -> bool:
         """Return whether `lead` names the run's step time; it does not if it tells a worse loss or more memory."""
         document = self.document
-        loss = document.verdict.loss
-        if document.needs_more_memory or (loss is not None and loss.decision == "worse"):
+        if document.needs_more_memory or self.leads_with_loss:
             return False
         is_alone = not document.misses and document.other_branch is None
         contrast = document.contrast

@@ -4,6 +4,7 @@ import html
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +13,12 @@ from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN, step_time
-from app.domain.verdict.step_time import Prior
+from app.domain.verdict.step_time import LossChange, Prior
 from app.storage import audit
 from app.storage.database import read_session, transaction
-from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackWorkRow
-from app.storage.verdicts import keep_alarms
+from app.storage.readings import pack_series, unpack_series
+from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, SeriesRow, StackWorkRow
+from app.storage.verdicts import keep_alarms, put_verdict
 from tests.judged import judge, make_baseline, make_stack_run
 from tests.regressions.judging import works
 
@@ -210,8 +212,34 @@ def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make)
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
     datasets = json.loads(spec)["datasets"]
     assert 19.9 < datasets["baseline"][0]["value"] < 20.1
-    loss = client.get(f"/runs/{make(place=21)}/chart?series=lm_loss", headers=HTMX).text
-    assert '"baseline": [{' not in loss
+    assert datasets["earlier"] == []
+
+
+def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
+    client: TestClient, engine: Engine, stack: list[int]
+) -> None:
+    with transaction(engine) as session:
+        run = make_stack_run(session, 20)
+        series = session.get_one(SeriesRow, (run, "lm_loss"))
+        before = unpack_series(series.blob)
+        series.blob = pack_series(1.1 * before)
+        session.flush()
+        document = judge(session, run, stack)
+        worse = replace(document.verdict, loss=LossChange("worse", 10.0, 1.0))
+        put_verdict(session, run, replace(document, verdict=worse), "It was uploaded.")
+    chart = client.get(f"/runs/{run}/chart", headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
+    datasets = json.loads(spec)["datasets"]
+    shown = {row["iteration"]: row["value"] for row in datasets["points"]}
+    earlier = {row["iteration"]: row["value"] for row in datasets["earlier"]}
+    assert set(earlier) <= set(range(1, len(before) + 1))
+    assert len(before) in earlier
+    assert all(value == pytest.approx(before[iteration - 1]) for iteration, value in earlier.items())
+    assert all(shown[iteration] == pytest.approx(1.1 * earlier[iteration]) for iteration in shown if iteration > 20)
+    assert f"baseline #{stack[-1]}" in chart
+    assert datasets["baseline"] == []
+    times = client.get(f"/runs/{run}/chart?series=step_time_ms", headers=HTMX).text
+    assert '"earlier": []' in times
 
 
 def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engine: Engine) -> None:
