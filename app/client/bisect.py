@@ -78,7 +78,8 @@ _MOST_LISTED = 10
 def bisect(options: argparse.Namespace, service: Service) -> int:
     """Print the next commit of the range in this checkout. Raises UsageError, Refused or Unreachable."""
     run_id = run_number(options.run)
-    ends = service.get(f"/api/v1/runs/{run_id}/bisect").json()
+    metric = {"metric": options.metric} if options.metric else {}
+    ends = service.get(f"/api/v1/runs/{run_id}/bisect", metric).json()
     good, bad = options.good or ends["good"], options.bad or ends["bad"]
     if not good or not bad:
         raise UsageError(f"Run {run_id} has no {'good' if not good else 'bad'} commit. Pass --good and --bad.")
@@ -88,7 +89,7 @@ def bisect(options: argparse.Namespace, service: Service) -> int:
             f"Other suspects are in the report: threewalls report {run_id}"
         )
     commits = commits_between(options.repository, good, bad)
-    answer = service.post(f"/api/v1/runs/{run_id}/bisect", json={"commits": commits}).json()
+    answer = service.post(f"/api/v1/runs/{run_id}/bisect", json={"commits": commits, **metric}).json()
     if options.json:
         out(json.dumps({"schema": "bisect/1", **answer}))
     else:
@@ -105,15 +106,20 @@ def commits_between(folder: Path, good: str, bad: str) -> list[str]:
     return [first, *between]
 
 
-def _change(delta_pct: float) -> str:
-    return f"{abs(delta_pct):.2f} % {'slower' if delta_pct > 0 else 'faster'}"
+_METRICS = {"step_time_ms": ("step time", "slower", "faster"), "peak_memory_gib": ("peak memory", "more", "less")}
+
+
+def _change(answer: dict[str, Any], delta_pct: float) -> str:
+    _, more, less = _METRICS[answer.get("metric", "step_time_ms")]
+    return f"{abs(delta_pct):.2f} % {more if delta_pct > 0 else less}"
 
 
 def text_of(answer: dict[str, Any], commits: list[str], folder: Path) -> str:
     """Return lines about the measured range and the next run."""
-    lines = [f"{len(commits) - 1} commits, step time {_change(answer['change_pct'])}"]
+    metric = _METRICS[answer.get("metric", "step_time_ms")][0]
+    lines = [f"{len(commits) - 1} commits, {metric} {_change(answer, answer['change_pct'])}"]
     for entry in answer["measured"]:
-        delta = "" if entry["delta_pct"] is None else f" {_change(entry['delta_pct'])}"
+        delta = "" if entry["delta_pct"] is None else f" {_change(answer, entry['delta_pct'])}"
         runs = ", ".join(f"#{run}" for run in entry["runs"])
         lines.append(f"  {entry['commit'][:12]} {entry['state']}{delta} (run {runs})")
     if answer["is_mixed"]:

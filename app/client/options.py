@@ -179,6 +179,12 @@ def _add_bisect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     search.add_argument("--good", default="", metavar="COMMIT", help="last good commit (default: of the baseline)")
     search.add_argument("--bad", default="", metavar="COMMIT", help="bad commit (default: of the run)")
     search.add_argument(
+        "--metric",
+        choices=("step_time_ms", "peak_memory_gib"),
+        default="",
+        help="what to judge by (default: step time, or peak memory if that alone regressed)",
+    )
+    search.add_argument(
         "--repository",
         type=Path,
         default=Path(),

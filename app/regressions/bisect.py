@@ -1,14 +1,16 @@
 """`/api/v1/runs/{id}/bisect`: the ends of a bisection, and the commit of a range to measure next."""
 
 import math
-from typing import Annotated
+from typing import Annotated, Literal
 
+from fastapi import Query
 from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
 from app.domain.verdict.bisect import Bisection, CommitLaunch, NotBisectableError, bisect
-from app.domain.verdict.step_time import DEFAULT_PRIOR
+from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.step_time import ALARM_PCT, DEFAULT_PRIOR
 from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
 from app.storage.runs import get_run
@@ -26,10 +28,13 @@ _MOST_LISTED = 100
 router = api_router("regressions")
 
 Commit = Annotated[str, Field(pattern=r"^[0-9a-fA-F]{7,64}$")]
+Metric = Literal["step_time_ms", "peak_memory_gib"]
+_OF_METRIC = "The metric to judge by; without one, step time, or peak memory if that alone regressed."
 
 
 class BisectEnds(BaseModel):
     run: int
+    metric: Metric
     good: str = Field(description="Commit of the newest run of the job before the change; empty if none states one.")
     bad: str = Field(description="Commit of the run.")
 
@@ -41,18 +46,20 @@ class BisectRange(BaseModel, extra="forbid"):
         description="Full hashes, oldest first: the good commit, those in between, and the bad one, as by "
         "`git rev-list --reverse --first-parent GOOD..BAD`.",
     )
+    metric: Metric | None = Field(default=None, description=_OF_METRIC)
 
 
 class MeasuredCommitOut(ApiValue):
     commit: str
     state: str = Field(description="good, bad, unclear (within the noise) or failed.")
     runs: list[int]
-    delta_pct: float | None = Field(description="Change of step time against the good commit.")
+    delta_pct: float | None = Field(description="Change of the metric against the good commit.")
 
 
 class BisectOut(ApiValue):
     run: int
-    change_pct: float = Field(description="Change of step time from the good to the bad commit.")
+    metric: Metric
+    change_pct: float = Field(description="Change of the metric from the good to the bad commit.")
     measured: list[MeasuredCommitOut] = Field(description="Commits of the range with runs, oldest first.")
     left: list[str] = Field(description="Commits that may have caused the change; the first 100.")
     commits_left: int
@@ -66,10 +73,11 @@ class BisectOut(ApiValue):
     tag: str = Field(description="Tag that identifies the runs. A run joins by its commit.")
 
     @classmethod
-    def of(cls, run_id: int, job: str, result: Bisection) -> "BisectOut":
+    def of(cls, run_id: int, job: str, metric: Metric, result: Bisection) -> "BisectOut":
         return cls.from_values(
             result,
             run=run_id,
+            metric=metric,
             left=result.left[:_MOST_LISTED],
             commits_left=len(result.left),
             gpu_hours_each=result.gpu_hours_each if math.isfinite(result.gpu_hours_each) else None,
@@ -80,16 +88,27 @@ class BisectOut(ApiValue):
 
 @router.get("/runs/{run_id}/bisect", responses=documented(404, 422))
 @requires(Action.READ, of="run")
-def read_bisect_ends(session: ReadSession, run_id: RunId) -> BisectEnds:
+def read_bisect_ends(
+    session: ReadSession, run_id: RunId, metric: Annotated[Metric | None, Query(description=_OF_METRIC)] = None
+) -> BisectEnds:
     """Return the commits between which a bisection of the run's change lies."""
-    run, verdict = get_run(session, run_id), current_verdict(session, run_id)
-    kinds = select_any(RegressionRow.kind).join(
+    run = get_run(session, run_id)
+    document, regressed = _regressed(session, run_id)
+    good = last_good(session, run, document, metric or regressed) if document else None
+    return BisectEnds(run=run_id, metric=metric or regressed, good=good.commit if good else "", bad=run.commit)
+
+
+def _regressed(session: Session, run_id: int) -> tuple[VerdictDocument | None, Metric]:
+    """Return the verdict as the run's regression shows it, and the metric that regressed: step time if both did."""
+    verdict = current_verdict(session, run_id)
+    of_run = select_any(RegressionRow.kind, RegressionRow.metric).join(
         RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id
     )
-    is_upgrade = "upgrade" in session.execute(kinds.where(col(RegressionMemberRow.run_id) == run_id)).scalars().all()
+    regressions = session.execute(of_run.where(col(RegressionMemberRow.run_id) == run_id)).all()
+    is_upgrade = any(row.kind == "upgrade" for row in regressions)
     document = document_of_member(verdict.document, "upgrade" if is_upgrade else "run") if verdict else None
-    good = last_good(session, run, document) if document else None
-    return BisectEnds(run=run_id, good=good.commit if good else "", bad=run.commit)
+    metrics = {row.metric for row in regressions} or {document.explained_metric if document else ""}
+    return document, "peak_memory_gib" if metrics == {"peak_memory_gib"} else "step_time_ms"
 
 
 @router.post("/runs/{run_id}/bisect", responses=documented(404, 422))
@@ -103,21 +122,32 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
     commits = [commit.lower() for commit in body.commits]
     if len(set(commits)) != len(commits):
         raise _refused("lists a commit twice")
-    priors = stored_priors(session, run.project_id, run.gpu)
-    prior = priors.of_class.get(run.semantic_class, DEFAULT_PRIOR)
+    document, regressed = _regressed(session, run_id)
+    metric = body.metric or regressed
+    if metric == "peak_memory_gib":
+        memory = document.verdict.memory if document else None
+        variance = ((memory.alarm_pct if memory else ALARM_PCT) / 100 / _ALARM_SDS) ** 2
+    else:
+        priors = stored_priors(session, run.project_id, run.gpu)
+        variance = priors.of_class.get(run.semantic_class, DEFAULT_PRIOR).variance
     try:
-        result = bisect(commits, _launches(session, run, set(commits)), prior.variance)
+        result = bisect(commits, _launches(session, run, metric, set(commits)), variance)
     except NotBisectableError as problem:
         raise _refused(str(problem)) from problem
-    return BisectOut.of(run_id, run.job, result)
+    return BisectOut.of(run_id, run.job, metric, result)
 
 
-def _launches(session: Session, run: RunRow, commits: set[str]) -> list[CommitLaunch]:
+_ALARM_SDS = 6.0
+"""Standard deviations of peak memory between launches in the increase that is a regression, which is at least three
+times the range of the baseline: one launch of a commit decides."""
+
+
+def _launches(session: Session, run: RunRow, metric: Metric, commits: set[str]) -> list[CommitLaunch]:
     """Return the newest runs of the same stack, configuration and job whose commit is in the range."""
     chosen = (
         select_any(
-            RunRow.id, RunRow.commit, RunRow.status, RunRow.log_step_time, RunRow.step_time_ms, RunRow.gpus,
-            RunResultRow.health,
+            RunRow.id, RunRow.commit, RunRow.status, RunRow.log_step_time, RunRow.step_time_ms,
+            RunRow.peak_memory_gib, RunRow.gpus, RunResultRow.health,
         )
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id, isouter=True)
         .where(
@@ -137,10 +167,13 @@ def _launches(session: Session, run: RunRow, commits: set[str]) -> list[CommitLa
     for row in session.execute(chosen):
         commit = _in_range(row.commit.lower(), commits)
         if commit:
-            time = row.log_step_time if row.status == "ready" and row.log_step_time is not None else math.nan
+            value = row.log_step_time
+            if metric == "peak_memory_gib":
+                value = math.log(row.peak_memory_gib) if row.peak_memory_gib else None
+            value = value if row.status == "ready" and value is not None else math.nan
             iterations = (row.health or {}).get("iterations") or math.nan
             hours = (row.step_time_ms or math.nan) * iterations * (row.gpus or math.nan) / 3.6e6
-            launches.append(CommitLaunch(row.id, commit, time, hours))
+            launches.append(CommitLaunch(row.id, commit, value, hours))
     return launches
 
 

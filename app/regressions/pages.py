@@ -299,7 +299,7 @@ class RegressionView:
         )
 
     def _last_good(self, run_id: int, document: VerdictDocument) -> tuple[int, str] | None:
-        good = last_good(self._session, self._session.get_one(RunRow, run_id), document)
+        good = last_good(self._session, self._session.get_one(RunRow, run_id), document, self.regression.metric)
         return (good.id, good.commit) if good else None
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:

@@ -1,4 +1,4 @@
-"""The state that a run fell back from: its baseline if it is slower, or the last run that worked if it failed.
+"""The state that a run fell back from: its baseline if it regressed, or the last run that worked if it failed.
 
 Each names what has changed since and how to revert it. The rules use both as facts.
 """
@@ -23,7 +23,7 @@ from app.domain.rules.rule import Setting
 from app.domain.run import Stated
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, change_pct
+from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.words import last_parts
 from app.storage import readings
 from app.storage.experiments import experiment_sides
@@ -56,7 +56,7 @@ class Setbacks:
 def setbacks_of(
     session: Session, run: RunDetail, document: VerdictDocument | None = None, *, in_regressions: bool = True
 ) -> Setbacks:
-    """Return the setbacks of a run; empty if it neither failed nor is slower than its baseline.
+    """Return the setbacks of a run; empty if it neither failed nor regressed.
 
     `document`: its verdict, if already read. `in_regressions`: False if the caller knows that it belongs to none.
     """
@@ -83,28 +83,33 @@ def setbacks_of(
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
     is_side = run.purpose == "experiment" and bool(experiment_sides(session, [run.id]))  # its experiment decides
-    slowdown = None if document is None or is_side else _slowdown(session, run, document, in_regressions=in_regressions)
-    if slowdown is not None:
-        causes = _causes(session, slowdown.run, slowdown.document)
+    regression = None
+    if document is not None and not is_side:
+        regression = _regression(session, run, document, in_regressions=in_regressions)
+    if regression is not None:
+        causes = _causes(session, regression)
         certain = [cause for cause in causes.first if cause.is_certain]
         undo, settings = undo_text(certain), values_of(certain)
         bisected = _range(certain) if causes.is_likely else ""
-        is_unconfirmed = slowdown.run == run.id and rerun_request(session, run.id, slowdown.document) is not None
+        is_unconfirmed = regression.run == run.id and rerun_request(session, run.id, regression.document) is not None
         title = back_title("the baseline", certain)
         if settings:  # a knob is tested with one run
-            taken[REGRESSION_RULE] = Taken(settings, _restored(run, slowdown), title=title)
+            taken[REGRESSION_RULE] = Taken(settings, _restored(run, regression), title=title)
         elif causes.is_likely and not is_unconfirmed:
-            restored = _restored(run, slowdown) if title else None  # a bisection finds the cause, it undoes nothing
+            restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
             taken[REGRESSION_RULE] = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
         else:
             title = f"Rerun, then bisect {bisected}" if bisected else _apart_title(causes.differences)
             taken[REGRESSION_RULE] = Taken({}, title=title)
             undo = f"Rerun the job. If it is slow again: {undo_text(causes.differences)}" if causes.differences else ""
+        by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
+        bisect = f"threewalls bisect {regression.run}{by_metric}"
         facts |= {
             "regression_rerun": is_unconfirmed and not settings,
-            "regression_bisect": f"threewalls bisect {slowdown.run}" if bisected and not settings else "",
-            "regression_pct": slowdown.pct,
-            "regression_text": slowdown.text,
+            "regression_bisect": bisect if bisected and not settings else "",
+            "regression_metric": regression.metric,
+            "regression_pct": regression.pct,
+            "regression_text": regression.text,
             "regression_cause": _cause_text(causes),
             "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
         }
@@ -119,9 +124,14 @@ def _crash(run: RunDetail) -> str:
     return kinds[0] if kinds and run.health.get("outcome") in ENDED_BADLY else ""
 
 
-class _Slowdown(NamedTuple):
-    """A slowdown: its size as a sentence, and the run whose verdict shows the cause."""
+_METRICS = {"step time": "step_time_ms", "peak memory": "peak_memory_gib"}
+"""The metrics that rules name, the first of them that regressed."""
 
+
+class _Regression(NamedTuple):
+    """A regression of a metric: its size in percent and as a sentence, and the run whose verdict shows the cause."""
+
+    metric: str
     pct: float
     text: str
     run: int
@@ -131,27 +141,41 @@ class _Slowdown(NamedTuple):
 _LEAST_PCT = 0.01
 
 
-def _slowdown(session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool) -> _Slowdown | None:
-    """Return the slowdown that the verdict or a regression shows; expected and invalid regressions do not count.
+def regression_change(metric: object, pct: object) -> str:
+    """Return `The step takes 6.2 % longer`."""
+    return f"Peak memory is {pct:.1f} % higher" if metric == "peak memory" else f"The step takes {pct:.1f} % longer"
 
-    A run that continues a regression is as fast as its own baseline. Size and cause then come from the run that opened
-    the regression.
+
+def _regression(
+    session: Session, run: RunDetail, document: VerdictDocument, *, in_regressions: bool
+) -> _Regression | None:
+    """Return the slowdown, else the rise of peak memory, that the verdict or a regression shows.
+
+    Expected and invalid regressions do not count. A run that continues a regression is as good as its own baseline.
+    Size and cause then come from the run that opened the regression.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
-    regressions = [item for item in of_run if item.metric == "step_time_ms"]
-    ongoing = [item for item in regressions if item.shown_state not in _CLOSED]
-    slower = document.decision == "regression" and document.verdict.step_time is not None
-    if (slower and (ongoing or not regressions)) or any(item.is_member for item in ongoing):
-        pct = max(change_pct(document) or 0.0, _LEAST_PCT)
-        return _Slowdown(pct, f"The step takes {pct:.1f} % longer than its baseline.", run.id, document)
-    for regression in ongoing:
-        member = slow_member(session, regression.id, run.id)
-        first = None if member is None else current_verdict(session, member.run_id)
-        if member is not None and first is not None and (member.delta_pct or 0.0) > 0 and member.proposal != "fixed":
-            pct = member.delta_pct or 0.0
-            since = f"Since run #{member.run_id} the step takes {pct:.1f} % longer"
-            text = f"{since}: regression #{regression.id} is {regression.shown_state}."
-            return _Slowdown(pct, text, member.run_id, first.document)
+    for metric, name in _METRICS.items():
+        regressions = [item for item in of_run if item.metric == name]
+        ongoing = [item for item in regressions if item.shown_state not in _CLOSED]
+        change = document.measured_metrics.get(name)
+        is_worse = change is not None and document.decision == change.decision == "regression"
+        if (is_worse and (ongoing or not regressions)) or any(item.is_member for item in ongoing):
+            pct = max(change.delta_pct if change else 0.0, _LEAST_PCT)
+            return _Regression(metric, pct, f"{regression_change(metric, pct)} than in its baseline.", run.id, document)
+        for item in ongoing:
+            member = slow_member(session, item.id, run.id)
+            first = None if member is None else current_verdict(session, member.run_id)
+            if (
+                member is not None
+                and first is not None
+                and (member.delta_pct or 0.0) > 0
+                and member.proposal != "fixed"
+            ):
+                pct = member.delta_pct or 0.0
+                since = f"{regression_change(metric, pct)} since run #{member.run_id}"
+                text = f"{since}: regression #{item.id} is {item.shown_state}."
+                return _Regression(metric, pct, text, member.run_id, first.document)
     return None
 
 
@@ -159,22 +183,22 @@ _BELOW_AB = 4
 """Evidence level of a suggestion to go back. A verdict names only a likely cause; an A/B must prove it."""
 
 
-def _restored(run: RunDetail, slowdown: _Slowdown) -> Statement | None:
-    """Return the expected gain of going back, from the verdict on the slow run; None if it measured no change."""
-    change = slowdown.document.measured
-    if change is None:
+def _restored(run: RunDetail, regression: _Regression) -> Statement | None:
+    """Return the expected gain of going back, from the verdict on the slow run; None if no step time regressed."""
+    change = regression.document.measured
+    if change is None or regression.metric != "step time":
         return None
     gain = gain_change(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
     return Statement(
         level=_BELOW_AB,
         text=f"{gain.text}, if the whole difference disappears",
-        setting=f"run #{slowdown.run} and its baseline",
+        setting=f"run #{regression.run} and its baseline",
         source=MEASURED_HERE,
         date="",
         gain=(change.ci_low_pct, change.ci_high_pct),
         pct=change.delta_pct,
         at={name: run.contract[name].value for name in LIKENESS if name in run.contract},
-        name=f"going back from #{slowdown.run}",
+        name=f"going back from #{regression.run}",
     )
 
 
@@ -191,8 +215,9 @@ class _Causes(NamedTuple):
     is_single: bool
 
 
-def _causes(session: Session, run_id: int, document: VerdictDocument) -> _Causes:
-    ranked = [item for item in suspects_with_evidence(session, run_id, document) if item.support != "unlikely"]
+def _causes(session: Session, regression: _Regression) -> _Causes:
+    suspects = suspects_with_evidence(session, regression.run, regression.document, _METRICS[regression.metric])
+    ranked = [item for item in suspects if item.support != "unlikely"]
     likely = _differences(item for item in ranked if item.is_likely)
     possible = likely or _differences(ranked)
     if not possible:

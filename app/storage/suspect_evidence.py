@@ -59,24 +59,26 @@ MOST_EVIDENCE = 200
 
 
 def suspects_with_evidence(
-    session: Session, run_id: int, document: VerdictDocument, metric: str = "step_time_ms"
+    session: Session, run_id: int, document: VerdictDocument, metric: str = ""
 ) -> tuple[RankedSuspect, ...]:
     """Return the suspects of a run's verdict with their evidence, best supported first.
 
-    All evidence is about step time; suspects of other metrics have none.
+    `metric`: the one that changed; empty: that of the verdict. All evidence is about step time; suspects of other
+    metrics have none.
     """
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
         return ()
+    metric = metric or document.explained_metric
+    if any(suspect.field == COMMIT for suspect in suspects):
+        good = last_good(session, run, document, metric)
+        suspects = tuple(_since(suspect, run, good) for suspect in suspects)
     if metric != "step_time_ms":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
     if document.measured is not None and shows_no_difference(document.measured):
         return tuple(replace(row, is_likely=False) for row in rank_suspects(None, [(s, None, None) for s in suspects]))
     slower = (change_pct(document) or 0.0) >= 0
     not_slow = _not_slow_before(session, run, document)
-    if any(suspect.field == COMMIT for suspect in suspects):
-        good = last_good(session, run, document)
-        suspects = tuple(_since(suspect, run, good) for suspect in suspects)
     at_the_time = _at_the_time(session, run, document, suspects)
 
     def elsewhere(suspect: Suspect) -> OtherStacks | None:
@@ -102,13 +104,13 @@ def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None) -> Suspect:
     return replace(suspect, difference=replace(difference, a=replace(difference.a, value=good.commit)))
 
 
-def last_good(session: Session, run: RunRow, document: VerdictDocument) -> Row[Any] | None:
-    """Return number and commit of the newest run before the change; None without one that states its commit.
+def last_good(session: Session, run: RunRow, document: VerdictDocument, metric: str) -> Row[Any] | None:
+    """Return number and commit of the newest run before the metric changed; None without one that states its commit.
 
     It is a run of the same job, like those that this run was compared with, that is nearer to them than to this run.
     It need not be steady: a drift does not hide a change of more than its own size.
     """
-    change = document.measured
+    change = document.measured_metrics.get(metric)
     names = document.contrast.runs if document.comparability is None and document.contrast else document.baseline
     columns = (RunRow.stack_key, RunRow.config_key, RunRow.job, RunRow.purpose, RunRow.branch)
     alike = session.execute(select_any(*columns).where(col(RunRow.id).in_([int(name) for name in names]))).all()
@@ -122,8 +124,9 @@ def last_good(session: Session, run: RunRow, document: VerdictDocument) -> Row[A
         col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", col(RunRow.commit) != "",
     ]  # fmt: skip
     if change is not None:
-        time, middle = col(RunRow.step_time_ms), change.baseline_ms * math.sqrt(1 + change.delta_pct / 100)
-        earlier.append(time < middle if change.delta_pct > 0 else time > middle)
+        value = col(RunRow.peak_memory_gib if metric == "peak_memory_gib" else RunRow.step_time_ms)
+        middle = change.baseline * math.sqrt(1 + change.delta_pct / 100)
+        earlier.append(value < middle if change.delta_pct > 0 else value > middle)
     newest = select_any(RunRow.id, RunRow.commit).where(*earlier)
     return session.execute(newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(1)).first()
 

@@ -20,7 +20,7 @@ from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
-from app.storage.setbacks import REGRESSION_RULE
+from app.storage.setbacks import REGRESSION_RULE, regression_change
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
@@ -139,12 +139,13 @@ class NextPage:
 
     def _slower(self, first: Suggestion) -> str:
         """Return the lead for a regression that a rerun or a bisection comes first for; else empty."""
-        pct = self._advice.evaluation.facts.get("regression_pct")
+        facts = self._advice.evaluation.facts
         if first.rule.id != REGRESSION_RULE or first.place.expected is not None:
             return ""
         if rerun_address(self._advice, first.rule.id):
-            return f"Rerun #{self.run.id} first: {pct:.1f}\u202f% slower is unconfirmed."
-        return f"{sentence(first.title)} The step takes {pct:.1f}\u202f% longer."
+            return f"Rerun #{self.run.id} first: {facts['regression_pct']:.1f}\u202f% slower is unconfirmed."
+        change = regression_change(facts["regression_metric"], facts["regression_pct"])
+        return f"{sentence(first.title)} {change}.".replace(" %", " %")
 
     def _lead(self, first: Suggestion) -> str:
         if (experiment := self._advice.experiments.get(first.rule.id)) is not None:

@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.cli import main
+from app.client.bisect import text_of
 from app.settings import Settings
 from tests.client.commands import threewalls
 from tests.embedded.processes import Running
@@ -68,7 +69,7 @@ def test_the_good_end_is_the_newest_run_before_the_change_also_in_another_contai
     moved = {"container": "registry.example.com/moe/train:2026.10"}
     first, *_ = [arrive(engine, 1200.0, 11 + number, f"abcdef{number}", fields=moved) for number in range(3)]
     judge_all(engine, settings)
-    assert client.get(f"/api/v1/runs/{first}/bisect").json() == {"run": first, "good": "000000a", "bad": "abcdef0"}
+    assert client.get(f"/api/v1/runs/{first}/bisect").json() == ends(first, "000000a")
     assert 'href="/runs?q=000000a"' in client.get("/regressions/1").text
     report = client.get(f"/api/v1/runs/{first}/report").json()
     assert report["what_changed"]["commit_range"]["first"] == "000000a"
@@ -85,7 +86,7 @@ def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, c
     run = arrive(engine, 1200.0, 10, "abcdef0")
     judge_all(engine, settings)
     address = f"/api/v1/runs/{run}/bisect"
-    assert client.get(address).json() == {"run": run, "good": "0000009", "bad": "abcdef0"}
+    assert client.get(address).json() == ends(run, "0000009")
     full = ["0000009" + "0" * 33, "1" * 40, "2" * 40, "abcdef0" + "0" * 33]
     answer = client.post(address, json={"commits": full}).json()
     assert (answer["next"] in full[1:3], answer["commits_left"], answer["launches"]) == (True, 3, 1)
@@ -94,3 +95,34 @@ def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, c
     for commits in ([full[1], full[3]], [full[0], full[0], full[3]], [full[0]], ["x", full[3]]):
         assert client.post(address, json={"commits": commits}).status_code == 422
     assert client.get("/api/v1/runs/999/bisect").status_code == 404
+
+
+def test_a_regression_of_memory_alone_is_bisected_by_memory(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number, f"{number:07x}", peak_memory_gib=40.0)
+    run = arrive(engine, 1004.0, 10, "abcdef0", peak_memory_gib=42.0)
+    judge_all(engine, settings)
+    address = f"/api/v1/runs/{run}/bisect"
+    assert client.get(address).json() == ends(run, "0000009", "peak_memory_gib")
+    full = ["0000009" + "0" * 33, "1" * 40, "2" * 40, "abcdef0" + "0" * 33]
+    answer = client.post(address, json={"commits": full}).json()
+    assert (answer["metric"], answer["launches"]) == ("peak_memory_gib", 1)
+    assert answer["change_pct"] == pytest.approx(5)
+    assert text_of({**answer, "next": "", "left": []}, full, Path()).startswith("3 commits, peak memory 5.00 % more")
+    refused = client.post(address, json={"commits": full, "metric": "step_time_ms"})
+    assert (refused.status_code, "The two ends differ by" in refused.text) == (422, True)
+    (suspect,) = client.get(f"/api/v1/runs/{run}/verdict").json()["suspects"]
+    first = client.get(f"/api/v1/runs/{run}/suggestions").json()["suggestions"][0]
+    assert (first["rule"], first["title"]) == ("val-regression-cause", "Bisect 0000009..abcdef0")
+    assert first["why"].startswith("Peak memory is 5.0 % higher than in its baseline. Most likely cause: commit")
+    assert (suspect["field"], suspect["is_likely"]) == ("commit", True)
+    command = f"threewalls bisect {run} --metric peak_memory_gib"
+    assert [recipe["run"] for recipe in first["recipes"]] == [command]
+    assert command in client.get("/regressions/1").text
+    assert "Peak memory is 5.0\u202f% higher." in client.get(f"/runs/{run}/next").text
+
+
+def ends(run: int, good: str, metric: str = "step_time_ms") -> dict[str, object]:
+    return {"run": run, "metric": metric, "good": good, "bad": "abcdef0"}

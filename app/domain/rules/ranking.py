@@ -106,7 +106,7 @@ Tier = Literal["stops", "health", "regression", "unjudged", "measured", "evidenc
 TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
-    "regression": "The run is slower than its baseline, and this is the most likely cause.",
+    "regression": "The run is worse than its baseline, and this is the most likely cause.",
     "unjudged": "The run is too short or too small, so tuning comes later.",
     "measured": "This project measured that it is faster.",
     "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",

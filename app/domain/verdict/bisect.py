@@ -1,4 +1,4 @@
-"""Bisect a change of step time: which commit of a range to measure next, from the runs measured so far."""
+"""Bisect a change of step time or peak memory: the commit of a range to measure next, from the runs so far."""
 
 import math
 import statistics
@@ -16,17 +16,18 @@ MOST_LAUNCHES = 20
 
 @dataclass(frozen=True, slots=True)
 class CommitLaunch:
-    """A run of a commit. `log_step_time`: ln ms, NaN for a run that failed. `gpu_hours`: its cost, NaN if unknown."""
+    """A run of a commit. `log_value`: ln of the metric, NaN for a run that failed. `gpu_hours`: its cost, NaN if
+    unknown."""
 
     run: int
     commit: str
-    log_step_time: float
+    log_value: float
     gpu_hours: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCommit:
-    """`delta_pct`: change of step time against the good commit; None if every launch failed."""
+    """`delta_pct`: change of the metric against the good commit; None if every launch failed."""
 
     commit: str
     state: State
@@ -66,12 +67,12 @@ class NotBisectableError(ValueError):
 def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: float) -> Bisection:
     """Return the next commit to measure. Raises NotBisectableError.
 
-    `commits`: the range, oldest first; the first is good, the last bad. `variance`: of ln(step time) between launches.
+    `commits`: the range, oldest first; the first is good, the last bad. `variance`: of `log_value` between launches.
     """
     by_commit: dict[str, list[CommitLaunch]] = {}
     for launch in launches:
         by_commit.setdefault(launch.commit, []).append(launch)
-    good, bad = (_times(by_commit.get(commit, ())) for commit in (commits[0], commits[-1]))
+    good, bad = (_values(by_commit.get(commit, ())) for commit in (commits[0], commits[-1]))
     if not good or not bad:
         side = commits[0] if not good else commits[-1]
         raise NotBisectableError(
@@ -86,7 +87,7 @@ def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: f
             f"{100 * math.sqrt(variance):.2f} %: a commit would need more than {MOST_LAUNCHES} runs."
         )
     states = {
-        commit: _state(_times(runs), (low + high) / 2, half, variance)
+        commit: _state(_values(runs), (low + high) / 2, half, variance)
         for commit, runs in by_commit.items()
         if commit in commits
     }
@@ -114,23 +115,23 @@ def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: f
     )
 
 
-def _times(launches: Sequence[CommitLaunch]) -> list[float]:
-    return [launch.log_step_time for launch in launches if math.isfinite(launch.log_step_time)]
+def _values(launches: Sequence[CommitLaunch]) -> list[float]:
+    return [launch.log_value for launch in launches if math.isfinite(launch.log_value)]
 
 
-def _state(times: Sequence[float], middle: float, half: float, variance: float) -> State:
+def _state(values: Sequence[float], middle: float, half: float, variance: float) -> State:
     """Return on which side of the middle a commit is, if it is beyond chance."""
-    if not times:
+    if not values:
         return "failed"
-    away = (statistics.fmean(times) - middle) * math.copysign(1, half)
-    if abs(away) < LIKELY * math.sqrt(variance / len(times)):
+    away = (statistics.fmean(values) - middle) * math.copysign(1, half)
+    if abs(away) < LIKELY * math.sqrt(variance / len(values)):
         return "unclear"
     return "bad" if away > 0 else "good"
 
 
 def _delta(launches: Sequence[CommitLaunch], low: float) -> float | None:
-    times = _times(launches)
-    return 100 * math.expm1(statistics.fmean(times) - low) if times else None
+    values = _values(launches)
+    return 100 * math.expm1(statistics.fmean(values) - low) if values else None
 
 
 def _next(

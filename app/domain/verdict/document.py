@@ -137,11 +137,15 @@ class VerdictDocument:
         return is_short or (self.decision == "regression" and self.requested_reruns > 0)
 
     @property
+    def is_slower(self) -> bool:
+        """Return whether the step time makes this a regression."""
+        time = self.verdict.step_time
+        return time is not None and self.decision == time.decision == "regression"
+
+    @property
     def needs_more_memory(self) -> bool:
         """Return whether memory alone makes this a regression: the step time is not worse, or unknown."""
-        memory, time = self.verdict.memory, self.verdict.step_time
-        is_slower = time is not None and time.decision == "regression"
-        return self.decision == "regression" and not is_slower and memory is not None
+        return self.decision == "regression" and not self.is_slower and self.verdict.memory is not None
 
     def badge(self, *, in_regression: bool) -> tuple[str, str]:
         """Return the decision that pages and lists show, and the label of a slower run in no regression.
@@ -149,9 +153,8 @@ class VerdictDocument:
         The decision is empty for a contrast that is neither part of a regression nor waits for a rerun.
         """
         if self.decision != "no_baseline" or self.contrast is None:
-            time = self.verdict.step_time
-            is_slower = time is not None and self.decision == time.decision == "regression" and not in_regression
-            return self.decision, (UNCONFIRMED if self.requested_reruns > 0 else SLOWER) if is_slower else ""
+            label = UNCONFIRMED if self.requested_reruns > 0 else SLOWER
+            return self.decision, label if self.is_slower and not in_regression else ""
         if in_regression:
             return "regression", ""
         return ("regression", UNCONFIRMED) if self.contrast.is_unconfirmed else ("", "")
@@ -172,6 +175,16 @@ class VerdictDocument:
         return (
             self.contrast.measured.step_time if self.comparability is None and self.contrast else self.verdict.step_time
         )
+
+    @property
+    def measured_metrics(self) -> Mapping[str, MetricChange | None]:
+        """Return the changes of the headline figures against the runs that `compared` describes."""
+        return self.contrast.metrics if self.comparability is None and self.contrast else self.metrics
+
+    @property
+    def explained_metric(self) -> str:
+        """Return the metric whose change the suspects explain: peak memory if it alone makes this a regression."""
+        return "peak_memory_gib" if self.needs_more_memory else "step_time_ms"
 
     @property
     def provisional(self) -> bool:
