@@ -25,7 +25,6 @@ from app.domain.naming import (
 )
 from app.domain.numbers import absolute, change_text, days_text, short_commit
 from app.domain.run import Stated
-from app.domain.text import shortened
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import knobs_text
@@ -55,13 +54,13 @@ _NOW, _NOW_WITHIN = 3, timedelta(days=14)
 _EARLIER = timedelta(days=90)
 """Time before the period in which the container before is looked for."""
 HEIGHT, AXIS = 300, 28
-_LANE, _NARROW_LANE, _NARROW, _LEAD = 230, 72, 560, 12
+_LANE, _NARROW_LANE, _NARROW, _LEAD = 260, 72, 560, 12
 """Width of the lane right of the lines, for their labels; in drawings narrower than the third, percentages only. Width
 of the part of the lane in which a stroke leads from a level to its label."""
 _LABEL, _NOTED_LABEL, _NOTE = 15, 29, 13
 """Height of a label, also with a note below its name, and the offset of the note."""
 _LONGEST_NAME = 24
-"""Characters of a name in the lane; the key and the table have all of it."""
+"""Characters of a name on one line of the lane; the key and the table have all of it."""
 _FLAG_SHARE, _FLAG_LINE, _NARROW_LETTERS = 0.09, 14, 28
 """Width of the number of a flag as a share of the period, and its height in pixels; letters of a container's name that
 a phone has room for."""
@@ -562,7 +561,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     levels: list[dict[str, Any]] = []
     changes: list[dict[str, Any]] = []
     current: list[dict[str, Any]] = []
-    names = short_names([line.name for line in trend.lines])
+    names = _in_two_parts(short_names([line.name for line in trend.lines]))
     for number, (line, name, against) in enumerate(zip(trend.lines, names, trend.against, strict=True)):
         for run, percent in line.runs:
             points.append(
@@ -584,8 +583,8 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                     "href": f"/compare?a={before.id}&b={after.id}", "tip": f"#{before.id} → #{after.id}",
                 }
             )  # fmt: skip
-        label = {"percent": f"{line.now:.1f} %", "name": shortened(name, _LONGEST_NAME)}
-        label["note"] = SEPARATOR.join(filter(None, (against, line.job)))
+        label = {"percent": f"{line.now:.1f} %", "name": name[0]}
+        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append({"from": first, "to": last, "shown": line.now, "line": number})
@@ -618,6 +617,19 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
     spec["description"] = f"{len(trend.lines)} workloads: {title}."
     return spec
+
+
+def _in_two_parts(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return names for the lane; if some are too long, the model and what differs from its other lines."""
+    if all(len(name) <= _LONGEST_NAME for name in names):
+        return [(name, "") for name in names]
+    models = [name.partition(SEPARATOR)[0] for name in names]
+    parts = []
+    for model, name in zip(models, names, strict=True):
+        alike = [name for of, name in zip(models, names, strict=True) if of == model]
+        own = without_common(alike)[alike.index(name)] if len(set(alike)) > 1 else ""
+        parts.append((model, own))
+    return parts
 
 
 def _stack(flags: Sequence[dict[str, Any]], apart: float) -> None:

@@ -263,7 +263,7 @@ def test_judged_lines_with_several_references_are_counted(client: TestClient, ma
         upgraded(first[gpus], decision, 20_000, {8: 24_000, 16: 25_000, 32: 16_000, 64: 40_000}[gpus])
     assert "1 of 4 drawn jobs faster, 2 slower (16: −19.9 %)." in answer(overview(client))
     notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
-    assert notes == {"8": "vs. 8", "16": "vs. 16 · a", "32": "vs. 32", "64": "vs. 64"}
+    assert notes == {"8": "vs. 8", "16": "a · vs. 16", "32": "vs. 32", "64": "vs. 64"}
 
 
 def test_of_several_projects_the_lead_names_the_one_with_the_slowest_job(
