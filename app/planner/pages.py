@@ -1,5 +1,6 @@
 """The planner's page. All of a plan is in its address, so that it can be shared."""
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import grouped
+from app.domain.planning.estimate import Record
 from app.domain.planning.hardware import in_gib
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
 from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
@@ -99,16 +101,16 @@ class PlanPage:
         return offers if all(offer.prediction is not None for offer in offers) else ()
 
     @property
-    def published(self) -> Used | None:
-        """Return the nearest published layout on this GPU with a speed; None beside a measured first layout."""
+    def published(self) -> tuple[Record, str] | None:
+        """Return the nearest published record in this number format, with its tokens/s/GPU.
+
+        None without one, and beside a measured first layout.
+        """
         if self.plan is None or not self.best or self.best[0].measured:
             return None
-        beside = (
-            row
-            for row in self.used
-            if row.layout.tokens_per_s_per_gpu and row.layout.values.get("gpu") == self.plan.request.gpu
-        )
-        return next(beside, None)
+        speeds = {record.href: record for record in self.plan.records if record.by and record.gpu_seconds}
+        record = next((speeds[row.layout.href] for row in self.used if row.layout.href in speeds), None)
+        return record and (record, grouped(round(1 / (record.gpu_seconds or math.inf))))
 
     def tokens_per_gpu(self, offer: Offer) -> str:
         """Format the predicted tokens/s/GPU; "" without a predicted step time or a batch."""
@@ -227,6 +229,17 @@ class PlanPage:
     def fixed(self, layout: Layout) -> str:
         """Return the planner's address for this layout and the same work."""
         return with_degrees(self.form.values, layout_values(layout))
+
+    @property
+    def enough(self) -> str:
+        """Return the planner's address for this work on the fewest doubled GPUs that fit; "" when none are known.
+
+        A complete layout is freed, because another number of GPUs needs another one.
+        """
+        if self.plan is None or not self.plan.enough_gpus:
+            return ""
+        fixed = {} if self.plan.given else {name: text for name in (*DEGREES, *_CUT) if (text := self.form.value(name))}
+        return with_degrees(self.form.values | {"gpus": str(self.plan.enough_gpus)}, fixed)
 
     @property
     def free(self) -> str:

@@ -259,12 +259,13 @@ def answer(plan: Plan) -> list[str]:
 
 def _short_of_memory(plan: Plan) -> str:
     """Return how much memory the smallest layout needs, and how many GPUs are enough; "" if more than it is short."""
-    needed = plan.closest[0].needed_gb
+    needed, prediction = plan.closest[0].needed_gb, plan.closest[0].prediction
     if needed is None or plan.gpu_memory_gb is None:
         return ""
     enough = f"; {grouped(plan.enough_gpus)} GPUs fit" if plan.enough_gpus else ""
-    sizes = f"{in_gib(needed):,.0f} of {in_gib(plan.gpu_memory_gb):.0f} GiB"
-    return f"{grouped(plan.request.gpus)} × {plan.request.gpu} are too few: at least {sizes} each{enough}."
+    there = f"{in_gib(prediction.usable_gb):.0f} usable" if prediction else f"{in_gib(plan.gpu_memory_gb):.0f}"
+    sizes = f"at least {in_gib(needed):,.0f} of {there} GiB"
+    return f"{grouped(plan.request.gpus)} × {plan.request.gpu} are too few: {sizes}{enough}."
 
 
 def _promise(offer: Offer, request: PlanRequest) -> str:

@@ -125,9 +125,19 @@ def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClien
 
 
 def test_where_memory_is_short_the_answer_states_it_and_the_gpus_that_are_enough(client: TestClient) -> None:
-    document = planned(client, model="DeepSeek-V3", gpu="H100", gpus="8", seq_len="4096", gbs="512")
-    least = in_gib(document["closest"][0]["static_gb"])
-    assert f"at least {least:,.0f} of 80 GiB each; {document['enough_gpus']} GPUs fit" in document["answer"]
+    query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "8", "seq_len": "4096", "gbs": "512"}
+    document = planned(client, **query)
+    least, enough = in_gib(document["closest"][0]["prediction"]["peak_gb"]), document["enough_gpus"]
+    assert f"at least {least:,.0f} of 69 usable GiB; {enough} GPUs fit" in document["answer"]
+    for asked in (query, query | dict(zip(("tp", "pp", "cp", "ep"), "1118", strict=True))):
+        (primary,) = re.findall(r'<a class="button primary"\s+href="(/plan[^"]+)"', page(client, asked))
+        assert dict(parse_qsl(html.unescape(primary).removeprefix("/plan?"))) == query | {"gpus": str(enough)}
+        assert 'id="offers"' in page(client, query | {"gpus": str(enough)})
+
+
+def test_a_published_speed_beside_the_plan_has_the_same_number_format(client: TestClient) -> None:
+    beside = page(client, DEEPSEEK | {"tp": "4"}).split('class="beside-published"')[1].split("</p>")[0]
+    assert "fp8" in beside
 
 
 def test_a_run_links_to_the_planner_with_its_own_facts(client: TestClient, engine: Engine) -> None:

@@ -342,7 +342,8 @@ def _broken(request: PlanRequest, mesh: Mesh) -> IntArray:
     if request.gbs is not None:
         dp = np.maximum(gpus // attention, 1)
         checks["scale-gbs-divisible"] = (gpus % attention == 0) & (request.gbs % (request.mbs * dp) != 0)
-    if (there := gpu_memory_gb(request.gpu)) is not None:
+    there = gpu_memory_gb(request.gpu)
+    if there is not None and not request.offload and estimator_of(request) is None:
         whole = (gpus % attention == 0) & (gpus % experts == 0)
         replicas, edp = np.maximum(gpus // attention, 1), np.maximum(gpus // experts, 1)
         static = static_gb(

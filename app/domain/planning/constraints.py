@@ -165,8 +165,8 @@ def _sources(_: PlanRequest, a: Layout) -> str | None:
 
 def _memory(r: PlanRequest, a: Layout) -> str | None:
     dp, edp, there = a.dp(r), a.edp(r), gpu_memory_gb(r.gpu)
-    if dp is None or edp is None or there is None:
-        return None
+    if dp is None or edp is None or there is None or r.offload or estimator_of(r) is not None:
+        return None  # where the peak is predicted, FITS judges it with the optimizer states in host memory if needed
     static = static_gb(r, float(a.tp * a.pp), float(dp * a.cp), float(a.experts), float(edp))
     if static is None or static <= there:
         return None

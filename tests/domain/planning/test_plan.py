@@ -19,6 +19,7 @@ from app.domain.planning.constraints import CONSTRAINTS, judge
 from app.domain.planning.costs import model_costs
 from app.domain.planning.estimate import SPREAD_AMD, Estimator, Record, degrees_of, estimator_of, residuals
 from app.domain.planning.forecast import LayoutForecaster, predict_change
+from app.domain.planning.hardware import gpu_memory_gb
 from app.domain.planning.layout import Layout
 from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.plan import REASONS, layout_flags, make_plan, offer_flags, settings_of
@@ -194,7 +195,7 @@ def test_an_expert_group_inside_nvlink_comes_before_one_that_leaves_it_unless_ev
 
 def test_long_sequences_are_cut_by_cp() -> None:
     deepseek = plan(DEEPSEEK, seq_len=131_072, gbs=256).offers[0]
-    assert (deepseek.layout.cp, deepseek.tokens_per_cp_shard, deepseek.layout.tp) == (16, 8192, 1)
+    assert (deepseek.layout.cp, deepseek.tokens_per_cp_shard) == (16, 8192)
     assert plan(QWEN_235B).offers[0].tokens_per_cp_tp_shard == 4096
 
 
@@ -209,6 +210,18 @@ def test_if_nothing_is_feasible_the_closest_layouts_say_why() -> None:
     assert result.feasible == 0
     assert {violation.constraint.id for violation in result.closest[0].violations} >= {"scale-world-identity"}
     assert result.rejected[0].count == result.tried
+
+
+def test_offload_of_optimizer_states_counts_before_a_layout_is_too_large() -> None:
+    offloaded = plan(DEEPSEEK, gbs=8192, gpus=128).offers[0]
+    memory = gpu_memory_gb("H100")
+    assert offloaded.static_gb is not None
+    assert memory is not None
+    assert offloaded.static_gb > memory
+    assert offloaded.prediction is not None
+    assert offloaded.prediction.recipe.offload == 1.0
+    assert plan(DEEPSEEK, gbs=8192, gpus=128, opt_offload_fraction=1).feasible
+    assert not plan(DEEPSEEK, gbs=8192, gpus=128, opt_offload_fraction=0).feasible
 
 
 def test_where_memory_is_short_the_layouts_that_lack_least_come_first() -> None:
@@ -232,9 +245,9 @@ def test_etp_is_stated_and_what_excludes_a_layout_is_taken_out() -> None:
     wanted = request(DEEPSEEK, gbs=8192, precision="fp8_sc")
     text = layout_flags(wanted, make_plan(wanted).offers[0].layout)
     assert "--expert-tensor-parallel-size 1" in text.megatron_lm
-    assert "--pipeline-model-parallel-layout 'Et|(tt|)*30mL'" in text.megatron_lm
+    assert "--pipeline-model-parallel-layout 'Et*4|(tttt|)*14tmL'" in text.megatron_lm
     assert "--num-virtual-stages-per-pipeline-rank" in text.without
-    assert "'model.pipeline_model_parallel_layout=Et|(tt|)*30mL'" in text.bridge
+    assert "'model.pipeline_model_parallel_layout=Et*4|(tttt|)*14tmL'" in text.bridge
     assert "dataset.seq_length=4096" in text.bridge
     assert "--sequence-parallel" not in text.megatron_lm
 
@@ -415,6 +428,7 @@ BREAKS = {
     "plan-memory": {
         "model": "DeepSeek-V3",
         "gpu": "H100",
+        "precision": "nvfp4",
         "gpus": 1,
         "seq_len": 4096,
         "tp": 1,
