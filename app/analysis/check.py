@@ -53,6 +53,7 @@ def check_text(name: str, launch: CheckedLaunch) -> str:
     """Return the result for a terminal."""
     result = launch.check
     lines = [f"{name}: {launch.answer}", f"Read: {launch.job}", f"Memory: {launch.memory}"]
+    lines += [f"  {launch.remedy}"] if launch.remedy else []
     lines += [*_rows("blocker", result.blockers), *_rows("warning", result.warnings)]
     lines += [f"note: {problem}" for problem in (*result.problems, *result.contradictions, result.defaults)]
     if result.unknown:

@@ -15,7 +15,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import grouped
 from app.domain.planning.estimate import Record
 from app.domain.planning.hardware import in_gib
-from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout
+from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout, degrees_text
 from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
 from app.domain.planning.records import LAYOUT, UsedLayout
 from app.domain.planning.request import DEGREES, INPUTS, PATH, SHAPE, named_models
@@ -110,7 +110,7 @@ class PlanPage:
             return None
         speeds = {record.href: record for record in self.plan.records if record.by and record.gpu_seconds}
         record = next((speeds[row.layout.href] for row in self.used if row.layout.href in speeds), None)
-        return record and (record, grouped(round(1 / (record.gpu_seconds or math.inf))))
+        return None if record is None else (record, grouped(round(1 / (record.gpu_seconds or math.inf))))
 
     def tokens_per_gpu(self, offer: Offer) -> str:
         """Format the predicted tokens/s/GPU; "" without a predicted step time or a batch."""
@@ -213,7 +213,7 @@ class PlanPage:
         return urlencode({name: text for name, text in self.form.values.items() if text})
 
     def degrees(self, layout: Layout) -> str:
-        return queries.degrees(layout, experts=self.has_experts)
+        return degrees_text(layout, experts=self.has_experts)
 
     def memory(self, offer: Offer) -> str:
         return queries.static_memory(offer, self.plan) if self.plan else ""
@@ -239,7 +239,7 @@ class PlanPage:
         if self.plan is None or not self.plan.enough_gpus:
             return ""
         fixed = {} if self.plan.given else {name: text for name in (*DEGREES, *_CUT) if (text := self.form.value(name))}
-        return with_degrees(self.form.values | {"gpus": str(self.plan.enough_gpus)}, fixed)
+        return with_degrees({**self.form.values, "gpus": str(self.plan.enough_gpus)}, fixed)
 
     @property
     def free(self) -> str:

@@ -15,7 +15,7 @@ from app.domain.experiments.plan import turned
 from app.domain.numbers import grouped, plural, share_text
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
 from app.domain.planning.hardware import AMD, in_gib
-from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, Layout
+from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, degrees_text
 from app.domain.planning.plan import DecidedChange, Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, decided_change, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import (
@@ -223,19 +223,12 @@ NOT_ESTIMATED = (
 """The limits of a plan."""
 
 
-def degrees(layout: Layout, *, experts: bool = True) -> str:
-    """Format the degrees: `TP1 PP8 VPP4 CP1 EP32 ETP1`."""
-    vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
-    expert_degrees = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
-    return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
-
-
 def answer(plan: Plan) -> list[str]:
     """Return the answer as sentences, the most important one first."""
     experts = plan.request.model.experts is not None
     reasons = []
     if plan.given is not None:
-        broken, name = plan.given.violations, degrees(plan.given.layout, experts=experts)
+        broken, name = plan.given.violations, degrees_text(plan.given.layout, experts=experts)
         rejected = f", but experiment #{plan.given.rejected_in} rejected it" if plan.given.rejected_in else ""
         result = f"violates {plural(len(broken), 'constraint')}" if broken else f"satisfies every constraint{rejected}"
         reasons.append(f"{name} {result}.")
@@ -248,7 +241,9 @@ def answer(plan: Plan) -> list[str]:
     needed = first.prediction.recipe if first.prediction else None
     settings = ", recompute" if needed and needed.recompute else ""
     settings += ", offload" if needed and needed.offload else ""
-    reasons.append(f"Start with {degrees(first.layout, experts=experts)}{settings}{_promise(first, plan.request)}.")
+    reasons.append(
+        f"Start with {degrees_text(first.layout, experts=experts)}{settings}{_promise(first, plan.request)}."
+    )
     if first.rejected_in is not None:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
@@ -587,7 +582,7 @@ def residual_rows(plan: Plan) -> list[Residual]:
             Residual(
                 record.title,
                 record.href,
-                degrees(record.layout, experts=plan.request.model.experts is not None),
+                degrees_text(record.layout, experts=plan.request.model.experts is not None),
                 "" if time is None else f"{time:.2f}",
                 "" if memory is None else f"{memory:.2f}",
             )

@@ -928,6 +928,16 @@ def test_the_page_says_what_was_read_and_whether_it_fits_the_memory(client: Test
     (peak,) = re.findall(r"Probably out of memory: about (\d+) GiB needed, 69 usable\.", page)
     assert int(peak) > 80
     assert "m-too-much" in page
+    (address,) = re.findall(r'class="button primary"\s+href="(/plan[^"]+)">Open in the planner', page)
+    assert "No layout fits" not in page
+    answer = client.get("/api/v1" + unescape(address)).json()
+    given = answer["given"]
+    assert given["violations"] == []
+    blocker = client.post("/api/v1/check", json={"launch": LARGE.format(pp=4), "facts": stated}).json()["blockers"][0]
+    assert blocker["rule"] == "plan-fits"
+    assert blocker["change"].startswith(
+        f"TP{given['tp']} PP{given['pp']} VPP{given['vpp']} CP1 EP{given['ep']} ETP1 fits"
+    )
     small = client.post("/check", data={"launch": LARGE.format(pp=4), "gpu": "B300", "model": "Qwen3-30B-A3B"}).text
     assert "Probably out of memory" not in small
     assert "it fits." in small

@@ -1,14 +1,17 @@
 """A checked launch as a job of the planner: what was read of it, and whether its layout fits the memory of a GPU."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from app.domain.numbers import grouped, plural
 from app.domain.planning.constraints import FITS
+from app.domain.planning.estimate import recipe_words
 from app.domain.planning.hardware import hardware_of, in_gib
-from app.domain.planning.plan import given_layout, offers_of
-from app.domain.planning.request import SHAPE, InvalidPlan, plan_address, read_request
+from app.domain.planning.layout import degrees_text
+from app.domain.planning.plan import Offer, given_layout, make_plan, offers_of
+from app.domain.planning.request import DEGREES, RECIPE, SHAPE, InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch_check import LaunchCheck
 from app.domain.run import Value
@@ -54,6 +57,7 @@ class CheckedLaunch:
     """A checked launch.
 
     `peak`: None if nothing can be predicted. `missing`: fields that a prediction needs and the launch does not state.
+    `remedy`: the nearest layout that fits, as a sentence, where the launch does not fit; `plan` then starts from it.
     """
 
     def __init__(self, check: LaunchCheck) -> None:
@@ -61,7 +65,11 @@ class CheckedLaunch:
         self.values: Mapping[str, Value] = {name: field.value for name, field in check.contract.fields.items()}
         self.plan = plan_address(self.values)
         self.missing: tuple[str, ...] = ()
+        self.remedy = ""
         self.peak = self._peak()
+        if self.peak is not None and not self.peak.fits:
+            with suppress(InvalidPlan):  # more combinations than are tried
+                self.remedy, self.plan = self._fitting()
 
     @property
     def answer(self) -> str:
@@ -106,7 +114,7 @@ class CheckedLaunch:
     def _peak(self) -> PredictedPeak | None:
         """Return the peak by the planner's formulas, without measured records."""
         try:
-            request = read_request(dict(parse_qsl(urlsplit(self.plan).query)))
+            request = _request_at(self.plan)
         except InvalidPlan as error:
             is_named = "model" in self.values
             names = ("model" if name in SHAPE and not is_named else name for name in error.fields)
@@ -123,13 +131,47 @@ class CheckedLaunch:
             in_gib(offer.prediction.peak_gb), in_gib(hardware.memory_gb), in_gib(offer.prediction.usable_gb)
         )
 
+    def _fitting(self) -> tuple[str, str]:
+        """Return the nearest layout that fits, as a sentence, and the planner's address for it.
+
+        First the launch's own layout with recomputation and offload, then the best other one, then more GPUs.
+        """
+        same = plan_address(self.values, free=RECIPE)
+        plan = make_plan(_request_at(same), first=1)
+        if plan.given is not None and not plan.given.violations:
+            return f"It fits with {_recipe(plan.given)}.", same
+        gpus = plural(plan.request.gpus, "GPU")
+        if plan.offers:
+            layout = plan.offers[0].layout
+            degrees = {name: getattr(layout, name) for name in (*DEGREES, "pp_layout")}
+            words = degrees_text(layout, experts=plan.request.model.experts is not None)
+            return f"{words} fits with {_recipe(plan.offers[0])}.", plan_address(
+                {**self.values, **degrees}, free=RECIPE
+            )
+        enough = f"; {grouped(plan.enough_gpus)} fit" if plan.enough_gpus else ""
+        values = {**self.values, "gpus": plan.enough_gpus or plan.request.gpus}
+        return f"No layout fits {gpus}{enough}.", plan_address(
+            values, free=(*DEGREES, "pp_layout", "pp_account", *RECIPE)
+        )
+
+
+def _request_at(address: str) -> PlanRequest:
+    return read_request(dict(parse_qsl(urlsplit(address).query)))
+
+
+def _recipe(offer: Offer) -> str:
+    """Return what the planner chooses next to the degrees, with the predicted peak."""
+    if offer.prediction is None:
+        return "unknown memory"
+    return f"{recipe_words(offer.prediction.recipe)}: about {in_gib(offer.prediction.peak_gb):.0f} GiB"
+
 
 def check_document(launch: CheckedLaunch) -> dict[str, object]:
     """Return the result for the command line and the API."""
     check, peak = launch.check, launch.peak
     blockers, warnings = [_item(item) for item in check.blockers], [_item(item) for item in check.warnings]
     if peak is not None and not peak.fits:
-        (blockers if peak.is_too_large else warnings).insert(0, _too_much(peak))
+        (blockers if peak.is_too_large else warnings).insert(0, _too_much(peak, launch.remedy))
     return {
         "schema": SCHEMA,
         "answer": launch.answer,
@@ -153,12 +195,12 @@ def check_document(launch: CheckedLaunch) -> dict[str, object]:
     }
 
 
-def _too_much(peak: PredictedPeak) -> dict[str, object]:
+def _too_much(peak: PredictedPeak, remedy: str) -> dict[str, object]:
     return {
         "rule": FITS.id,
         "title": peak.title,
         "why": f"{peak.figure} {peak.meaning}",
-        "change": FITS.todo,
+        "change": remedy,
         "set": {},
     }
 

@@ -65,6 +65,13 @@ class Layout:
         return None if dp is None or request.gbs is None else quotient(request.gbs, request.mbs * dp)
 
 
+def degrees_text(layout: Layout, *, experts: bool = True) -> str:
+    """Format the degrees: `TP1 PP8 VPP4 CP1 EP32 ETP1`."""
+    vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
+    expert_degrees = f" EP{layout.ep} ETP{layout.etp}" if experts else ""
+    return f"TP{layout.tp} PP{layout.pp}{vpp} CP{layout.cp}{expert_degrees}"
+
+
 def quotient(whole: int, part: int) -> int | None:
     """Return the quotient if it is a whole number, else None."""
     return whole // part if whole % part == 0 else None
