@@ -256,7 +256,7 @@ class ProfilePage:
                     None,
                 ),
                 Number("of communication is hidden", facts.get("comm_hidden_frac"), None),
-                Number("of the step: expert dispatch", facts.get("dispatcher_share"), None),
+                Number("of the step: dispatch and permutation", facts.get("dispatcher_share"), None),
             ),
             "compute": (
                 Number("idle", facts.get("gpu_idle_frac"), idle),

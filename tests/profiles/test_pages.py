@@ -90,6 +90,7 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     assert '<a class="unknown" href' in client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
+    assert "of the step: dispatch and permutation" in page(client, f"/runs/{run_id}/profiles/{profile['id']}")
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
     assert f"/runs/{run_id}/profiles/{profile['id']}" in part
     assert 'class="step-bar"' in part

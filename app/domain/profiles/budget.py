@@ -55,7 +55,7 @@ class Budget:
     exposed_copy: int
     idle: int
     dispatcher: int
-    """Expert communication or local dispatch, by use."""
+    """Expert communication or token permutation (`dispatch.local`), by use."""
     dispatcher_by_name: int
     exposed_dispatcher: int
     copies_hide: int
