@@ -23,20 +23,21 @@ from app.storage.references import Reference, references
 from app.storage.standings import Key, StandingsFilters, check_project, class_summaries, hardware_and_families
 
 NEWEST = 10
-Outcome = Literal["won", "tie", "only", "unranked", "published"]
+Outcome = Literal["won", "equal", "undecided", "only", "unranked", "published"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The leader of a family on a GPU. `dispatcher`: the winner, or the only one measured; `margin`: its gain over
-    `over`: the second place of a single ranking, else alltoall.
+    """The leader of a family on a GPU. `dispatcher`: the winner, the only one measured, or the first of two undecided;
+    `margin`: its gain over `over`: the second place of a single ranking, else alltoall.
 
-    `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide a tie, None if they are equal or
-    it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`.
+    `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
+    equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`.
     """
 
     outcome: Outcome
     href: str
+    board: str
     dispatcher: str = ""
     margin: str = ""
     runs: int = 0
@@ -87,15 +88,19 @@ class LeaderboardIndex:
             return f"No stack of {project} is ranked yet." if project else "No stack is ranked yet."
         if not self.rows:
             return "No model family matches these filters."
-        ties = sum(cell.outcome == "tie" for cell in self._cells)
+        equal, undecided = (sum(cell.outcome == outcome for cell in self._cells) for outcome in ("equal", "undecided"))
         contested = sum(bool(cell.contradictions) for cell in self._cells)
-        ranked = ties + contested + sum(count for _, count in self.decided)
+        ranked = equal + undecided + contested + sum(count for _, count in self.decided)
         if not ranked:
             return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
         boards = plural(ranked, "leaderboard")
         open_boards = ", ".join(
             plural(count, *words)
-            for count, words in ((contested, ("is contested", "are contested")), (ties, ("is a tie", "are ties")))
+            for count, words in (
+                (contested, ("is contested", "are contested")),
+                (undecided, ("is undecided", "are undecided")),
+                (equal, ("has equal leaders", "have equal leaders")),
+            )
             if count
         )
         if not self.decided:
@@ -106,9 +111,9 @@ class LeaderboardIndex:
 
     @property
     def undecided(self) -> Cell | None:
-        """Return the tie that needs the fewest further runs; None if every tie needs many."""
-        ties = [cell for cell in self._cells if cell.more_runs]
-        return min(ties, key=lambda cell: cell.more_runs or 0, default=None)
+        """Return the undecided leaderboard that needs the fewest further runs; None if each needs many."""
+        undecided = [cell for cell in self._cells if cell.more_runs]
+        return min(undecided, key=lambda cell: cell.more_runs or 0, default=None)
 
     def columns(self, rows: Iterable[FamilyRow]) -> list[int]:
         """Return the indices in `gpus` of the columns with a cell in any row."""
@@ -193,7 +198,7 @@ def _ordered(names: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     return tuple(sorted(runs, key=lambda name: (-runs[name], name)))
 
 
-_ORDER: Mapping[Outcome, int] = {"won": 0, "tie": 1, "published": 2, "only": 3, "unranked": 4}
+_ORDER: Mapping[Outcome, int] = {"won": 0, "undecided": 1, "equal": 1, "published": 2, "only": 3, "unranked": 4}
 
 
 def _row_order(row: FamilyRow) -> int:
@@ -213,14 +218,15 @@ def _only_ranked(summary: ClassSummary) -> set[str]:
 
 def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Sequence[DispatcherExperiment]]) -> Cell:
     href = f"/leaderboards/{pair[0]}/{pair[1]}" + (f"?{urlencode({'project': project})}" if project else "")
-    published = published_range(board.published)
+    published, name = published_range(board.published), f"{board.family} on {board.hardware}"
     if not board.runs:
-        return Cell("published", href, published=published)
+        return Cell("published", href, name, published=published)
     ranked = [summary for summary in board.summaries if summary.rankings]
     if not ranked:
         names = {tally.dispatcher for summary in board.summaries for tally in summary.overall.tallies if tally.alone}
         outcome: Outcome = "only" if len(names) == 1 else "unranked"
-        return Cell(outcome, href, next(iter(names)) if len(names) == 1 else "", runs=board.runs, published=published)
+        only = next(iter(names)) if len(names) == 1 else ""
+        return Cell(outcome, href, name, only, runs=board.runs, published=published)
     # Real training first; of several routing modes the one with the most rankings.
     best = max(ranked, key=lambda summary: (summary.semantic_class == "training_equivalent", summary.rankings))
     dispatcher, margin, over = _winner(best)
@@ -228,11 +234,20 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
         keys = _only_ranked(best)
         own = [item for (_, key), items in experiments.items() if key in keys for item in items]
         contradicted = tuple(contradictions(own, dispatcher, over))
-        return Cell("won", href, dispatcher, margin, board.runs, published, over=over, contradictions=contradicted)
-    tied = tuple(tally.dispatcher for tally in best.overall.tallies if tally.tied or tally.won)
-    more = [tally.more_runs for tally in best.overall.tallies if tally.more_runs]
-    few = min(more, default=None)
-    return Cell("tie", href, "", "", board.runs, published, tied, few if few and few <= FEW_RUNS else None)
+        return Cell(
+            "won", href, name, dispatcher, margin, board.runs, published, over=over, contradictions=contradicted
+        )
+    first = [tally for tally in best.overall.tallies if tally.tied or tally.won]
+    tied = tuple(tally.dispatcher for tally in first)
+    if all(tally.equal == tally.tied + tally.won for tally in first):
+        return Cell("equal", href, name, runs=board.runs, published=published, tied=tied)
+    few = min((tally.more_runs for tally in first if tally.more_runs), default=None)
+    ahead = [(tally.dispatcher, gain_change(pct).size) for tally in first for _, pct in tally.rivals]
+    leader, margin = ahead[0] if best.rankings == 1 and ahead else ("", "")
+    return Cell(
+        "undecided", href, name, leader, margin, board.runs, published, tied,
+        few if few and few <= FEW_RUNS else None,
+    )  # fmt: skip
 
 
 def _winner(summary: ClassSummary) -> tuple[str, str, str]:

@@ -261,7 +261,11 @@ class MatrixPage:
         ]
         decided = [(ep, pair) for ep, pair in pairs if not pair.tie]
         if not decided:
-            return "All pairs at equal knobs tie." if pairs else "No two dispatchers ran at equal knobs yet."
+            return (
+                "No dispatcher is clearly faster at equal knobs."
+                if pairs
+                else "No two dispatchers ran at equal knobs yet."
+            )
         ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
         return f"EP{ep}: {comparison_text(pair)} at equal knobs."
 

@@ -89,6 +89,25 @@ def test_the_index_is_a_matrix_of_families_and_gpus(client: TestClient) -> None:
     assert {pair.partition(" on ")[0] for pair in cells(client, family="DeepSeek-V3")} == {"DeepSeek-V3"}
 
 
+def test_the_matrix_keeps_equal_and_undecided_leaders_apart(client: TestClient, engine: Engine) -> None:
+    times = {
+        "H100": {"hybridep": [400.0, 401, 400, 401], "deepep": [401.0, 400, 401, 400]},
+        "B200": {"hybridep": [400.0, 404], "deepep": [412.0, 418]},
+    }
+    with transaction(engine) as session:
+        for gpu, own in times.items():
+            for name, measured in own.items():
+                fields = {"gpu": gpu, "dispatcher": name}
+                make_stack(session, measured, fields=fields, activity=stated_activity(name), evidence_level="validated")
+    matrix = cells(client)
+    assert matrix["Qwen3-30B-A3B on H100"][0] == "equal"
+    outcome, text = matrix["Qwen3-30B-A3B on B200"]
+    assert (outcome, bool(re.search(r"hybridep is [0-9.]+.% ahead; [0-9] more run", text))) == ("undecided", True)
+    page = client.get("/leaderboards").text
+    assert "No dispatcher leads in 2 leaderboards: 1 is undecided, 1 has equal leaders." in page
+    assert re.search(r'class="button primary"\s+href="/leaderboards/b200/qwen3-30b-a3b"', page)
+
+
 @pytest.mark.usefixtures("stacks")
 def test_a_search_counts_the_runs_of_the_leaderboard_and_not_of_the_dispatcher(client: TestClient) -> None:
     text = client.get("/search", params={"q": "hybridep"}, headers={"HX-Request": "true"}).text

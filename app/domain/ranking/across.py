@@ -26,7 +26,8 @@ class StackResult:
 
     `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
     `more_runs`: further runs of each that would decide the only tie of the first place, None without one. `rival`: the
-    second place behind a winner, with its gain over it, `ahead_pct`; empty if that is alltoall.
+    second place behind a winner, with its gain over it, `ahead_pct`; empty if that is alltoall. Also the other of two
+    undecided leaders. `equal`: all leaders were shown to be within 2 %.
     """
 
     stack_key: str
@@ -39,6 +40,7 @@ class StackResult:
     more_runs: int | None = None
     rival: str = ""
     ahead_pct: float = 0.0
+    equal: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ class Tally:
     """One dispatcher over stacks. Each stack counts once, in one of the numbers.
 
     `more_runs`: the fewest further runs of each that would decide a tie of it. `rivals`: the second places behind it,
-    other than alltoall, with its gain over each in percent of throughput.
+    other than alltoall, and undecided leaders behind it, with its gain over each in percent of throughput. `equal`: in
+    how many of its ties all leaders are equal.
     """
 
     dispatcher: str
@@ -89,6 +92,7 @@ class Tally:
     stacks: tuple[str, ...]
     more_runs: int | None = None
     rivals: tuple[tuple[str, float], ...] = ()
+    equal: int = 0
 
     @property
     def is_placed(self) -> bool:
@@ -143,6 +147,7 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
             stack.stack_key, entry.dispatcher, _result(entry, board), ep_size(entry.ep), stack.precision,
             *_solid_gain(entry), board.runs_to_decide if entry.dispatcher in board.leaders else None,
             *_second_place(entry, board),
+            equal=_result(entry, board) == "tied" and {pair.outcome for pair in board.pairs_of_leaders} == {"equal"},
         )
         for entry in board.entries
     ]  # fmt: skip
@@ -176,10 +181,15 @@ def _result(entry: Entry, board: Board) -> Result:
 
 
 def _second_place(entry: Entry, board: Board) -> tuple[str, float]:
-    if _result(entry, board) != "won" or entry is not board.entries[0]:
-        return "", 0.0
-    pair = board.pair(entry, board.entries[1])
-    return (pair.second, pair.gain_pct) if pair and pair.second != REFERENCE else ("", 0.0)
+    """Return the dispatcher that a winner, or the first of two undecided leaders, is ahead of, and the gain."""
+    result, among = _result(entry, board), board.pairs_of_leaders
+    if result == "won" and entry is board.entries[0]:
+        pair = board.pair(entry, board.entries[1])
+        return (pair.second, pair.gain_pct) if pair and pair.second != REFERENCE else ("", 0.0)
+    if result == "tied" and [(pair.outcome, pair.tie_because) for pair in among] == [("undecided", "")]:
+        ahead = among[0] if among[0].gain_pct > 0 else among[0].turned()
+        return (ahead.second, ahead.gain_pct) if ahead.first == entry.dispatcher else ("", 0.0)
+    return "", 0.0
 
 
 def _solid_gain(entry: Entry) -> tuple[float | None, tuple[str, ...]]:
@@ -235,6 +245,7 @@ def _tally(name: str, results: Sequence[StackResult]) -> Tally:
         stacks=tuple(stack_result.stack_key for stack_result in results),
         more_runs=min((item.more_runs for item in results if item.more_runs), default=None),
         rivals=tuple((item.rival, item.ahead_pct) for item in results if item.rival),
+        equal=sum(item.equal for item in results),
     )
 
 

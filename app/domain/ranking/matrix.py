@@ -181,7 +181,7 @@ class EpMatrix:
 
     @property
     def sentence(self) -> str:
-        """Return `EP8: tie; EP16: hybridep +17.7 % over alltoall`, at equal knobs."""
+        """Return `EP8: deepep and alltoall equal; EP16: hybridep +17.7 % over alltoall`, at equal knobs."""
         parts = [f"EP{ep}: {text}" for ep, column in self.columns.items() if (text := _column_text(column))]
         return f"At equal knobs: {'; '.join(parts)}." if parts else "No two dispatchers ran at equal knobs yet."
 
@@ -239,9 +239,9 @@ def _column_text(
 
 
 def comparison_text(comparison: PairwiseComparison) -> str:
-    """Return `hybridep 15.1 % faster than alltoall`, or `deepep and alltoall tie`."""
+    """Return `hybridep 15.1 % faster than alltoall`, `deepep and alltoall equal`, or `... undecided`."""
     if comparison.tie:
-        return f"{comparison.first} and {comparison.second} tie"
+        return f"{comparison.first} and {comparison.second} {comparison.outcome}"
     return f"{comparison.first} {gain_change(comparison.gain_pct).than} {comparison.second}"
 
 
