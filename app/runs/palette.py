@@ -1,8 +1,9 @@
 """`/search`: where a search leads. The command palette and, without script, a page show the same."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -12,6 +13,7 @@ from sqlmodel import Session, col
 from starlette.responses import RedirectResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural, short_commit, step_time
 from app.domain.planning.request import REQUIRED, plan_address
@@ -24,19 +26,22 @@ from app.storage.search import FEWEST_LETTERS
 from app.storage.stacks import names_of_stacks
 from app.storage.standings import HardwareFamily, StandingsFilters, class_summaries, hardware_and_families
 from app.storage.suspect_evidence import cause_of
-from app.storage.tables import ProjectRow, RegressionRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ProjectRow, RegressionRow, RunRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
+from app.web.docs_pages import terms
 from app.web.identity import Access, access_of
 from app.web.templating import render, wants_fragment
 
-_NUMBER = re.compile(r"#?(\d{1,9})")
+_NUMBER = re.compile(r"(?:(run|regression|experiment)s? )?#?(\d{1,9})", re.IGNORECASE)
 _READ_RUNS = 30
 """Runs that are read for one search; stacks and commits are those of these runs."""
 _SHOWN = 5
 _SHOWN_BOARDS = 3
 _SHOWN_STACKS = 3
 """Their names are long."""
+_READ_EXPERIMENTS = 200
+"""Newest experiments that are searched."""
 MAX_WORDS = 200
 
 _PAGES: tuple[tuple[str, str, str], ...] = (
@@ -118,12 +123,60 @@ def _groups(
     if words:
         yield PaletteGroup("Stacks", tuple(_stacks(session, runs)))
         yield PaletteGroup("Commits", tuple(_commits(runs, words)))
-        fitting = [rule for rule in rules if all(word in f"{rule.id} {rule.title}".lower() for word in words)]
+        plain = _plain(text).split()
+        yield PaletteGroup("Experiments", tuple(_experiments(session, plain)))
+        fitting = [rule for rule in rules if _has_all(plain, rule.id, rule.title, *_names(rule.change.set))]
         yield PaletteGroup(
             "Rules", tuple(PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN])
         )
+        yield PaletteGroup("Glossary", tuple(_definitions(plain)))
     if access.user or access.is_open:
         yield PaletteGroup("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
+
+
+def _plain(text: str) -> str:
+    """Return the text for a search that finds `permute fusion` and `--moe-permute-fusion` in `permute_fusion`."""
+    return re.sub(r"[_-]+", " ", text.lower())
+
+
+def _has_all(words: Sequence[str], *texts: str) -> bool:
+    searched = _plain(" ".join(texts))
+    return all(word in searched for word in words)
+
+
+def _names(fields: Iterable[str]) -> Iterator[str]:
+    """Yield the names of contract fields, and those that trainers give them."""
+    for name in fields:
+        yield name
+        if name in FIELDS:
+            yield from (FIELDS[name].megatron_lm, FIELDS[name].bridge)
+
+
+def _experiments(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
+    """Yield the newest experiments with these words in their title or in the knobs that they change."""
+    newest = (
+        select_any(ExperimentRow.id, ExperimentRow.title, ExperimentRow.knobs, ExperimentRow.state)
+        .order_by(col(ExperimentRow.id).desc())
+        .limit(_READ_EXPERIMENTS)
+    )
+    fitting = (row for row in session.execute(newest) if _has_all(words, row.title, *_names(row.knobs)))
+    for row in islice(fitting, _SHOWN):
+        yield PaletteHit(row.title, f"/experiments/{row.id}", f"{row.state}: {', '.join(row.knobs)}")
+
+
+def _definitions(words: Sequence[str]) -> Iterator[PaletteHit]:
+    """Yield the contract fields and terms with these words in their name."""
+    fields = (
+        PaletteHit(name, f"/glossary#field-{name}", field.meaning)
+        for name, field in FIELDS.items()
+        if _has_all(words, *_names([name]))
+    )
+    named = (
+        PaletteHit(term.name.striptags(), f"/glossary#{term.anchor}", term.text.striptags())
+        for term in terms()
+        if _has_all(words, term.name.striptags())
+    )
+    yield from islice(chain(fields, named), _SHOWN)
 
 
 def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> Iterator[PaletteHit]:
@@ -133,13 +186,14 @@ def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> I
 
 
 def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
-    """Return the run and the regression with this number: `108` or `#108`."""
+    """Return the run, regression and experiment with this number: `108`, `#108` or `experiment 2`."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return ()
-    number = int(match[1])
+    number = int(match[2])
     run = session.execute(select_any(RunRow.name).where(col(RunRow.id) == number)).scalar()
     regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == number)).scalar()
+    experiment = session.execute(select_any(ExperimentRow.title).where(col(ExperimentRow.id) == number)).scalar()
     hits = []
     if run is not None:
         hits.append(PaletteHit(f"Run #{number}", f"/runs/{number}", run))
@@ -147,7 +201,10 @@ def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
         hits.append(
             PaletteHit(f"Regression #{number}", f"/regressions/{number}", short_cause(cause_of(session, regression)))
         )
-    return tuple(hits)
+    if experiment is not None:
+        hits.append(PaletteHit(f"Experiment #{number}", f"/experiments/{number}", experiment))
+    kind = (match[1] or "").lower()
+    return tuple(hit for hit in hits if hit.label.lower().startswith(kind))
 
 
 def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:

@@ -57,6 +57,17 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
     assert (experiment.rule_id, experiment.runs_each, experiment.created_by) == ("eo-enable", 2, "mara")
 
 
+def test_the_search_finds_an_experiment_by_its_knob_title_and_number(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline)
+    address = f'href="/experiments/{number}"'
+    for searched in ("ep_overlap", "--overlap-moe-expert-parallel-comm", read(engine, number).title):
+        assert address in client.get("/search", params={"q": searched}).text
+    jump = client.get("/search", params={"q": f"experiment {number}"}, follow_redirects=False)
+    assert (jump.status_code, jump.headers["location"]) == (303, f"/experiments/{number}")
+
+
 def test_every_page_the_api_the_report_and_the_plan_ask_for_the_same_runs(client: TestClient, engine: Engine) -> None:
     make_history(engine, 12)  # its variation is lower than the default prior, so fewer runs suffice
     run = make_baseline(engine)

@@ -546,6 +546,10 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     published, plan = hits(client, "deepseek h100")["Leaderboards and figures"]
     for address in (published, plan):
         assert client.get(html.unescape(address)).status_code == 200
+    for text in ("permute_fusion", "permute fusion", "--moe-permute-fusion"):
+        assert "/playbook/comp-fusions" in hits(client, text)["Rules"]
+        assert "/glossary#field-permute_fusion" in hits(client, text)["Glossary"]
+    assert "/glossary#three-walls" in hits(client, "three walls")["Glossary"]
     assert "Leaderboards and figures" not in hits(client, "16")
     assert hits(client, "")["Newest runs"][0] == f"/runs/{other}"
     assert client.get("/search", params={"q": "x" * 300}).status_code == 422
