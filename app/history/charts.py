@@ -8,7 +8,7 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache
@@ -37,11 +37,11 @@ NOT_OF_STEP_TIME = "peak_memory_gib"
 """The only headline figure that step time does not determine, so segments of step time do not apply to it."""
 _SECONDS_FROM_MS = 10_000
 _BESIDE = 1.0
-"""The axis extends by this multiple of the range of the middle 90 %. Values beyond it go into the lane."""
+"""The axis extends by this multiple of the range of the middle 90 %. Values beyond it go into a lane."""
 _ALWAYS_SHOWN = 20
 """Number of newest counted runs that are always on the axis."""
 _LANE = 34
-"""Height (px) of the lane above the axis, for runs without a figure, and off-scale runs with their value."""
+"""Height (px) of the lanes above and below the axis, for off-scale runs with their value; above also without one."""
 _LABELS, _LABEL = 76, 15
 """Width (px) of the lane right of the runs for labels of segments, and height of a label."""
 _CONTAINERS = 20
@@ -49,8 +49,8 @@ _CONTAINERS = 20
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
-_IN_ONE_ROW, _LABEL_ROW = 5, 15
-"""Maximum number of change labels in one row, and the offset of the second row in pixels."""
+_IN_ONE_ROW, _LABEL_ROW, _LABEL_GAP = 5, 15, 4
+"""Maximum number of change labels in one row, the offset of the second row, and the distance from a lane (px)."""
 _NARROW = 560
 _LATE = 0.88
 """Share of the width beyond which a label would not fit into the chart."""
@@ -147,6 +147,7 @@ class Drawing:
         values = [self.scale * metric.value for position in self._deciding if (metric := self.metric_at(position))]
         if not values:
             return 0.0, 1.0
+        drawn = [self.scale * metric.value for position in self.positions if (metric := self.metric_at(position))]
         low, high = (float(end) for end in np.quantile(values, (0.05, 0.95)))
         fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
         if len(self.positions) <= MOST_INTERVALS:
@@ -154,7 +155,8 @@ class Drawing:
             fixed += [float(end) for end in np.quantile(ends, (0.05, 0.95))] if ends else []
         low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)
-        low, high = max(low - beside, min([*values, low])), min(high + beside, max([*values, high]))
+        near = [value for value in drawn if low - beside <= value <= high + beside]
+        low, high = min([low, *near]), max([high, *near])
         margin = (high - low) * 0.1 or abs(high) * 0.02 or 1.0
         return low - margin, high + 2 * margin  # room for labels of change points
 
@@ -249,20 +251,22 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     rows = [_point(drawing, position, letters[position]) for position in drawing.positions]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
-    beyond = [row for row in rows if row["mark"] not in _ON_AXIS]
-    has_figure = any(row["mark"] != "none" for row in beyond)
+    above = [row for row in rows if row["mark"] in ("above", "none")]
+    below = [row for row in rows if row["mark"] == "below"]
     return {
         "frame": _frame(drawing),
         "points": points,
-        "lane": _in_lane(beyond, _frame(drawing)),
-        "edge": [{"text": "off the scale" if has_figure else "no figure"}] if beyond else [],
+        "lane": _in_lane(above, _frame(drawing)),
+        "low_lane": _in_lane(below, _frame(drawing)),
+        "edge": _edge({row["mark"] for row in above}),
+        "low_edge": _edge({row["mark"] for row in below}),
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
         "rings": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
         "levels": _levels(drawing),
         "containers": drawing.containers,
-        "changes": _changes(drawing, top=drawing.top + (0 if len(points) == len(rows) else _LANE)),
-        "events": _events(drawing),
+        "changes": _changes(drawing, top=drawing.top + (_LANE + _LABEL_GAP if above else 0)),
+        "events": _events(drawing, HEIGHT - (_LANE if below else 0)),
         "ticks": _ticks(drawing) if drawing.axis != DATE else [],
     }
 
@@ -280,6 +284,15 @@ _SLOTS = (-5, -16, 15)
 """Offsets (px) of text rows from the middle of the lane."""
 _TEXT_SHARE, _NARROW_TEXT_SHARE = 0.04, 0.18
 """Width of a text in the lane, as a share of a wide and a narrow axis."""
+
+
+_LANE_LABELS = {"above": "off the scale", "below": "off the scale", "none": "× no figure"}
+
+
+def _edge(marks: Collection[str]) -> list[Row]:
+    """Return the labels of a lane with these marks, one below the other."""
+    texts = [text for mark, text in _LANE_LABELS.items() if mark in marks]
+    return [{"text": text, "dy": 12 * number - 6 * (len(texts) - 1)} for number, text in enumerate(texts)]
 
 
 def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
@@ -415,14 +428,14 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
     return rows
 
 
-def _events(drawing: Drawing) -> list[Row]:
-    """Return events other than speed changes. Several events of one run are stacked."""
+def _events(drawing: Drawing, bottom: float) -> list[Row]:
+    """Return events other than speed changes, above `bottom` (px). Several events of one run are stacked."""
     shown, heights = set(drawing.positions), Counter[int]()
     rows = []
     for position, kind, text in sorted(_all_events(drawing)):
         if position in shown:
             rows.append(
-                {"at": drawing.at(position), "kind": kind, "text": text, "slot": HEIGHT - 10 - 16 * heights[position]}
+                {"at": drawing.at(position), "kind": kind, "text": text, "slot": bottom - 10 - 16 * heights[position]}
             )
             heights[position] += 1
     return rows
@@ -514,8 +527,8 @@ def _specification(
 
     frame = alt.Chart(alt.NamedData("frame")).mark_point(opacity=0, tooltip=None)
     y = alt.Y("shown:Q", title=title, scale=alt.Scale(zero=False, nice=False))
-    if above := top + (_LANE if "lane" in drawn else 0):
-        y = y.scale(zero=False, nice=False, range=[HEIGHT, above])
+    above, bottom = top + (_LANE if "lane" in drawn else 0), HEIGHT - (_LANE if "low_lane" in drawn else 0)
+    y = y.scale(zero=False, nice=False, range=[bottom, above])
     layers = [frame.encode(_x(alt, axis), y)]
     layers += [
         layer
@@ -559,8 +572,10 @@ def _parts(
         ("levels", [_level_labels(alt)]),
         ("points", [charts.hit_area(alt, x, y, field="id", tip=_tip(title), size=160)]),
         ("events", [_charts_events(alt, x)]),
-        ("edge", _charts_edge(alt, top + _LANE)),
-        ("lane", _charts_lane(alt, x, title, top + _LANE - 12)),
+        ("edge", _charts_edge(alt, "edge", top + _LANE, top + _LANE / 2)),
+        ("low_edge", _charts_edge(alt, "low_edge", HEIGHT - _LANE, HEIGHT - _LANE / 2)),
+        ("lane", _charts_lane(alt, "lane", x, title, top + _LANE - 12)),
+        ("low_lane", _charts_lane(alt, "low_lane", x, title, HEIGHT - 12)),
     ]
 
 
@@ -645,21 +660,21 @@ def _marks(alt: Any, x: Any, y: Any, dense: bool) -> Any:
     )
 
 
-def _charts_edge(alt: Any, height: int) -> list[Any]:
-    """Draw a line between lane and axis, and label the contents of the lane."""
-    data = alt.Chart(alt.NamedData("edge"))
-    text = data.mark_text(align="left", baseline="middle", fontSize=10, color=charts.MUTED)
+def _charts_edge(alt: Any, name: str, height: float, middle: float) -> list[Any]:
+    """Draw a line between a lane and the axis, and label the contents of the lane at its middle."""
+    data = alt.Chart(alt.NamedData(name))
+    text = data.mark_text(align="left", baseline="middle", fontSize=10, color=charts.MUTED, dy=alt.expr("datum.dy"))
     return [
         data.mark_rule(color=charts.MUTED, strokeDash=[1, 3], tooltip=None).encode(
             x=alt.value(0), x2=alt.value(alt.expr(f"width - {_LABELS}")), y=alt.value(height)
         ),
-        text.encode(x=alt.value(alt.expr(f"width - {_LABELS} + 6")), y=alt.value(height - 12), text="text:N"),
+        text.encode(x=alt.value(alt.expr(f"width - {_LABELS} + 6")), y=alt.value(middle), text="text:N"),
     ]
 
 
-def _charts_lane(alt: Any, x: Any, title: str, height: int) -> list[Any]:
-    """Draw a lane above the axis for runs without a figure, and for off-scale runs with their value."""
-    data = alt.Chart(alt.NamedData("lane"))
+def _charts_lane(alt: Any, name: str, x: Any, title: str, height: float) -> list[Any]:
+    """Draw the runs of a lane: those without a figure, and those off the scale with their value."""
+    data = alt.Chart(alt.NamedData(name))
     shapes = alt.Scale(domain=["above", "below", "none"], range=["circle", "circle", "M-1,-1L1,1M1,-1L-1,1"])
     mark = data.mark_point(strokeWidth=1.5, opacity=1, size=30, cursor="pointer")
     offset = alt.expr(f"width < {_NARROW} ? datum.narrow_dy : datum.dy")
@@ -743,10 +758,11 @@ class ChartKey:
 
 
 def chart_key(rows: dict[str, list[Row]]) -> ChartKey:
-    marks = {row["mark"] for row in (*rows["points"], *rows["lane"])}
+    runs = [*rows["points"], *rows["lane"], *rows["low_lane"]]
+    marks = {row["mark"] for row in runs}
     called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
-    dispatchers = sorted({row["colour"] for row in (*rows["points"], *rows["lane"])})
+    dispatchers = sorted({row["colour"] for row in runs})
     return ChartKey(
         dispatchers=tuple(dispatchers) if len(dispatchers) > 1 else (),
         verdicts=tuple(name for name in VERDICT_MARKS if name in called),
@@ -765,9 +781,9 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
             f"{len(drawing.positions):,} of {len(drawing.positions) + not_drawn:,} runs are drawn: marked ones, and "
             "the fastest, the slowest and the last of every part of the history. Zoom in to see all of a part."
         )
-    outside = sum(row["mark"] in ("above", "below") for row in rows["lane"])
-    if outside:
-        notes.append(f"{plural(outside, 'run is', 'runs are')} off the scale: see the values above the axis.")
+    for side in ("above", "below"):
+        if outside := sum(row["mark"] == side for row in (*rows["lane"], *rows["low_lane"])):
+            notes.append(f"{plural(outside, 'run is', 'runs are')} off the scale: see the values {side} the axis.")
     if older := drawing.in_newer_band:
         runs = plural(older, "run is", "runs are")
         notes.append(f"{runs} in the band of a newer container; the tooltip of a run names its own.")

@@ -77,7 +77,7 @@ def test_a_zoom_is_a_link_that_shows_another_person_the_same(
     expect(other.get_by_label("From run", exact=True)).to_have_value(first)
     expect(other.get_by_label("to run", exact=True)).to_have_value(last)
     data = "JSON.parse(document.querySelector('#history-chart-data script').textContent).datasets"
-    points = f"[...{data}.points, ...({data}.lane ?? [])]"
+    points = f"[...{data}.points, ...({data}.lane ?? []), ...({data}.low_lane ?? [])]"
     assert other.evaluate(f"{points}.map((point) => point.id)") == page.evaluate(f"{points}.map((point) => point.id)")
     other.get_by_role("link", name="Whole history").click()
     expect(other.get_by_label("From run", exact=True)).to_have_value("")

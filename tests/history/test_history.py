@@ -82,6 +82,11 @@ def chart_of(client: TestClient, address: str) -> dict[str, Any]:
     return result
 
 
+def drawn_runs(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of all drawn runs: on the axis, and in the lanes above and below it."""
+    return [row for name in ("points", "lane", "low_lane") for row in data.get(name, ())]
+
+
 def test_the_page_begins_with_the_state_of_the_stack(client: TestClient, engine: Engine, moved: list[int]) -> None:
     page = client.get(f"/history/{key_of(engine, moved[0])}").text
     text = text_of(page)
@@ -267,7 +272,7 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     addresses = [f"/history/{key_of(engine, runs[0])}" for runs in (before, after)]
     for address, runs in zip(addresses, ([*before, *trial, *after], [*before, *after]), strict=True):
         data = chart_of(client, f"{address}/chart")["datasets"]
-        assert {row["id"] for row in (*data["points"], *data.get("lane", ()))} == set(runs)
+        assert {row["id"] for row in drawn_runs(data)} == set(runs)
         first, second = data["containers"]
         assert (first["label"], first["container"]) == ("26.06", "nvcr.io/nvidia/nemo:26.06")
         assert re.search(r"26\.07  (A )?\+(9|10)", second["label"])
@@ -855,32 +860,67 @@ def test_the_empty_list_shows_the_command_that_fills_it(client: TestClient) -> N
 
 
 @pytest.mark.parametrize("metric", ["step_time_ms", "tokens_per_s_per_gpu"])
-def test_every_mark_is_at_its_value_or_in_the_lane(client: TestClient, make: Make, metric: str) -> None:
+def test_every_mark_is_at_its_value_or_in_the_lane_of_its_side(
+    client: TestClient, engine: Engine, make: Make, metric: str
+) -> None:
     draw = np.random.default_rng(20)
-    for number in range(4):
+    for number in range(6):
         times = [400 * math.exp(0.01 * step) for step in draw.standard_normal(40)]
         for outlier in draw.choice(15, number // 2 + 1, replace=False):
-            times[outlier] *= draw.uniform(1.3, 5)
+            times[outlier] *= draw.uniform(1.3, 5) ** (-1 if number % 3 == 2 else draw.choice((-1, 1)))
         runs = make(times, stack_key=f"{number}" * 64, config_key=f"{number}" * 64)
-        data = chart_of(client, f"/history/{str(number) * 64}/chart?metric={metric}")["datasets"]
+        with transaction(engine) as session:
+            session.execute(update(RunRow).where(col(RunRow.id).in_(runs[:3])).values(short=True))
+        spec = chart_of(client, f"/history/{str(number) * 64}/chart?metric={metric}")
+        data = spec["datasets"]
         low, high = sorted(row["shown"] for row in data["frame"])
         values = {run: client.get(f"/api/v1/runs/{run}").json()["metrics"][metric]["value"] for run in runs}
         assert {row["id"]: row["shown"] for row in data["points"]} == {
             run: pytest.approx(value) for run, value in values.items() if low <= value <= high
         }
-        lane = {row["id"]: row["lane"] for row in data.get("lane", ())}
-        assert sorted(lane) == [run for run, value in values.items() if not low <= value <= high]
-        assert lane
-        assert [row["text"] for row in data["edge"]] == ["off the scale"]
-        assert all(lane.values())
-        assert not set(lane) & set(runs[-20:])
-        texts = sorted((row["narrow_dy"], row["at"]) for row in data["lane"])
-        assert all(a != b or after > before + 1 for (a, before), (b, after) in pairwise(texts))
+        (bottom, top) = next(scale["range"] for scale in spec["scales"] if scale["name"] == "y")
+        sides = {
+            "lane": ([run for run in runs if values[run] > high], lambda y, top=top: y < top),
+            "low_lane": ([run for run in runs if values[run] < low], lambda y, bottom=bottom: y > bottom),
+        }
+        assert any(beyond for beyond, _ in sides.values())
+        for name, (beyond, is_on_its_side) in sides.items():
+            lane = {row["id"]: row["lane"] for row in data.get(name, ())}
+            assert list(lane) == beyond
+            assert all(lane.values())
+            assert not set(lane) & set(runs[-20:])
+            assert [row["text"] for row in data.get(name.replace("lane", "edge"), ())] == ["off the scale"] * bool(lane)
+            sources = {source["name"] for source in spec["data"] if name in (source["name"], source.get("source"))}
+            marks = [mark["encode"]["update"] for mark in spec["marks"] if mark.get("from", {}).get("data") in sources]
+            assert all(is_on_its_side(mark["y"]["value"]) for mark in marks)
+            assert bool(marks) == bool(lane)
+            texts = sorted((row["narrow_dy"], row["at"]) for row in data.get(name, ()))
+            assert all(a != b or after > before + 1 for (a, before), (b, after) in pairwise(texts))
+        assert all(row["slot"] < bottom for row in data.get("events", ()))
         labels = sorted(row["label_at"] for row in data.get("levels", ()) if row["label"])
         assert all(after - before >= 0.99 * (high - low) / 300 * 15 for before, after in pairwise(labels))
         # Nothing else stretches the axis.
         ends = [row[end] for row in data.get("intervals", ()) for end in ("low", "high")]
         assert all(low <= value <= high for value in (*ends, *(row["value"] for row in data.get("levels", ()))))
+
+
+def test_runs_near_the_axis_are_on_it_and_those_without_a_figure_are_named(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    """A run that is not steady does not decide the axis, but the axis extends to it."""
+    runs = make([*series((12, 400.0)), 391.0, 200.0, 900.0, 400.0])
+    with transaction(engine) as session:
+        session.execute(update(RunRow).where(col(RunRow.id).in_(runs[12:15])).values(is_steady=False))
+        failed = session.get_one(RunRow, runs[15], options=[WITH_RESULT])
+        failed.outcome, failed.log_step_time, failed.step_time_ms, failed.result.metrics = "crashed", None, None, {}
+    data = chart_of(client, f"/history/{key_of(engine, runs[0])}/chart")["datasets"]
+    assert runs[12] in {row["id"] for row in data["points"]}
+    assert [row["id"] for row in data["low_lane"]] == [runs[13]]
+    assert [row["id"] for row in data["lane"]] == runs[14:]
+    assert [row["text"] for row in data["edge"]] == ["off the scale", "× no figure"]
+    notes = text_of(client.get(f"/history/{key_of(engine, runs[0])}/chart", headers=HTMX).text)
+    for side in ("above", "below"):
+        assert f"1 run is off the scale: see the values {side} the axis." in notes
 
 
 def test_a_long_history_is_drawn_by_its_marked_runs_and_extremes(
@@ -893,10 +933,10 @@ def test_a_long_history_is_drawn_by_its_marked_runs_and_extremes(
         session.get_one(RunRow, runs[333]).purpose = "release"
     address = f"/history/{key_of(engine, runs[0])}"
     chart = chart_of(client, f"{address}/chart")["datasets"]
-    drawn = {row["id"] for row in (*chart["points"], *chart["lane"])}
+    drawn = {row["id"] for row in drawn_runs(chart)}
     assert 100 < len(drawn) < 600
     assert {runs[0], runs[200], runs[333], runs[449], runs[450], runs[700], runs[-1]} <= drawn
     assert len(chart["changes"]) == 1
     assert f"{len(drawn)} of 900 runs are drawn" in client.get(f"{address}/chart", headers=HTMX).text
     part = chart_of(client, f"{address}/chart?first={runs[100]}&last={runs[300]}")["datasets"]
-    assert {row["id"] for row in (*part["points"], *part["lane"])} == set(runs[100:301])
+    assert {row["id"] for row in drawn_runs(part)} == set(runs[100:301])
