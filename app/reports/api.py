@@ -35,13 +35,14 @@ from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
-from app.domain.verdict.words import listed_runs, remarks, rerun_text, what_would_decide
+from app.domain.verdict.words import listed_runs, remarks, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentSide
 from app.storage.profiles import explained_change
-from app.storage.runs import get_run, run_warnings
+from app.storage.run_answer import run_answer
+from app.storage.runs import detail, get_run, run_warnings
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import (
     ProjectRow,
@@ -52,7 +53,7 @@ from app.storage.tables import (
     RunRow,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
+from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, api_router
@@ -124,11 +125,13 @@ def _judged(
     address: str,
 ) -> RunReport:
     text = verdict_text(document, label=_label, suspects=suspects)
+    whole = detail(row, session.get_one(ProjectRow, row.project_id), ())
+    answered = run_answer(session, whole, document, suspects, regressions_of(session, whole.id))
     return RunReport(
         run=run,
         status="judged",
-        decision=document.decision,
-        headline=text.headline,
+        decision=answered.badge[0] or document.decision,
+        headline=answered.headline + (f"; quarantined: {document.quarantined}" if document.quarantined else ""),
         baseline=text.baseline,
         text=text,
         changed=_changed(session, row, document),
@@ -136,7 +139,7 @@ def _judged(
         regressions=tuple(_regressions(session, row, document, address)),
         problems=_problems(row) if document.decision == "failed" else (),
         profiled=_profiled(session, row, document, address),
-        remarks=(*remarks(document, _label), *_rerun(session, row.id or 0, document)),
+        remarks=tuple(filter(None, (*remarks(document, _label), answered.rerun))),
     )
 
 
@@ -178,11 +181,6 @@ def _profiled(session: Session, row: RunRow, document: VerdictDocument, address:
     if change is None:
         return None
     return ProfiledChange(change.sentence, f"{address}/compare/profiles?a={change.before}&b={change.after}")
-
-
-def _rerun(session: Session, run_id: int, document: VerdictDocument) -> tuple[str, ...]:
-    request = rerun_request(session, run_id, document)
-    return () if request is None else (rerun_text(request, document.decision, str(run_id)),)
 
 
 def _label(run: str) -> str:
@@ -260,7 +258,7 @@ Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to
 )
 @requires(Action.READ, of="run", own=Action.UPLOAD)
 async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) -> Response:
-    """Return the comment: line 1 the verdict and worst change, line 2 the baseline, then the details."""
+    """Return the comment: line 1 badge and lead of the run's page, line 2 the baseline, then the details."""
     body, _ = await _once_judged(request, run_id, wait)
     return Response(body, media_type=MARKDOWN)
 

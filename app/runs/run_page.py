@@ -20,12 +20,12 @@ from app.domain.contract.values import GPU_MEMORY_GIB, explained
 from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
-from app.domain.performance.failures import PACKAGE_MISSING, failed_allocation
+from app.domain.performance.failures import failed_allocation, failure_lead
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.report.what_changed import AXIS_TITLES
 from app.domain.rules.flags import flags_text
-from app.domain.run import Activity, Failure, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
+from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Stated, SteadyState, Timer
 from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
@@ -526,23 +526,6 @@ def answer(run: RunDetail) -> str:
         return "No figure could be read from this run" + (f": {run.failures[0].title}." if run.failures else ".")
     sentences = [_speed(run), "" if run.receiving else _ending(run), _meaning(run)]
     return " ".join(sentence for sentence in sentences if sentence)
-
-
-_OF_ITERATIONS = frozenset({"loss_not_finite", "skipped_iterations", "nan_iterations"})
-"""Kinds of failures that iteration lines show; others follow the last printed iteration."""
-
-
-def failure_lead(failure: Failure, last_iteration: int | None) -> str:
-    """Return what ended the run, and where: `Rank 11 ran out of GPU memory after iteration 14.`"""
-    rank, iteration = None if failure.kind in PACKAGE_MISSING else failure.rank, failure.iteration
-    text = failure.title
-    if rank is not None:
-        out_of_memory = failure.kind == "out_of_memory"
-        text = f"Rank {rank:,} ran out of GPU memory" if out_of_memory else f"{text} on rank {rank:,}"
-    if iteration is not None:
-        printed = last_iteration is not None and iteration <= last_iteration and failure.kind not in _OF_ITERATIONS
-        text += f" {'after' if printed else 'at'} iteration {iteration:,}"
-    return f"{text}."
 
 
 def _speed(run: RunDetail) -> str:

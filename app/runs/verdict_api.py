@@ -12,7 +12,7 @@ from app.domain.report.values import UNREAD, verdict_json
 from app.domain.verdict.document import RerunRequest
 from app.domain.verdict.evidence import since_last_good
 from app.runs.queries import get_run
-from app.runs.verdict_view import verdict_lead
+from app.storage.run_answer import run_answer
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.verdicts import StoredVerdict, regressions_of, rerun_request, verdicts_of
@@ -142,7 +142,7 @@ def _out(session: Session, run: RunDetail, verdict: StoredVerdict, earlier: tupl
     values |= {
         "run": run.id,
         "status": "judged",
-        "reason": document.verdict.reason if side else verdict_lead(session, run, document, ranked, regressions),
+        "reason": document.verdict.reason if side else run_answer(session, run, document, ranked, regressions).lead,
         "experiment": side and {"id": side.experiment_id, "side": side.side, "finished": side.result.finished},
         "made_at": verdict.made_at,
         "because": verdict.because,

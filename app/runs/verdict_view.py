@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -10,8 +10,6 @@ from typing import Any
 from sqlalchemy import Row
 from sqlmodel import Session, col
 
-from app.domain.numbers import change_text
-from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
@@ -19,29 +17,24 @@ from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
-from app.domain.verdict.lead import lead
 from app.domain.verdict.nodes import SlowNode
-from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import (
     answer,
     further_notes,
     left_out_runs,
     no_regression_because,
-    rerun_text,
     sides_text,
     what_would_decide,
 )
 from app.runs.nodes import suspect_nodes
+from app.storage.run_answer import run_answer
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import RegressionRow, RunRow, select_any
 from app.storage.verdicts import (
     RunRegression,
     StoredVerdict,
-    current_verdict,
-    recovery,
     regressions_of,
-    rerun_request,
     verdicts_of,
 )
 
@@ -220,36 +213,27 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     ranked = suspects_with_evidence(session, run.id, newest.document)
     document = since_last_good(newest.document, ranked)
     left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
-    contrast, comparability, is_experiment = document.contrast, document.comparability, run.purpose == "experiment"
+    contrast, is_experiment = document.contrast, run.purpose == "experiment"
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
     mentioned += [*(miss.run for miss in misses), *(contrast.runs if contrast else ())]
     runs = named_runs(session, mentioned)
-    request = rerun_request(session, run.id, document)
     beside = document.verdict.baseline_used or (contrast.measured.baseline_used if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
     regressions = regressions_of(session, run.id)
-    is_opened = any(not item.continues for item in regressions)
-    recovered_from = recovery(session, run.id, document)
-    rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
-    if not is_opened and contrast is not None and contrast.is_unconfirmed:
-        rerun = "Not steady: a rerun of this job shows whether it is slower."
+    answered = run_answer(session, run, document, ranked, regressions)
     return VerdictView(
         document=document,
         made_at=newest.made_at,
         because=newest.because,
-        ab=is_experiment or (comparability is not None and comparability.kind != "verdict"),
+        ab=answered.ab,
         no_regression_because="" if is_experiment else no_regression_because(document),
-        badge=("improvement", "recovered")
-        if recovered_from
-        else ("regression", "more memory")
-        if document.needs_more_memory
-        else document.badge(in_regression=is_opened),
-        lead=verdict_lead(session, run, document, ranked, regressions),
+        badge=answered.badge,
+        lead=answered.lead,
         direction=contrast.measured.decision if contrast is not None else document.decision,
-        cause=_cause(ranked),
+        cause=answered.cause,
         answer=answer(document),
-        would_decide="" if request is not None else what_would_decide(document),
-        rerun=rerun,
+        would_decide="" if answered.rerun else what_would_decide(document),
+        rerun=answered.rerun,
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         left_out=left_out,
         suspects=_suspects(run, document, ranked),
@@ -263,42 +247,6 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
     )
-
-
-def verdict_lead(
-    session: Session,
-    run: RunDetail,
-    document: VerdictDocument,
-    ranked: Sequence[RankedSuspect],
-    regressions: Iterable[RunRegression],
-) -> str:
-    """Return the sentence that the page and the API begin with. `ranked`: the suspects; `regressions`: of the run."""
-    steady = run.steady_state
-    return lead(
-        document,
-        _cause(ranked),
-        steady.step_time_ms if steady else None,
-        _ongoing(session, regressions),
-        unsteady=unsteady_briefly(steady.reasons) if steady else "",
-        recovered_from=recovery(session, run.id, document),
-    )
-
-
-def _cause(ranked: Sequence[RankedSuspect]) -> Difference | None:
-    return ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
-
-
-def _ongoing(session: Session, regressions: Iterable[RunRegression]) -> str:
-    """Return `6.5 % slower than train:2026.09 (regression 2)` for the newest active step-time regression of a run."""
-    for item in regressions:
-        is_slow = item.metric == "step_time_ms" and item.shown_state in ACTIVE and not item.over
-        if not is_slow or item.since_run is None or item.delta_pct is None:
-            continue
-        slow = current_verdict(session, item.since_run) if item.kind == "upgrade" else None
-        upgrade = slow.document.upgrade if slow else None
-        before = sides_text(changed_field(upgrade.comparability))[0] if upgrade else f"before #{item.since_run}"
-        return f"{change_text(item.delta_pct).text} than {before} (regression {item.id})"
-    return ""
 
 
 def rerun_command(base_url: str, run: RunDetail) -> str:

@@ -39,6 +39,7 @@ from app.domain.numbers import (
 )
 from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, name_end, range_address
+from app.domain.verdict.words import badge_text
 from app.settings import RESOURCES
 from app.storage.verdicts import regressions_to_triage
 from app.storage.visible import UnstatedProjectsError
@@ -116,6 +117,7 @@ _FILTERS = (
     range_address,
     ago,
     absolute,
+    badge_text,
     listed_cause,
     name_end,
     coded,

@@ -13,8 +13,9 @@ from sqlmodel import select
 from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
+from app.domain.performance.failures import failure_lead
 from app.domain.run import LogEvidence, Slice
-from app.runs.run_page import TABS, failure_lead
+from app.runs.run_page import TABS
 from app.storage.database import transaction
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 from app.web.docs_pages import terms

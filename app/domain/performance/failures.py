@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from app.domain.run import LogEvent
+from app.domain.run import Failure, LogEvent
 
 _SAME_NAME = frozenset(
     {
@@ -324,3 +324,20 @@ KINDS: dict[str, Kind] = {
     ),
 }
 """Most specific first: a rank without memory causes NCCL errors on others and a failed process in torchrun."""
+
+
+_OF_ITERATIONS = frozenset({"loss_not_finite", "skipped_iterations", "nan_iterations"})
+"""Kinds of failures that iteration lines show; others follow the last printed iteration."""
+
+
+def failure_lead(failure: Failure, last_iteration: int | None) -> str:
+    """Return what ended the run, and where: `Rank 11 ran out of GPU memory after iteration 14.`"""
+    rank, iteration = None if failure.kind in PACKAGE_MISSING else failure.rank, failure.iteration
+    text = failure.title
+    if rank is not None:
+        out_of_memory = failure.kind == "out_of_memory"
+        text = f"Rank {rank:,} ran out of GPU memory" if out_of_memory else f"{text} on rank {rank:,}"
+    if iteration is not None:
+        printed = last_iteration is not None and iteration <= last_iteration and failure.kind not in _OF_ITERATIONS
+        text += f" {'after' if printed else 'at'} iteration {iteration:,}"
+    return f"{text}."

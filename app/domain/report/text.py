@@ -143,17 +143,18 @@ def _suspects(
 # space does.
 
 _NO_WIDTH = "&#8203;"
-_MARKUP = re.compile(r"[\\`*_\[\]|~]")
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+"""A `_` between letters is not markup, so `permute_fusion` stays readable where the text is shown as it is."""
 _REFERENCE = re.compile(r"@(?=\w)|[#!](?=\d)|(?<=:)(?=//)|(?<=www)(?=\.)", re.IGNORECASE)
-_BLOCK_AT_START = re.compile(r"^(?=(#+|[+=-]+|\d{1,9}[.)])(\s|$))")
-"""A heading, list, rule or underline: a mark followed by a blank or the end; `>` is an entity by then."""
+_BLOCK_AT_START = re.compile(r"^(?=(#+|[+=-]+|\d{1,9}[.)])(\s|$)|>)")
+"""A heading, list, rule or underline: a mark followed by a blank or the end; or a quote."""
 LONGEST = 500
 
 
 def escaped(text: str, most: int = LONGEST) -> str:
     """Return `text` as one line that Markdown renders literally."""
     line = cut(one_line(text), most)
-    line = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    line = line.replace("&", "&amp;").replace("<", "&lt;")
     line = _MARKUP.sub(lambda match: "\\" + match[0], line)
     line = _REFERENCE.sub(lambda match: match[0] + _NO_WIDTH, line)
     return _BLOCK_AT_START.sub(_NO_WIDTH, line)
@@ -204,7 +205,9 @@ class ProfiledChange:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The report of a run in any state. `headline`, `baseline`: lines 1 and 2. `text`: None unless it was judged.
+    """The report of a run in any state. `decision`: that of its badge, whose shape precedes line 1.
+
+    `headline`, `baseline`: lines 1 and 2. `text`: None unless it was judged.
 
     `problems`: failures of a run without figures, with advice. `step_lines`: step-like lines of an unknown log.
     `remarks`: requested reruns, the reference job, broken limits. `baseline_runs`: those that counted.
@@ -253,8 +256,8 @@ def unread_report(run: LinkedRun, error: str, step_lines: tuple[LineExample, ...
 # --- The comment on a change: verdict, baseline, changed figures, folded details, link to the run.
 
 _SHAPES = {
-    "regression": "↘",
-    "improvement": "↗",
+    "regression": "↗",
+    "improvement": "↘",
     "no_change": "=",
     "inconclusive": "○",
     "no_baseline": "◌",
@@ -262,7 +265,7 @@ _SHAPES = {
     "unread": "◌",
     "": "…",
 }
-"""Shape of each decision; comments have no colours."""
+"""Shape of each decision, an arrow for the step time; comments have no colours."""
 _NUMBERS = ("---", "---:", "---:", "---:", "---:", "---")
 
 

@@ -35,6 +35,7 @@ BASELINES = {
     "last_config": "other knobs",
     "nearest": "nearest run of the stack",
 }
+_AB = {"regression": "slower", "improvement": "faster"}
 _MOST_LISTED = 4
 _MOST_REASONS = 2
 _NOT_COMPARABLE = "No earlier run is comparable."
@@ -48,6 +49,13 @@ def as_named(run: str) -> str:
 def decision_word(decision: str, *, is_verdict: bool = True) -> str:
     """Return `no change`, `regression`, ...; `worse` or `better` where the decision is not a verdict on the code."""
     return (None if is_verdict else MEASURED.get(decision)) or DECISIONS.get(decision, decision.replace("_", " "))
+
+
+def badge_text(decision: str, label: str = "", *, is_ab: bool = False) -> str:
+    """Return the text of a run's badge: `slower, unconfirmed`, `A/B slower`, `no change`. `label`: as of its badge."""
+    if is_ab and decision not in ("no_baseline", "failed", ""):
+        return f"A/B {_AB.get(decision) or decision_word(decision)}"
+    return label or decision_word(decision)
 
 
 def headline(document: VerdictDocument, label: Label = as_named) -> str:
@@ -102,7 +110,8 @@ def baseline_line(document: VerdictDocument, label: Label = as_named, offered: i
     differ = [*comparability.stack, *comparability.knobs, *comparability.beside]
     listing = f"differs in {differences(differ)}" if differ else "no known difference"
     evidence = f" ({_evidence(comparability)})" if comparability.kind == "matched_ab" else ""
-    runs = f"{plural(len(document.baseline), 'run')} ({listed_runs(document.baseline, label)})"
+    used = document.verdict.baseline_used or document.baseline
+    runs = f"{plural(len(used), 'run')} ({listed_runs(used, label)})"
     if document.branch_point:
         runs = f"{runs} up to branch point {short_commit(document.branch_point)}"
     return f"baseline: {runs}, {kind}; {listing}{evidence}"
@@ -186,7 +195,9 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
     """Describe a single-field contrast: difference, attribution and measurement."""
     comparability = contrast.comparability
-    where = f"{listed_runs(contrast.runs, label)}, in {differences(comparability.stack)}"
+    where = (
+        f"{listed_runs(contrast.measured.baseline_used or contrast.runs, label)}, in {differences(comparability.stack)}"
+    )
     kind = "Single-field contrast" if comparability.kind == "contrast" else "Contrast"
     lines = [f"{kind} with {where}: {attribution(comparability)}. This is not a verdict on the code."]
     if comparability.one_is_benchmark_only:
@@ -292,7 +303,7 @@ def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
     if contrast is None:
         return ""
     comparability = contrast.comparability
-    runs = f"{plural(len(contrast.runs), 'run')} ({listed_runs(contrast.runs, label)})"
+    runs = f"{contrast.counted} ({listed_runs(contrast.measured.baseline_used or contrast.runs, label)})"
     differing = [*comparability.stack, *comparability.knobs, *comparability.other_code]
     return f"; contrast with {runs}, differs in {differences(differing)}"
 

@@ -1,6 +1,7 @@
 """Which verdicts open a regression, and which an existing one explains."""
 
 import math
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,7 +21,7 @@ from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.triage import STATES, next_states, refused_because
-from app.domain.verdict.words import headline
+from app.domain.verdict.words import baseline_line, headline
 from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules("main")
@@ -103,6 +104,12 @@ def test_a_job_changed_in_several_fields_by_an_upgrade_raises_an_alarm() -> None
     assert alarm.cause.key == "upgrade:container:train:2026.09:new"
     assert [part in alarm.cause.text for part in ("container: train:2026.09 -> new", "tp (8 -> 4)")] == [True, True]
     assert "certain enough" not in headline(document(upgraded, usual(job="muon")))
+
+
+def test_the_baseline_of_a_report_is_that_of_the_figures() -> None:
+    judged = document(make_record(slower=0.1), usual())
+    used = replace(judged.verdict, baseline_used=judged.baseline[:2])
+    assert baseline_line(replace(judged, verdict=used)).startswith("baseline: 2 runs (run 0, run 1),")
 
 
 COVERED = [
