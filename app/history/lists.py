@@ -34,6 +34,7 @@ from app.storage.tables import (
     StackRow,
     select_any,
 )
+from app.storage.verdicts import changes_of_jobs
 from app.web.lists import ListQuery, OneOf
 from app.web.sparklines import (
     OF_STACK,
@@ -87,10 +88,11 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 class StackRegression:
     """The newest active step-time regression of a stack, with the first slow run of the job that changed most.
 
-    `config_key`: of that run. `later`: what followed.
+    `config_key`: of that run. `later`: what followed. `is_stale`: its stacks no longer run.
     """
 
     number: int
+    is_stale: bool
     delta_pct: float | None
     job: str
     config_key: str
@@ -173,7 +175,7 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class StackPage(ListPage[StackItem]):
-    """One page of workloads. `slow`: number of matching workloads with an active step-time regression.
+    """One page of workloads. `slow`: number of matching workloads with an active step-time regression, not stale.
 
     `is_cut`: whether only the MOST_STACKS newest matching stacks are grouped.
     """
@@ -213,10 +215,11 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
+    slow = sum(not regression.is_stale for regression in regressed.values())
     later = _later(session, read, {key: regressed[key] for key in others if key in regressed})
     for key, change in later.items():
-        slow = replace(regressed[key].slow, then=change.step_times)
-        regressed[key] = replace(regressed[key], slow=slow, later=change)
+        slow_run = replace(regressed[key].slow, then=change.step_times)
+        regressed[key] = replace(regressed[key], slow=slow_run, later=change)
     drawn = regression_sparklines(
         session, [regressed[key].slow for key in others if key in regressed], least=LEAST_RANGE
     )
@@ -234,7 +237,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
         for item in listed
     )
     is_cut = len(rows) == MOST_STACKS
-    return StackPage(items, page.total, page.page, page.page_size, slow=len(regressed), is_cut=is_cut)
+    return StackPage(items, page.total, page.page, page.page_size, slow=slow, is_cut=is_cut)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -373,7 +376,7 @@ def _later(
 def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegression]:
     """Return the newest active step-time regression of each stack that is still slow."""
     chosen = (
-        select_any(RegressionMemberRow, RegressionRow.project_id, RunRow.job)
+        select_any(RegressionMemberRow, RegressionRow.project_id, RegressionRow.proposal, RunRow.job)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
@@ -384,15 +387,18 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegressi
         )
         .order_by(col(RegressionRow.id), col(RegressionMemberRow.delta_pct))
     )
+    rows = session.execute(chosen).all()
+    changes = changes_of_jobs(session, {row.RegressionMemberRow.regression_id for row in rows})
     return {
         member.stack_key: StackRegression(
-            member.regression_id, member.delta_pct, job, member.config_key,
+            member.regression_id, proposal == "stale", changes[member.regression_id, member.run_id], job,
+            member.config_key,
             SlowRun(
                 project_id, member.stack_key, member.run_id,
                 None if member.usual_level is None else math.exp(member.usual_level),
             ),
         )
-        for member, project_id, job in session.execute(chosen)
+        for member, project_id, proposal, job in rows
     }  # fmt: skip
 
 

@@ -44,7 +44,7 @@ from app.storage.tables import (
     not_indexed,
     select_any,
 )
-from app.storage.verdicts import SHOWN_STATE, current_verdicts
+from app.storage.verdicts import SHOWN_STATE, changes_of_jobs, current_verdicts
 from app.web.lists import invalid_filter
 
 # --- The shown part of a history: the query string of `/history/{stack}`, validated as input.
@@ -343,7 +343,8 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .where(col(RegressionMemberRow.stack_key).in_(stack_keys))
         .order_by(col(RegressionRow.id))
-    )
+    ).all()
+    changes = changes_of_jobs(session, {regression.id or 0 for _, regression, _ in rows})
     return tuple(
         HistoryAlarm(
             alarm.regression_id,
@@ -351,7 +352,7 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
             shown_state,
             regression.metric,
             regression.proposal_run_id,
-            alarm.delta_pct,
+            changes[alarm.regression_id, alarm.run_id],
             None if alarm.usual_level is None else math.exp(alarm.usual_level),
             alarm.proposal == "fixed",
             regression.proposal == "stale",

@@ -71,7 +71,7 @@ def _newest(session: Session, project: str) -> tuple[Regression, ...]:
 def _entry(regression: Regression) -> FeedEntry:
     return FeedEntry(
         path=f"/regressions/{regression.id}",
-        title=f"#{regression.id} {words.what(regression)} ({regression.shown_state})",
+        title=f"#{regression.id} {words.what(regression)} ({regression.state_text})",
         published=regression.opened_at,
         updated=regression.changed_at,
         summary=f"{words.answer(regression)} {short_cause(regression.cause)}",

@@ -189,6 +189,11 @@ class Regression:
         claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
         return FIX_CLAIMED if claimed else self.state
 
+    @property
+    def state_text(self) -> str:
+        """Return the state that pages name."""
+        return triage.state_text(self.shown_state, self.proposal)
+
 
 @dataclass(frozen=True, slots=True)
 class Options:

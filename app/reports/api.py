@@ -232,6 +232,7 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
             id=regression.id,
             address=f"{address}/regressions/{regression.id}",
             state=regression.state,
+            proposal=regression.proposal,
             cause=cause_of(session, regression).rstrip("."),
             stacks=members,
             assignee=regression.assignee,

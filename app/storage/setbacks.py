@@ -174,7 +174,7 @@ def _regression(
             ):
                 pct = member.delta_pct or 0.0
                 since = f"{regression_change(metric, pct)} since run #{member.run_id}"
-                text = f"{since}: regression #{item.id} is {item.shown_state}."
+                text = f"{since}: regression #{item.id} is {item.state_text}."
                 return _Regression(metric, pct, text, member.run_id, first.document)
     return None
 

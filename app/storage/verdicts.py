@@ -41,7 +41,7 @@ from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regres
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.policy import Policy
-from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, members_by_job, recovery_text
+from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, change_of_job, members_by_job, recovery_text, state_text
 from app.storage.audit import SERVICE, continuations
 from app.storage.experiments import ExperimentSide, experiment_sides
 from app.storage.json_text import from_json, to_json
@@ -399,6 +399,16 @@ def jobs_of_regressions(session: Session, ids: Collection[int]) -> dict[int, lis
     }
 
 
+def changes_of_jobs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], float | None]:
+    """Return the change of the job that each member belongs to, by regression and run, in percent."""
+    return {
+        (number, member.run_id): change_of_job(job)
+        for number, jobs in (jobs_of_regressions(session, ids) if ids else {}).items()
+        for job in jobs
+        for member in job
+    }
+
+
 # --- The regressions of a run: those that it is a member of, that explain its alarms, or that it continues.
 
 _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAlarmRow.regression_id).where(
@@ -412,13 +422,14 @@ class RunRegression:
 
     `continues`: the run raised no alarm: it is as fast as its baseline, which is already slow.
     `since_run`: the slow run of its stack, if that became slower.
-    `delta_pct`: the change of the run's stack, else the worst of all members. `over`: the period of a regression whose
+    `delta_pct`: the change of the run's job, else the size of the regression. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
     id: int
     kind: str
     shown_state: str
+    proposal: str
     cause: str
     metric: str
     assignee: str
@@ -428,6 +439,11 @@ class RunRegression:
     continues: bool
     since_run: int | None
     over: str
+
+    @property
+    def state_text(self) -> str:
+        """Return the state that pages name."""
+        return state_text(self.shown_state, self.proposal)
 
 
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
@@ -439,6 +455,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     continued = _continued(session, run_id) - named
     chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
+    changes = changes_of_jobs(session, [row.id for row, _ in rows])
     regressions = []
     for row, shown_state in rows:
         member = slow_member(session, row.id or 0, run_id)
@@ -447,10 +464,11 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 id=row.id or 0,
                 kind=row.kind,
                 shown_state=shown_state,
+                proposal=row.proposal,
                 cause=row.cause,
                 metric=row.metric,
                 assignee=row.assignee,
-                delta_pct=row.worst_delta_pct if member is None else member.delta_pct,
+                delta_pct=row.worst_delta_pct if member is None else changes[row.id, member.run_id],
                 gpu_hours_per_day=row.gpu_hours_per_day,
                 is_member=row.id in own,
                 continues=row.id in continued,

@@ -8,6 +8,7 @@ import struct
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,8 +20,9 @@ from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
 from app.storage.verdicts import keep_alarms, regressions_of
+from tests.builders import make_stack
 from tests.prepared import prepared
-from tests.regressions.triaged import SlowStack, continue_in_stack, make_slow_stack
+from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -813,3 +815,25 @@ def test_stacks_that_join_one_after_another_are_one_entry_of_the_discussion() ->
     assert [entry.event.action for entry in entries] == ["opened", "joined", "left", "joined"]
     assert ["2 stacks" in entry.words for entry in entries] == [False, True, False, False]
     assert [entry.event.note for entry in entries] == ["A cause.", "", "A cause.", ""]
+
+
+def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
+    client: TestClient, engine: Engine, stack: SlowStack, make: Make
+) -> None:
+    number = make(proposal="stale")
+    with transaction(engine) as session:
+        project = session.get_one(ProjectRow, stack.project_id).slug
+        at, fields = FIRST + timedelta(days=30), {"container": "moe/train:2026.12"}
+        (newest,) = make_stack(session, [430.0], project=project, fields=fields, started=at)
+        continue_in_stack(session, number, stack, session.get_one(RunRow, newest).stack_key, newest)
+        session.get_one(RegressionMemberRow, (number, newest)).delta_pct = 7.5
+    page = client.get(f"/regressions/{number}", headers=HTML).text
+    run = client.get(f"/runs/{stack.since}", headers=HTML).text
+    notice, top = (run[run.index(mark) :][:900] for mark in ("regression-link", "run-regression"))
+    for text in (page, notice):
+        assert re.search("7\\.5\u202f%", text)
+        assert re.search(r'class="badge[^>]*>.{0,200}stale', text, re.DOTALL)
+    assert re.search(rf">Regression {number}</a>\s*stale", top)
+    trends = client.get("/history", headers=HTML).text
+    assert 'data-slow="0"' in trends
+    assert re.search(rf"7\.5\u202f% slower</a>\s*<span[^>]*>#{number} stale", trends)

@@ -15,6 +15,7 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.step_time import Verdict
+from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import (
     Label,
     as_named,
@@ -182,11 +183,13 @@ class LinkedRun:
 
 @dataclass(frozen=True, slots=True)
 class RegressionOfRun:
-    """A regression that covers the run's stack. `opened_by_it`: this run or a rerun of it opened it for the stack."""
+    """A regression that covers the run's stack. `proposal`: the state in which the service proposes to close it.
+    `opened_by_it`: this run or a rerun of it opened it for the stack."""
 
     id: int
     address: str
     state: str
+    proposal: str
     cause: str
     stacks: int
     assignee: str
@@ -373,7 +376,7 @@ def _regression(regression: RegressionOfRun) -> str:
     how = "opened by this run" if regression.opened_by_it else "explains this level"
     address = link(f"regression {regression.id}", regression.address)
     parts = [
-        f"{address}, {escaped(regression.state)}, {how}: {escaped(regression.cause)}",
+        f"{address}, {state_text(regression.state, regression.proposal)}, {how}: {escaped(regression.cause)}",
         f"{plural(regression.stacks, 'stack')}",
         daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
         f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",

@@ -56,6 +56,12 @@ def refused_because(before: str, after: str) -> str:
     return f"it is {before} and can only become {names}"
 
 
+def state_text(shown_state: str, proposal: str) -> str:
+    """Return the state that pages name: `recovered` or `stale` for an active regression that the service proposes to
+    close."""
+    return {"fixed": "recovered", "stale": "stale"}.get(proposal, shown_state) if shown_state in ACTIVE else shown_state
+
+
 Member = TypeVar("Member")
 
 
