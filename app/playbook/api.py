@@ -45,7 +45,10 @@ class RuleSummaryOut(ApiValue):
         "profile of a run with the same configuration. `fired` does not count that; empty: none."
     )
     tried: int = Field(description="Matched A/Bs of its change where it can apply, and experiments based on it.")
-    paid_off: int = Field(description="Those that were faster beyond their interval, or accepted.")
+    paid_off: int = Field(
+        description="Those that were faster beyond their interval, or accepted; of a rule of the phase `fit` or of the "
+        "first bring-up, which seeks no gain, only accepted experiments."
+    )
     disputed: bool = Field(description="Its sources contradict each other.")
 
     @classmethod

@@ -239,7 +239,10 @@ ENDED = ("done", "accepted", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class RuleResults:
-    """Results of a rule. `gains`: of its matched A/Bs. `tried` and `paid_off` count an experiment and its A/B once."""
+    """Results of a rule. `gains`: of its matched A/Bs. `tried` and `paid_off` count an experiment and its A/B once.
+
+    A rule that seeks no gain pays off only in accepted experiments.
+    """
 
     tried: int = 0
     paid_off: int = 0
@@ -276,8 +279,8 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
     fields = sorted({knob.field for _, of_rule in knobs for knob in of_rule})
     experiments = _experiments(session, project_id)
     gains = gains_by_rule(session, matched_abs(session, fields, project_id, MOST_ABS) if fields else (), knobs)
-    names = [rule.id for rule in rules if rule.id in gains or rule.id in experiments]
-    return {name: _together(gains.get(name, ()), experiments.get(name, ())) for name in names}
+    tried = [rule for rule in rules if rule.id in gains or rule.id in experiments]
+    return {rule.id: _together(rule, gains.get(rule.id, ()), experiments.get(rule.id, ())) for rule in tried}
 
 
 def project_id_of(session: Session, slug: str) -> int | None:
@@ -311,12 +314,14 @@ def _experiments(session: Session, project_id: int | None) -> dict[str, list[_Ex
     return experiments
 
 
-def _together(gains: Sequence[MeasuredGain], experiments: Sequence[_Experiment]) -> RuleResults:
+def _together(rule: Rule, gains: Sequence[MeasuredGain], experiments: Sequence[_Experiment]) -> RuleResults:
     runs = {gain.run_id for gain in gains}
     apart = [experiment for experiment in experiments if not experiment.runs & runs]
+    faster = sum(gain.paid_off for gain in gains) if rule.seeks_gain else 0
+    decided = apart if rule.seeks_gain else experiments
     return RuleResults(
         tried=len(gains) + len(apart),
-        paid_off=sum(gain.paid_off for gain in gains) + sum(experiment.state == "accepted" for experiment in apart),
+        paid_off=faster + sum(experiment.state == "accepted" for experiment in decided),
         gains=tuple(gains),
         experiments=len(experiments),
     )

@@ -261,6 +261,19 @@ def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
     assert body["measured_here"][0]["runs"] == [slower]
 
 
+def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"dispatcher": "deepep"}, ms=31_300.0)
+        make_advised(session, fields={"dispatcher": "alltoall"}, ms=25_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    body = client.get("/api/v1/rules/disp-alltoall-first").json()
+    assert (body["tried"], body["paid_off"]) == (1, 0)
+    page = client.get("/playbook/disp-alltoall-first").text
+    assert "Fires in no run; it makes a run work, not faster." in re.sub(r"\s+", " ", re.sub("<[^>]+>", "", page))
+
+
 def test_gains_over_different_values_are_not_combined() -> None:
     now = datetime(2026, 9, 9, tzinfo=UTC)
     gains = tuple(

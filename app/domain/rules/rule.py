@@ -185,6 +185,11 @@ class Rule:
         return bool(change.set or change.env or change.megatron_lm or change.bridge)
 
     @property
+    def seeks_gain(self) -> bool:
+        """Return whether it makes a step shorter; a step of the bring-up or one that makes a job fit need not."""
+        return not (self.hints.bring_up or self.phase == "fit")
+
+    @property
     def saves_memory(self) -> bool:
         """Return whether it is a candidate for a job that ran out of memory."""
         return self.kind == "candidate" and self.wall == "memory" and self.phase in ("fit", "scale")
