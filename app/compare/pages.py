@@ -130,6 +130,12 @@ class ComparePage:
         return () if self.is_ranked or is_of_sets else fair_pairs(self._session, self.comparison)
 
     @property
+    def is_measured_contrast(self) -> bool:
+        """Return whether the change is measured although nothing is ranked, as before and after an upgrade."""
+        sides = self.comparison.sides
+        return sides.comparability.kind == "contrast" and sides.measured is not None
+
+    @property
     def title(self) -> str:
         a, b = (
             f"#{side[0]}" if len(side) == 1 else f"{len(side)} runs" for side in (self.selection.a, self.selection.b)

@@ -115,6 +115,7 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
         (f"{knob}", f"{other}"),
         (f"{again}", f"{a}"),
     ]
+    assert re.findall(r'class="button (?:fair )?primary"\s+href="([^"]+)"', fair) == [f"/runs/{other}/next"]
     ranked = client.get(f"/compare?a={other}&b={knob}").text
     assert f"#{knob} has the stack of #{other}; one knob differs: ep_overlap (on → off)" in words(page)
     assert "has the stack of" not in words(ranked)
