@@ -20,7 +20,7 @@ from app.web.templating import public_address
 
 
 class RuleSourceOut(ApiValue):
-    key: str
+    key: str = Field(description="Its name in `sources.yaml`, for rules of a team.")
     title: str
     where: str
     url: str | None
@@ -121,7 +121,8 @@ class PublishedOut(ApiValue):
     text: str
     setting: str
     level: Level
-    source: str
+    source: str = Field(description="Key of the source.")
+    title: str = Field(description="Title of the source.")
     date: str
 
 
@@ -221,7 +222,10 @@ def read_rule(
         needs=[RuleRequirementOut.of(need) for need in definition.needs],
         conflicts=[RuleRequirementOut.of(conflict) for conflict in definition.conflicts],
         effect=definition.effect.text,
-        published=definition.effect.evidence,
+        published=[
+            PublishedOut.from_values(result, title=named.source)
+            for result, named in zip(definition.effect.evidence, page.published, strict=True)
+        ],
         measured_here=[RuleMeasuredOut.of(row) for row in page.measured],
         disputes=[
             DisputeOut.from_values(row.contradiction, row.ruling, counts=row.ruling.side) for row in page.disputes

@@ -398,7 +398,7 @@ LEVELS = {
     "code": "enforced in code",
     "matched_ab": "matched A/B",
     "record": "published record, several knobs at once",
-    "seed": "founding document",
+    "seed": "guide",
     "heuristic": "rule of thumb",
 }
 """Kinds of published evidence as text."""

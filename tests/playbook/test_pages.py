@@ -77,7 +77,10 @@ def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
         assert 'id="source"' in page.text
         assert "/experiments/new?rule" not in page.text, "it fires in no run, so an A/B would fit none"
         assert re.search(r'<details class="fold">\s*<summary>\s*When it fires', page.text)
-        assert client.get(f"/api/v1/rules/{name}").json()["when"] == RULES[name].when.source
+        answer = client.get(f"/api/v1/rules/{name}")
+        assert answer.json()["when"] == RULES[name].when.source
+        assert "founding doc" not in (page.text + answer.text).lower()
+        assert not re.search(r">[^<]*, (S[0-4]|[UC]-co|Z-zoo)\b", page.text), "readers do not know keys of sources"
 
 
 @pytest.mark.parametrize(

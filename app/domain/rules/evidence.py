@@ -1,9 +1,9 @@
 """Which evidence counts if two pieces disagree.
 
 1: enforced in code; 2: the project's own matched A/B on the same contract; 3: a published matched A/B on the same
-model, GPU and shape, or the project's own on another stack; 4: published records; 5: the founding documents; 6: rules
-of thumb. A lower level may order candidates but never hides one. Evidence drops one level if the container, the
-dispatcher's package, the precision or the layout changed.
+model, GPU and shape, or the project's own on another stack; 4: published records; 5: guides without a measurement;
+6: rules of thumb. A lower level may order candidates but never hides one. Evidence drops one level if the container,
+the dispatcher's package, the precision or the layout changed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ LEVEL_NAMES = {
     2: "measured here, same contract",
     3: "matched A/B on this model, GPU and shape",
     4: "published record",
-    5: "founding documents",
+    5: "guide",
     6: "rule of thumb",
 }
 _PUBLISHED = {"code": 1, "matched_ab": 3, "record": 4, "seed": 5, "heuristic": 6}

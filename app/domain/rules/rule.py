@@ -21,8 +21,8 @@ Urgency = Literal["", "health", "unjudged", "regression", "measured", "evidence"
 """What a rule is about that precedes the workflow: the health of the run, figures that support no tuning, a regression,
 a faster run, a record."""
 Level = Literal["code", "matched_ab", "record", "seed", "heuristic"]
-"""Published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; the founding
-documents; a rule of thumb."""
+"""Published evidence, strongest first: enforced in code; a matched A/B; a record of several knobs; a guide;
+a rule of thumb."""
 
 Origin = Literal["built-in", "team"]
 """Origin of a rule: built-in, or a team's own file."""

@@ -187,11 +187,11 @@ def contradictions_of(rule: str) -> tuple[Contradiction, ...]:
 
 
 # --- Which statement counts. What code enforces outranks every text. A settled A/B of this service outranks texts about
-# speed; then published evidence, then the founding documents. Equal levels do not outrank each other.
+# speed; then published evidence, then first editions of guides. Equal levels do not outrank each other.
 
 Side = Literal["older", "newer", "here", "both"]
-CODE, HERE, PUBLISHED, FOUNDING = 1, 2, 4, 5
-_FOUNDING = ("S0", "S1", "S2", "S3", "S4")
+CODE, HERE, PUBLISHED, FIRST_EDITION = 1, 2, 4, 5
+_FIRST_EDITIONS = ("S0", "S1", "S2", "S3", "S4")
 _ENFORCES_NOTHING = ("M-readme", "C-rec", "C-penv")
 """A readme, recipes and launcher defaults are in the code, but a launch may differ from them."""
 
@@ -209,7 +209,7 @@ def source_level(key: str) -> int:
     """Return the level of a source, 1 the strongest (`evidence.LEVEL_NAMES`)."""
     if key.startswith(("M-", "C-")) and key not in _ENFORCES_NOTHING:
         return CODE
-    return FOUNDING if key in _FOUNDING else PUBLISHED
+    return FIRST_EDITION if key in _FIRST_EDITIONS else PUBLISHED
 
 
 def overruling(
@@ -235,10 +235,12 @@ def overruling(
 
 
 def _strongest(keys: Sequence[str]) -> int:
-    return min((source_level(key) for key in keys), default=FOUNDING)
+    return min((source_level(key) for key in keys), default=FIRST_EDITION)
 
 
 def _named(level: int) -> str:
-    return {CODE: "what is enforced in code", PUBLISHED: "published evidence", FOUNDING: "a founding document"}.get(
-        level, LEVEL_NAMES[level]
-    )
+    return {
+        CODE: "what is enforced in code",
+        PUBLISHED: "published evidence",
+        FIRST_EDITION: "the first edition of a guide",
+    }.get(level, LEVEL_NAMES[level])

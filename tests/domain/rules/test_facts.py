@@ -419,7 +419,7 @@ def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction
 @pytest.mark.parametrize(
     ("older", "newer", "own", "side", "message"),
     [
-        ("S4", "U-disp", (), "newer", "published evidence outranks a founding document"),
+        ("S4", "U-disp", (), "newer", "published evidence outranks the first edition of a guide"),
         ("U-off", "M-arg", (), "newer", "what is enforced in code outranks published evidence"),
         ("C-co", "U-eo", (), "older", "The older statement applies: what is enforced in code"),
         (
