@@ -82,6 +82,11 @@ class UpgradeChange:
     def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
         return tuple(stack for stack in self.stacks if stack.decision == decision and not stack.is_unconfirmed)
 
+    @property
+    def decided(self) -> int:
+        """Return the number of jobs whose change is neither inconclusive nor unconfirmed."""
+        return sum(len(self.of(decision)) for decision in ("regression", "improvement", "no_change"))
+
     def _parts(self) -> Iterator[str]:
         unconfirmed = tuple(stack for stack in self.stacks if stack.is_unconfirmed)
         groups = (

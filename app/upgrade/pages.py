@@ -137,10 +137,15 @@ Page = Annotated[UpgradePage, Depends(get_page)]
 @router.get("/upgrade")
 @requires(Action.READ)
 def show_upgrade(request: Request, session: ReadSession, page: Page) -> Response:
-    """Show an upgrade; without versions the newest one that changed a stack, of one project if it is named."""
+    """Show an upgrade. Without versions: of the upgrades to the newest one, that with the most decided jobs.
+
+    Only those of one project if it is named.
+    """
     is_open = request.query_params.keys() <= {"project"}
-    if is_open and (newest := upgrade_changes(session, project=page.query.project, most=1)):
-        return RedirectResponse(f"/upgrade?{newest[0].query}", status_code=303)
+    if is_open and (upgrades := upgrade_changes(session, project=page.query.project)):
+        target, *_ = targets = [(upgrade.project, upgrade.field, upgrade.to_value) for upgrade in upgrades]
+        same = [upgrade for upgrade, its_target in zip(upgrades, targets, strict=True) if its_target == target]
+        return RedirectResponse(f"/upgrade?{max(same, key=lambda upgrade: upgrade.decided).query}", status_code=303)
     return _render(request, page)
 
 

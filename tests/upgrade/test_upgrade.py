@@ -381,6 +381,22 @@ def test_without_a_choice_it_offers_what_has_runs_on_both_sides(client: TestClie
     assert "cudnn_version" in client.get("/upgrade?field=cudnn_version").text
 
 
+def test_without_versions_it_opens_the_upgrade_to_the_newest_with_most_decided_jobs(
+    client: TestClient, session: Session
+) -> None:
+    moved(session)
+    middle = FIRST_PLACE + timedelta(days=4)
+    stated = {**KNOWN, "seq_len": 16384}
+    make_stack(session, [1638.0, 1640.0], fields={**stated, "container": "nvcr.io/nvidia/nemo:26.07"}, started=middle)
+    late = LATER + timedelta(days=20)
+    make_stack(session, [2700.0], fields={**stated, "container": NEW}, started=late, is_steady=False)
+    session.commit()
+    newest, *_ = client.get("/api/v1/upgrades").json()["items"]
+    assert (newest["from_value"], newest["stacks"][0]["is_unconfirmed"]) == ("nvcr.io/nvidia/nemo:26.07", True)
+    opened = client.get("/upgrade", follow_redirects=False).headers["location"]
+    assert "from=nvcr.io%2Fnvidia%2Fnemo%3A26.06&to=nvcr.io%2Fnvidia%2Fnemo%3A26.09" in opened
+
+
 def test_a_value_without_runs_says_so(client: TestClient, session: Session) -> None:
     stack(session, OLD, 400.0)
     session.commit()
