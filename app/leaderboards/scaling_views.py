@@ -253,14 +253,24 @@ def worst_first(sections: Sequence[Section]) -> list[Section]:
 
 
 def lead(sections: Sequence[Section]) -> str:
-    """Return `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs, long-sequence 95.9 % at seq 131,072.`"""
-    ordered = worst_first(sections)
+    """Return the two lowest results: `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs.`
+
+    Of sequences `MFU at seq 131,072: 95.9 % of that at seq 512`, because tokens/s fall with the length.
+    """
+    ordered = worst_first(sections)[:2]
     if not ordered:
         return answer(sections)
-    if len(ordered) == 1:
-        return f"{capitalized(ordered[0].words.short)} scaling: {ordered[0].at_largest} at {ordered[0].largest_size}."
-    rated = [f"{section.words.short} {section.at_largest} at {section.largest_size}" for section in ordered[:3]]
-    return f"Efficiency: {', '.join(rated)}."
+    of_gpus = [section for section in ordered if section.words.unit == "GPUs"]
+    rated = [f"{section.words.short} {section.at_largest} at {section.largest_size}" for section in of_gpus]
+    parts = [f"Efficiency: {', '.join(rated)}"] if rated else []
+    for section in ordered:
+        if section not in of_gpus:
+            series = section.series[0].series
+            figure = "tokens/s/GPU" if counts_tokens(series) else "MFU"
+            what = section.words.short + " " if not of_gpus and len(ordered) > 1 else ""
+            first = grouped(series.compared[0].size)
+            parts.append(f"{what}{figure} at {section.largest_size}: {section.at_largest} of that at seq {first}")
+    return capitalized(f"{'; '.join(parts)}.")
 
 
 def _views(series: Sequence[ScalingSeries], measured: MeasuredSeries) -> tuple[SeriesView, ...]:
