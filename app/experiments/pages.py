@@ -403,9 +403,9 @@ class ExperimentPage:
 
     @property
     def cost_of_more(self) -> str:
-        """Return what the offered runs cost, and after how many steps the measured gain would save it.
+        """Return what the offered runs cost, and after how many steps the measured gain pays it back.
 
-        For example `about 241 GPU-hours, saved after 17,000 steps of B`.
+        For example `about 241 GPU-hours, pays back after 17,000 steps of B`.
         """
         sizing, verdict = self.experiment.plan.sizing, self.experiment.result.verdict
         hours = sizing.gpu_hours_of(2 * self.more_runs)
@@ -416,7 +416,7 @@ class ExperimentPage:
         if saved_ms <= 0:
             return cost
         steps = hours * 3.6e6 / (saved_ms * sizing.gpus)
-        return f"{cost}, saved after {grouped(float(f'{steps:.2g}'))} steps of B"
+        return f"{cost}, pays back after {grouped(float(f'{steps:.2g}'))} steps of B"
 
     @property
     def accepted_flags(self) -> str:

@@ -259,6 +259,9 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     add_runs(engine, tag, [30_900.0])
     for path in pages:
         assert 'value="accept"' not in text(client, path)
+    (side, names), *_ = re.findall(r'href="#side-(\w+)">\s*(\w+) of the next run', text(client, pages[0]))
+    commands = text(client, pages[0]).partition(f'id="side-{side}"')[2].partition('id="side-')[0]
+    assert names == ("Command" if "command of" in commands else "Flags"), "the button names what it leads to"
     add_runs(engine, tag, [30_850.0])
     add_runs(engine, tag, [31_300.0], side="baseline")
     result = read(engine, number).result
@@ -267,7 +270,7 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
         page = text(client, path)
         assert PRIMARY.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
     beside = re.search(
-        r"per side\s*</button>\s*<span[^>]*>about [\d.,]+ GPU-hours, saved after ([\d,]+) steps of B</span>",
+        r"per side\s*</button>\s*<span[^>]*>about [\d.,]+ GPU-hours, pays back after ([\d,]+) steps of B</span>",
         client.get(pages[0]).text,
     )
     assert beside is not None
