@@ -43,7 +43,7 @@ def history_values(page: HistoryPage, across: HistoryPage) -> dict[str, Any]:
         "title": stack.title,
         "project": stack.project,
         "generated": stack.generated,
-        "answer": page.answer,
+        "answer": across.answer,
         "lead": across.lead,
         "contract": {name: stated.value for name, stated in sorted(stack.contract.items())},
         "configurations": [_configuration(page, index) for index in range(len(page.shown))],

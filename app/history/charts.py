@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
@@ -69,7 +69,8 @@ class Drawing:
     """The data of a drawing. `positions`: indices of the drawn runs in order (at least one). `shown`: configurations.
 
     `figures`: the metric by run number. `versions`: version changes among these runs. `steps`: where each container
-    begins, if there are several. `names`: what distinguishes each configuration, by letter.
+    begins, if there are several. `names`: what distinguishes each configuration, by letter. `lead`: the letter of the
+    leading configuration. `regressed`: the first runs of regressions of the metric.
     """
 
     history: HistoryOfStack
@@ -81,6 +82,8 @@ class Drawing:
     versions: Sequence[VersionChange] = ()
     steps: Sequence[ContainerStep] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    lead: str = ""
+    regressed: Collection[int] = ()
 
     @cached_property
     def containers(self) -> list[Row]:
@@ -93,7 +96,10 @@ class Drawing:
         is_of_one_image = len({step.container.partition(":")[0] for step in self.steps}) == 1
         starts = [max(first, self.at(step.position) - (0.5 if self.axis != DATE else 0)) for step in drawn]
         rows = []
-        for number, (step, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
+        for number, (own, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
+            # One configuration in all bands, because letters that change from band to band are no series.
+            of_lead = next((part for part in own.by_configuration if part.letter == self.lead), None)
+            step = of_lead or (replace(own, decision="", from_ms=None) if several else own)
             label = step.container.partition(":")[2] if is_of_one_image else step.container
             row = {
                 "at": at,
@@ -350,7 +356,12 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
 
 
 def _called(drawing: Drawing, run: StackRun) -> str:
-    """Return the verdict that the mark of a run shows; empty for experiments, which cannot open a regression."""
+    """Return the verdict that the mark of a run shows; empty for experiments, which cannot open a regression.
+
+    Verdicts are of the step time. The marks of memory are its regressions.
+    """
+    if drawing.metric == NOT_OF_STEP_TIME:
+        return "regression" if run.id in drawing.regressed else ""
     quiet = run.verdict in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
     return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
 
@@ -472,9 +483,12 @@ def _ticks(drawing: Drawing) -> list[Row]:
     chosen = sorted({round(k * (n - 1) / max(1, _TICKS - 1)) for k in range(_TICKS)}) if n > 1 else [0]
     times = [(drawing.positions[k], drawing.history.runs[drawing.positions[k]].ordered_at) for k in chosen]
     long = times[-1][1] - times[0][1] > _WITH_YEAR
+    form = "%b %Y" if long else "%-d %b" if times[0][1].year == times[-1][1].year else "%-d %b %Y"
+    labels = [format(time, form) for _, time in times]
     return [
-        {"at": drawing.at(at), "label": f"{t:%b} {t.year}" if long else f"{t.day} {t:%b}", "narrow": number % 2 == 0}
-        for number, (at, t) in enumerate(times)
+        {"at": drawing.at(at), "label": label, "narrow": number % 2 == 0}
+        for number, ((at, _), label, before) in enumerate(zip(times, labels, ["", *labels], strict=False))
+        if label != before
     ]
 
 
@@ -789,7 +803,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
         notes.append(f"{runs} in the band of a newer container; the tooltip of a run names its own.")
     if drawing.metric == NOT_OF_STEP_TIME:
         notes.append(
-            f"Segments and change points exist for step time only; {series_label(drawing.metric).lower()} has none."
+            f"Marks are regressions of {series_label(drawing.metric).lower()}; segments exist for step time only."
         )
     if drawing.range[0] > 0:
         notes.append("The axis does not start at zero.")

@@ -32,6 +32,7 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
+from app.domain.verdict.words import knobs_text
 from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
 from app.history.queries import (
@@ -236,20 +237,19 @@ class HistoryPage:
         self.positions = self._zoomed()
 
     @property
-    def answered_configuration(self) -> ConfigurationHistory:
-        """Return the configuration that the answer refers to."""
-        letters = {configuration.letter for configuration in self.shown} if self.view.config else set()
-        return next((own for own in self.own.configurations if own.letter in letters), self.own.last_used)
-
-    @property
     def answer(self) -> str:
-        own = self.own
-        return answer(own.runs, own.eligibilities, self.answered_configuration, own.configurations, own.pins)
+        """Return the state of the leading configuration, or of the one used last if that ran in another container."""
+        own, leading = self.own, self._leading
+        named = (leading.config_key, leading.job)
+        shown = next((part for part in own.configurations if (part.config_key, part.job) == named), own.last_used)
+        chosen = "chosen above the chart" if self.view.config else "the slower one"
+        return answer(own.runs, own.eligibilities, shown, own.configurations, own.pins, chosen=chosen)
 
     @property
     def lead(self) -> str:
-        """Return the current level and its open regression, else the change since the previous container, else the last
-        change; with the configuration, if it is chosen because it is slower than others."""
+        """Return the current level and its open regression, else the change since the previous container, else that of
+        the previous configuration, else the last change; with the configuration, if it is chosen because it is slower
+        than others."""
         history, own = self.history, self._leading
         now, step, alarm = own.now, self._upgraded(own), self._alarm_of(own)
         if now is None:
@@ -261,13 +261,34 @@ class HistoryPage:
         decisive = ("regression",) if began_here else ("regression", "inconclusive")
         if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
             return which + self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
-        if step is None:
-            return which + level_text(history.runs, history.eligibilities, own)
+        if not now.holds and len(self.choices) > 1 and not self.view.config:
+            which = f"Configuration {own.letter}: "
+        if step is None or not now.holds:
+            return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own))
         level = f"{which}{step_time(now.step_time_ms)} per step in {step.container}"
         if step.decision == "inconclusive":
-            return f"{level}; change from {step.before} inconclusive."
+            above = change_text(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
+            if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
+                return f"{level}; change from {step.before} inconclusive."
+            return f"{level}; still {above.text} than before regression {alarm.regression_id}."
         than = "as fast as" if step.decision == "no_change" else f"{change_text(step.delta_pct or 0.0).text} than"
         return f"{level}, {than} in {step.before}."
+
+    def _reconfigured(self, own: ConfigurationHistory) -> str:
+        """Return the level and what led to it, if its job continued from another configuration; else nothing."""
+        steps = configuration_steps(self._session, self.history)
+        runs = self.history.runs
+        step = next((step for step in steps if own.counted and step.run.id == runs[own.counted[0]].id), None)
+        if step is None or step.delta_pct is None or own.now is None or own.changes or not own.now.holds:
+            return ""
+        before = next(part for part in self.shown if step.before.id in {runs[position].id for position in part.runs})
+        upgrade = self._upgraded(before)
+        first = ""
+        if upgrade is not None and upgrade.decision in ("regression", "improvement"):
+            first = f"{change_text(upgrade.delta_pct or 0.0).text} in {upgrade.container}, then "
+        knobs = f" with {knobs_text(step.knobs, 1)}" if step.knobs else ""
+        level = f"{step_time(own.now.step_time_ms)} per step{'' if first else ' now'}"
+        return f"{level}: {first}{change_text(step.delta_pct).text}{knobs}."
 
     def _upgraded(self, own: ConfigurationHistory) -> ContainerStep | None:
         """Return the judged upgrade of a configuration to the newest container, if it has not changed since."""
@@ -276,17 +297,27 @@ class HistoryPage:
 
     @cached_property
     def _leading(self) -> ConfigurationHistory:
-        """Return the configuration of the lead: of those in the newest container the slower one, else the last used."""
+        """Return the configuration of the lead: of those in use in the newest container the slower, else the last one.
+
+        The row of the list, the button and the answer of the API are about the same one.
+        """
         newest = self.newest.stack_key if self.newest else self.stack.stack_key
         parts = [part for part in self.shown if self.history.runs[part.runs[0]].facts.stack_key == newest]
-        counted = [part for part in parts if part.counted] or parts or list(self.shown)
+        counted = [part for part in parts if part.counted and not self._is_replaced(part, parts)]
+        counted = counted or parts or list(self.shown)
         used = max(counted, key=lambda part: (part.counted or part.runs)[-1])
         return max(counted, key=lambda part: (self._slowness(part) or (-1, 0.0), part is used))
+
+    def _is_replaced(self, part: ConfigurationHistory, parts: Sequence[ConfigurationHistory]) -> bool:
+        """Return whether the job of a configuration has continued with another one."""
+        runs, last = self.history.runs, part.counted[-1]
+        later = [other.counted[0] for other in parts if other.counted and other.counted[0] > last]
+        return any(runs[first].job == runs[last].job for first in later)
 
     def _slowness(self, part: ConfigurationHistory) -> tuple[int, float] | None:
         """Return number and size of the regression in which a configuration still is, else of its slower upgrade."""
         alarm, step = self._alarm_of(part), self._upgraded(part)
-        if alarm is not None and alarm.delta_pct is not None and part.counted:
+        if alarm is not None and alarm.delta_pct is not None and part.counted and alarm.proposal != "stale":
             newest_ms = math.exp(self.history.runs[part.counted[-1]].log_step_time)
             return None if alarm.is_half_gone(newest_ms) else (alarm.regression_id, alarm.delta_pct)
         if step is None or step.decision != "regression":
@@ -332,8 +363,10 @@ class HistoryPage:
 
     @property
     def size(self) -> str:
-        """Return the size of the workload, which distinguishes stacks with the same title: `seq 4096 · GBS 1024`."""
-        return SEPARATOR.join(field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs"))
+        """Return what distinguishes stacks with the same title: `seq 4096 · GBS 1024 · MBS 1`."""
+        return SEPARATOR.join(
+            field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs", "mbs")
+        )
 
     @property
     def newest(self) -> ContainerStep | None:
@@ -451,8 +484,9 @@ class HistoryPage:
         view = self.view
         figures = self._figures(self.drawn)
         return Drawing(
-            self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps, self.names
-        )
+            self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps,
+            self.names, self._leading.letter, {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
+        )  # fmt: skip
 
     @cached_property
     def rows(self) -> dict[str, list[Row]]:

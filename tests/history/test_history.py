@@ -410,6 +410,118 @@ def test_the_lead_is_of_the_configuration_that_is_slower(client: TestClient, eng
     assert not lead().startswith("Configuration"), "the slower one is back"
 
 
+def shown_states(client: TestClient, key: str) -> tuple[str, str, str, str]:
+    """Return the lead, the primary button, the answer of the API, and the row of the list."""
+    page = client.get(f"/history/{key}").text
+    (lead,) = re.findall(r'<p class="answer">(.*?)</p>', page, re.DOTALL)
+    button = re.findall(r'class="button primary" href="(.*?)"', page.partition("stack-head")[2])[0]
+    answer = client.get(f"/api/v1/history/{key}").json()["answer"].replace("\u202f", " ")
+    row = text_of(client.get("/history").text.partition("<tbody>")[2])
+    return text_of(lead).strip(), button, answer, row
+
+
+def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    """A job was upgraded, which made it slower, and continued with another knob, which made it slower again."""
+    upgrade, later = {"container": "nvcr.io/nvidia/nemo:26.07"}, FIRST_PLACE + timedelta(days=8)
+    make([400.0] * 8, job="nightly")
+    upgraded = make([440.0] * 6, fields=upgrade, started=later, job="nightly")
+    new = make(
+        [484.0] * 4, fields=upgrade | {"permute_fusion": False}, started=later + timedelta(days=9), job="nightly"
+    )
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        number = make_regression(session, member(session, upgraded[0], 400.0, 440.0))
+    lead, button, answer, row = shown_states(client, key_of(engine, new[0]))
+    level, change = r"48\d\.\d ms", r"(9\.\d|10\.\d) % slower"
+    assert re.fullmatch(rf"{level} per step: {change} in nemo:26\.07, then {change} with permute_fusion \S+\.", lead)
+    assert re.match(rf"{level} per step now.* configuration B of 2 configurations, the most recent one", answer)
+    assert button == f"/regressions/{number}"
+    assert re.search(rf"{level} .*10\.0 % slower #{number} then {change}", row), row
+
+
+def test_a_stale_regression_of_another_configuration_does_not_lead(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
+    later, hours = FIRST_PLACE + timedelta(days=8), timedelta(hours=2)
+    make([400.0] * 8)
+    before = make([600.0] * 8, fields=other, started=FIRST_PLACE + hours)
+    make([900.0] * 2, fields=upgrade | other, started=later)
+    slow = make([480.0, 480.0, 410.0], fields=upgrade, started=later + hours)
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        session.execute(delete(UpgradeChangeRow))
+        of_slow = make_regression(session, member(session, slow[0], 400.0, 480.0))
+        of_idle = make_regression(session, member(session, before[6], 600.0, 900.0), cause_key="code:idle")
+        session.execute(update(RegressionRow).values(proposal="stale"))
+    lead, button, answer, row = shown_states(client, key_of(engine, slow[0]))
+    assert of_idle > of_slow
+    assert re.fullmatch(rf"4\d\d\.\d ms in #{slow[-1]} .*was 20\.0 % slower .*regression {of_slow}, stale.*", lead), (
+        lead
+    )
+    assert button == f"/regressions/{of_slow}"
+    assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
+    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} now", row), row
+
+
+def test_runs_that_differ_too_much_have_no_level_in_the_lead(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = make([600.0, 400.0])
+    lead, _, answer, _ = shown_states(client, key_of(engine, runs[0]))
+    assert re.fullmatch(rf"\d+\.\d ms in #{runs[1]}; 2 runs differ too much for one level\.", lead)
+    assert answer == lead
+
+
+def test_an_inconclusive_upgrade_is_still_slower_than_before_its_regression(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    later, days = FIRST_PLACE + timedelta(days=8), timedelta(days=8)
+    make([400.0] * 8)
+    slow = make([560.0] * 2, fields={"container": "nvcr.io/nvidia/nemo:26.07"}, started=later)
+    now = make([540.0], fields={"container": "nvcr.io/nvidia/nemo:26.08"}, started=later + days)
+    with transaction(engine) as session:
+        session.execute(update(UpgradeChangeRow).values(decision="inconclusive"))
+        session.execute(delete(RegressionRow))
+        number = make_regression(session, member(session, slow[0], 400.0, 560.0))
+    lead, button, _, _ = shown_states(client, key_of(engine, now[0]))
+    expected = rf"\d+\.\d ms per step in nemo:26\.08; still 3\d\.\d % slower than before regression {number}\."
+    assert re.fullmatch(expected, lead)
+    assert button == f"/regressions/{number}"
+
+
+def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    with transaction(engine) as session:
+        make_regression(session, member(session, moved[3], 20.0, 21.0), metric="peak_memory_gib", cause_key="code:m")
+    address = f"/history/{key_of(engine, moved[0])}/chart"
+    data = chart_of(client, f"{address}?metric=peak_memory_gib")["datasets"]
+    at = {row["at"]: row["id"] for row in data["points"]}
+    assert [(at[row["at"]], row["verdict"]) for row in data["arrows"]] == [(moved[3], "regression")]
+    assert "rings" not in data
+    times = chart_of(client, address)["datasets"]
+    assert moved[3] not in {at[row["at"]] for row in times["arrows"]}
+
+
+@pytest.mark.parametrize(
+    ("days", "expected"),
+    [(0.25, ["28 Dec", "29 Dec", "30 Dec"]), (3, ["28 Dec 2025", "9 Jan 2026", "12 Jan 2026", "24 Jan 2026"])],
+)
+def test_dates_below_the_runs_have_the_year_if_it_changes_and_never_repeat(
+    client: TestClient, make: Make, engine: Engine, days: float, expected: list[str]
+) -> None:
+    runs = make(series((10, 400.0)))
+    begin = FIRST_PLACE.replace(year=2025, month=12, day=28, hour=1)
+    with transaction(engine) as session:
+        for number, run in enumerate(runs):
+            session.get_one(RunRow, run).ordered_at = begin + timedelta(days=days * number)
+        session.execute(update(StackRow).values(revision=StackRow.revision + 1))
+    labels = [
+        row["label"] for row in chart_of(client, f"/history/{key_of(engine, runs[0])}/chart")["datasets"]["ticks"]
+    ]
+    assert set(expected) <= {*labels}
+    assert len(set(labels)) == len(labels)
+
+
 def test_the_api_lists_the_changes_of_the_page(client: TestClient, engine: Engine, make: Make) -> None:
     upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
     runs = make(series((14, 400.0), (12, 424.0)))
@@ -438,7 +550,7 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     address = f"/history/{key_of(engine, quicker[0])}"
     spec = chart_of(client, f"{address}/chart")["datasets"]
     bands, points = spec["containers"], {row["id"]: row for row in spec["points"]}
-    assert bands[1]["label"] == f"26.07  B {change_text(-20.0).delta}"
+    assert bands[1]["label"] == f"26.07  A {change_text(10.0).delta}", "the configuration of the lead"
     assert bands[1]["at"] < points[unsteady[0]]["at"], "a run that does not count is in its container's band, too"
     assert (points[late]["container"], points[late]["at"] > bands[1]["at"]) == ("nemo:26.06", True)
     assert "1 run is in the band of a newer container" in text_of(client.get(f"{address}/chart", headers=HTMX).text)

@@ -418,15 +418,17 @@ def answer(
     shown: ConfigurationHistory,
     configurations: Sequence[ConfigurationHistory],
     pins: Sequence[Pin],
+    *,
+    chosen: str = "chosen above the chart",
 ) -> str:
     """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs. Golden run ...`
 
-    `runs`: at least one. `shown`: the configuration to describe.
+    `runs`: at least one. `shown`: the configuration to describe. `chosen`: why, unless it is the most recent one.
     """
     sentences = [level_text(runs, eligibilities, shown)]
     if len(configurations) > 1:
         others = plural(len(configurations), "configuration")
-        which = "the most recent one" if shown.is_last else "chosen above the chart"
+        which = "the most recent one" if shown.is_last else chosen
         sentences.append(f"This is configuration {shown.letter} of {others}, {which}.")
     sentences += golden_text(pins, runs[-1].ordered_at)
     return " ".join(sentences)
@@ -440,11 +442,18 @@ def day(time: datetime, near: datetime) -> str:
 
 
 def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: ConfigurationHistory) -> str:
-    """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs.`"""
+    """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs.`
+
+    If the runs differ too much for a level, the newest run.
+    """
     newest = runs[-1].ordered_at
     now = shown.now
     if now is None:
         return _without_level(runs, eligibilities)
+    if not now.holds:
+        last_run = runs[shown.counted[-1]]
+        level = f"{step_time(math.exp(last_run.log_step_time))} in #{last_run.id}"
+        return f"{level}; {plural(now.n, 'run')} differ too much for one level."
     stands = f"{step_time(now.step_time_ms)} per step now"
     if len(shown.counted) < FEWEST_RUNS:
         over = f"over {plural(len(shown.counted), 'eligible run')}"
