@@ -400,6 +400,12 @@ def test_users_tokens_receivers_and_public_projects_need_log_ins(
     assert counted(engine) == before
 
 
+def test_an_empty_service_says_that_there_is_nothing_yet(client: TestClient) -> None:
+    projects, audit = (client.get(f"/settings/{name}", headers=PAGE).text for name in ("projects", "audit"))
+    assert ("No projects yet." in projects, "Create the first project" in projects) == (True, False)
+    assert ("No changes by users yet." in audit, "newest first" in audit) == (True, False)
+
+
 def test_the_pages_say_so_and_offer_no_form_for_it(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         owned = make_belongings(session, OURS)
@@ -415,6 +421,9 @@ def test_the_pages_say_so_and_offer_no_form_for_it(client: TestClient, engine: E
         assert page.status_code == 200, address
         assert f'method="post" action="{address}' not in page.text, address
         assert "on this machine" in page.text, address
+        assert "No tokens yet" not in page.text, "nobody can create one"
+        needing = page.text.partition("Need log-ins")[2]
+        assert page.text.count(f'href="{base}/tokens"') == needing.count(f'href="{base}/tokens"')
 
 
 def test_http_1_0_requests_may_come_through_a_proxy(app: FastAPI) -> None:
