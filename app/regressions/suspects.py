@@ -9,7 +9,7 @@ from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.comparability import COMMIT
-from app.domain.verdict.evidence import RankedSuspect, not_slow_text
+from app.domain.verdict.evidence import RankedSuspect, unaffected_text
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
@@ -91,8 +91,8 @@ def _level(ranked: RankedSuspect) -> int:
 
 
 def _evidence(ranked: RankedSuspect) -> Iterator[str]:
-    if ranked.not_slow:  # decides, whatever other stacks did
-        yield not_slow_text(ranked.not_slow)
+    if ranked.unaffected:  # decides, whatever other stacks did
+        yield unaffected_text(ranked.unaffected)
         return
     if past := ranked.past:
         change = change_text(past.median_pct, past.low_pct, past.high_pct)
@@ -104,7 +104,7 @@ def _evidence(ranked: RankedSuspect) -> Iterator[str]:
             tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
             yield f"{len(elsewhere.moved)} of {plural(elsewhere.n, 'other stack')} moved as well{tail}"
     if ranked.is_likely and ranked.support == "open":
-        yield "no other suspect"
+        yield "no other suspect left"
     elif not ranked.past and not ranked.elsewhere:
         yield "no evidence yet"
 

@@ -63,8 +63,7 @@ def suspects_with_evidence(
 ) -> tuple[RankedSuspect, ...]:
     """Return the suspects of a run's verdict with their evidence, best supported first.
 
-    `metric`: the one that changed; empty: that of the verdict. All evidence is about step time; suspects of other
-    metrics have none.
+    `metric`: the one that changed; empty: that of the verdict. A/Bs and other stacks are evidence about step time only.
     """
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
@@ -73,12 +72,12 @@ def suspects_with_evidence(
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
         suspects = tuple(_since(suspect, run, good) for suspect in suspects)
+    unaffected = _unaffected_before(session, run, document, metric)
     if metric != "step_time_ms":
-        return rank_suspects(None, [(suspect, None, None) for suspect in suspects])
+        return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected)
     if document.measured is not None and shows_no_difference(document.measured):
         return tuple(replace(row, is_likely=False) for row in rank_suspects(None, [(s, None, None) for s in suspects]))
     slower = (change_pct(document) or 0.0) >= 0
-    not_slow = _not_slow_before(session, run, document)
     at_the_time = _at_the_time(session, run, document, suspects)
 
     def elsewhere(suspect: Suspect) -> OtherStacks | None:
@@ -91,7 +90,7 @@ def suspects_with_evidence(
         return other_stacks(_moves(rows, slower=slower))
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    return rank_suspects(change_pct(document), evidence, not_slow)
+    return rank_suspects(change_pct(document), evidence, unaffected)
 
 
 def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None) -> Suspect:
@@ -134,20 +133,22 @@ def last_good(session: Session, run: RunRow, document: VerdictDocument, metric: 
 _ALIKE = ("job", "purpose", "branch")
 
 
-def _not_slow_before(session: Session, run: RunRow, document: VerdictDocument) -> tuple[int, ...]:
-    """Return earlier runs of the job after the same upgrade that were not slow, newest first.
+def _unaffected_before(session: Session, run: RunRow, document: VerdictDocument, metric: str) -> tuple[int, ...]:
+    """Return earlier runs of the job after the same upgrade without the change, newest first.
 
     Runs that are not steady count as well: a drift does not hide a slowdown of more than its own size.
     """
-    change = document.measured
+    change = document.measured_metrics.get(metric)
     if document.suspects or change is None or change.delta_pct <= 0:
         return ()
-    slowest = change.baseline_ms * min(math.sqrt(1 + change.delta_pct / 100), 1 + change.ci_low_pct / 100)
+    ratio = math.sqrt(1 + change.delta_pct / 100)
+    if metric == "step_time_ms" and document.measured is not None:
+        ratio = min(ratio, 1 + document.measured.ci_low_pct / 100)
+    value = col(RunRow.peak_memory_gib if metric == "peak_memory_gib" else RunRow.step_time_ms)
     earlier = (
         col(RunRow.project_id) == run.project_id, col(RunRow.stack_key) == run.stack_key,
         col(RunRow.config_key) == run.config_key, col(RunRow.job) == run.job, col(RunRow.purpose) == run.purpose,
-        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "",
-        col(RunRow.step_time_ms) < slowest,
+        col(RunRow.ordered_at) < run.ordered_at, col(RunRow.quarantine) == "", value < change.baseline * ratio,
     )  # fmt: skip
     newest = select_any(RunRow.id).where(*earlier).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
     return tuple(session.execute(newest.limit(MOST_EVIDENCE)).scalars())
@@ -181,8 +182,6 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
     This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
     The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
     """
-    if regression.metric != "step_time_ms":  # its suspects have no evidence
-        return regression.cause
     runs = tuple(run_ids[:_MOST_JOBS])
     question = (str(session.get_bind().engine.url), visible_projects(), regression.id, regression.cause, runs)
     period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # they expire at different times

@@ -28,7 +28,7 @@ def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
 
 
 def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 40, **more: Any) -> int:
-    columns = {name: more.pop(name) for name in ("purpose", "quarantine") if name in more}
+    columns = {name: more.pop(name) for name in ("purpose", "quarantine", "peak_memory_gib") if name in more}
     started = LATER + day * DAY
     return make_stack(session, [ms], fields=KNOWN | more, commits=[commit], started=started, **columns)[0]
 
@@ -130,10 +130,25 @@ def test_an_earlier_run_after_the_upgrade_that_was_not_slow_makes_it_unlikely(se
     slow = one_more(session, 480.0, day=1, container="train:2")
     ranked = suspects(session, slow)
     container, code = ranked["container"], ranked["commit"].suspect.difference
-    assert (container.support, container.not_slow) == ("unlikely", (fast,))
-    assert container.evidence[0] == f"1 earlier run with it was not slow: #{fast}."
+    assert (container.support, container.unaffected) == ("unlikely", (fast,))
+    assert container.evidence[0] == f"1 earlier run with it was not affected: #{fast}."
     assert code is not None
     assert [side.value for side in (code.a, code.b) if side] == ["e" * 40, "f" * 40], "the code since that run"
+
+
+def test_an_unsteady_run_clears_an_upgrade_of_more_memory(session: Session) -> None:
+    nightly(session)
+    usual = one_more(session, 402.0, container="train:2", commit="e" * 40)
+    session.get_one(RunRow, usual).is_steady = False
+    session.flush()
+    heavy = one_more(session, 401.0, day=1, container="train:2", peak_memory_gib=70.0)
+    verdict = current_verdict(session, heavy)
+    assert verdict is not None
+    ranked = suspects_with_evidence(session, heavy, verdict.document, "peak_memory_gib")
+    assert [(item.suspect.field, item.support, item.unaffected) for item in ranked] == [
+        ("commit", "open", ()), ("container", "unlikely", (usual,)),
+    ]  # fmt: skip
+    assert ranked[0].is_likely
 
 
 def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:

@@ -83,7 +83,7 @@ class OtherStacks:
 class RankedSuspect:
     """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences.
 
-    `not_slow`: earlier runs that had the suspected value and were not slow, newest first. `is_likely`: the evidence
+    `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the evidence
     supports it, or contradicts all others, or nothing else is known to differ.
     """
 
@@ -92,7 +92,7 @@ class RankedSuspect:
     past: PastResults | None
     elsewhere: OtherStacks | None
     evidence: tuple[str, ...]
-    not_slow: tuple[int, ...] = ()
+    unaffected: tuple[int, ...] = ()
     is_likely: bool = False
 
 
@@ -157,15 +157,15 @@ def other_stacks(moves: Iterable[StackMove]) -> OtherStacks | None:
 def rank_suspects(
     change: float | None,
     suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]],
-    not_slow: tuple[int, ...] = (),
+    unaffected: tuple[int, ...] = (),
 ) -> tuple[RankedSuspect, ...]:
     """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given.
 
-    `not_slow`: earlier runs in which everything but the code was the same and that were not slow.
+    `unaffected`: earlier runs in which everything but the code was the same, without the change.
     """
     ranked = []
     for suspect, past, elsewhere in suspects:
-        own = not_slow if suspect.axis != "code" else ()
+        own = unaffected if suspect.axis != "code" else ()
         support = "unlikely" if own else _support(change, past, elsewhere)
         ranked.append(RankedSuspect(suspect, support, past, elsewhere, _sentences(past, elsewhere, own), own))
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
@@ -232,20 +232,20 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
     return -1 if elsewhere.still and not elsewhere.moved else 0
 
 
-def _sentences(past: PastResults | None, elsewhere: OtherStacks | None, not_slow: tuple[int, ...]) -> tuple[str, ...]:
+def _sentences(past: PastResults | None, elsewhere: OtherStacks | None, unaffected: tuple[int, ...]) -> tuple[str, ...]:
     texts = (
-        not_slow and f"{not_slow_text(not_slow)}.", past and _past_sentence(past),
+        unaffected and f"{unaffected_text(unaffected)}.", past and _past_sentence(past),
         elsewhere and _stacks_sentence(elsewhere),
     )  # fmt: skip
     return tuple(text for text in texts if text)
 
 
-def not_slow_text(runs: Sequence[int]) -> str:
-    """Return `2 earlier runs with it were not slow: #246, #240`."""
+def unaffected_text(runs: Sequence[int]) -> str:
+    """Return `2 earlier runs with it were not affected: #246, #240`."""
     named = ", ".join(f"#{run}" for run in runs[:_MOST_NAMED])
     more = f" and {len(runs) - _MOST_NAMED} more" if len(runs) > _MOST_NAMED else ""
     verb = "was" if len(runs) == 1 else "were"
-    return f"{plural(len(runs), 'earlier run')} with it {verb} not slow: {named}{more}"
+    return f"{plural(len(runs), 'earlier run')} with it {verb} not affected: {named}{more}"
 
 
 def _past_sentence(past: PastResults) -> str:
