@@ -121,6 +121,7 @@ class VerdictView:
     answer: str
     would_decide: str
     rerun: str
+    asks_rerun: bool
     baseline_kind: str
     left_out: tuple[LeftOutRuns, ...]
     suspects: tuple[SuspectRow, ...]
@@ -234,6 +235,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         answer=answer(document),
         would_decide="" if answered.rerun else what_would_decide(document),
         rerun=answered.rerun,
+        asks_rerun=answered.asks_rerun,
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         left_out=left_out,
         suspects=_suspects(run, document, ranked),

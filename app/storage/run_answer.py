@@ -25,7 +25,8 @@ class RunAnswer:
 
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
-    verdict or an unsteady contrast requests, and how to start them; empty for none.
+    verdict or an unsteady contrast requests, and how to start them; empty for none. `asks_rerun`: a rerun is the next
+    step, because it would confirm or decide the answer.
     """
 
     badge: tuple[str, str]
@@ -33,6 +34,7 @@ class RunAnswer:
     lead: str
     cause: Difference | None
     rerun: str
+    asks_rerun: bool
 
     @property
     def headline(self) -> str:
@@ -55,14 +57,17 @@ def run_answer(
     cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
     request, contrast, steady = rerun_request(session, run.id, document), document.contrast, run.steady_state
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
-    if not is_opened and contrast is not None and contrast.is_unconfirmed:
+    if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    return RunAnswer(
-        badge=("improvement", "recovered")
+    badge = (
+        ("improvement", "recovered")
         if recovered_from
         else ("regression", "more memory")
         if document.needs_more_memory
-        else document.badge(in_regression=is_opened),
+        else document.badge(in_regression=is_opened)
+    )
+    return RunAnswer(
+        badge=badge,
         ab=run.purpose == "experiment"
         or (document.comparability is not None and document.comparability.kind != "verdict"),
         lead=failure_lead(run.failures[0], run.health.get("last_iteration"))
@@ -77,6 +82,8 @@ def run_answer(
         ),
         cause=cause,
         rerun=rerun,
+        asks_rerun=(document.rerun_decides and not (is_opened and document.comparability is None))
+        or (bool(rerun) and badge[0] == "regression"),
     )
 
 

@@ -24,7 +24,7 @@ from app.domain.run import Stated
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.words import last_parts
+from app.domain.verdict.words import last_parts, what_would_decide
 from app.storage import readings
 from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
@@ -32,7 +32,8 @@ from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of, rerun_request, slow_member
 
-REGRESSION_RULE, FITTED_RULE, WORKED_RULE = "val-regression-cause", "fit-go-back", "fit-since-it-worked"
+REGRESSION_RULE, RERUN_RULE = "val-regression-cause", "val-rerun"
+FITTED_RULE, WORKED_RULE = "fit-go-back", "fit-since-it-worked"
 PACKAGE_RULE = "disp-package-missing"
 """Ids of the rules about setbacks."""
 _WITHOUT_PACKAGE = "alltoall"
@@ -113,6 +114,11 @@ def setbacks_of(
             "regression_cause": _cause_text(causes),
             "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
         }
+    is_open = document is not None and not is_side and document.rerun_decides
+    if document is not None and is_open and run.health.get("outcome") not in ENDED_BADLY:
+        of_run = regressions_of(session, run.id) if in_regressions and document.comparability is None else ()
+        if all(item.continues for item in of_run):  # else other stacks confirm the contrast
+            facts["rerun_why"] = what_would_decide(document) or "One run that is not steady cannot decide."
     return Setbacks(facts, taken)
 
 

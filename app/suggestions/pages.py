@@ -170,7 +170,7 @@ class NextPage:
         evaluation = self._advice.evaluation
         if evaluation.facts.get("low_utilization") is not True:
             return ""
-        if self._advice.leading[0].place.tier in ("health", "regression", "unjudged"):
+        if self._advice.leading[0].place.tier in ("health", "rerun", "regression", "unjudged"):
             return ""
         mfu = evaluation.facts.get("mfu")
         return f"MFU is only {100 * mfu:.0f}\u202f%. " if isinstance(mfu, float) else ""

@@ -22,7 +22,7 @@ from app.domain.text import some_of
 from app.pipeline.suggest import RunSuggestions
 from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
-from app.storage.setbacks import REGRESSION_RULE
+from app.storage.setbacks import REGRESSION_RULE, RERUN_RULE
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
 from app.web.forms import ContractInput
@@ -299,7 +299,7 @@ def revert_view(suggestion: Suggestion, change: ChangeDiff, sizing: Sizing | Non
 
 def rerun_address(advice: RunSuggestions, rule: str) -> str:
     """Return where to rerun the job if a rerun comes before what this rule suggests; else empty."""
-    asked = rule == REGRESSION_RULE and advice.evaluation.facts.get("regression_rerun") is True
+    asked = rule == RERUN_RULE or (rule == REGRESSION_RULE and advice.evaluation.facts.get("regression_rerun") is True)
     return f"/runs/{advice.run.id}?tab=why#rerun" if asked else ""
 
 

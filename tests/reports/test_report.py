@@ -78,6 +78,31 @@ def test_every_report_begins_as_the_page_of_its_run(client: TestClient, lab: Lab
         assert client.get(f"/api/v1/runs/{run_id}/verdict").json()["reason"].replace("`", "") == lead
 
 
+@pytest.mark.parametrize(("slower", "asks"), [(0.016, True), (0.0, False)])
+def test_a_run_that_a_rerun_would_decide_begins_with_the_rerun(
+    client: TestClient, lab: Lab, slower: float, asks: bool
+) -> None:
+    nightly(lab)
+    run_id = lab.run(slower=slower)
+    lab.judge(run_id)
+    document = as_json(client, lab, run_id)
+    assert (document["verdict"]["need_runs"] in (1, 2, 3)) == asks
+    page, next_steps = client.get(f"/runs/{run_id}").text, client.get(f"/runs/{run_id}/next").text
+    assert (f'<a class="button primary" href="/runs/{run_id}?tab=why#rerun">Rerun</a>' in page) == asks
+    assert (f'<a class="button primary" href="/runs/{run_id}?tab=why#rerun">Rerun</a>' in next_steps) == asks
+    assert (document["next_step"]["rule"] == "val-rerun") == asks
+
+
+def test_an_unsteady_run_in_another_container_begins_with_the_rerun(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    run_id = lab.run({"container": "train:2026.10"}, slower=0.2, steady=False)
+    lab.judge(run_id)
+    document = as_json(client, lab, run_id)
+    assert document["headline"].startswith("slower, unconfirmed · 22.2")
+    assert document["next_step"]["rule"] == "val-rerun"
+    assert 'id="rerun"' in client.get(f"/runs/{run_id}?tab=why").text
+
+
 def test_what_did_not_move_is_not_in_the_table(client: TestClient, lab: Lab) -> None:
     nightly(lab, 20)
     same = [lab.run(commit="same") for _ in range(8)]

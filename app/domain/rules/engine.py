@@ -82,7 +82,11 @@ def withheld_because(
     """
     is_tuning = rule.kind in ("candidate", "sizing") or rule.phase == "profile"
     is_proof = unjudged != "" and rule.phase == "validate" and rule.kind == "gate"
-    if not (is_tuning or is_proof) or rule.hints.bring_up or rule.hints.urgency in ("health", "unjudged", "regression"):
+    if (
+        not (is_tuning or is_proof)
+        or rule.hints.bring_up
+        or rule.hints.urgency in ("health", "unjudged", "rerun", "regression")
+    ):
         return ""
     retunes = rule.kind == "candidate" and rule.phase == "retune"
     is_measured = rule.hints.urgency in ("measured", "evidence")

@@ -1,8 +1,8 @@
 """Rank suggestions, with the reasons as data.
 
-The order: what stops the run; what invalidates its figures; a regression with its cause; what the figures lack to be
-judged; gains measured in this project; expected gains by evidence (level x gain x likeness); the workflow by phase;
-everything else.
+The order: what stops the run; what invalidates its figures; a rerun; a regression with its cause; what the figures
+lack to be judged; gains measured in this project; expected gains by evidence (level x gain x likeness); the workflow by
+phase; everything else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -102,10 +102,13 @@ def _likeness(statement: Statement, values: Values) -> Likeness:
 
 # --- The rank of a suggestion, with its reasons.
 
-Tier = Literal["stops", "health", "regression", "unjudged", "measured", "evidence", "workflow", "other", "slower"]
+Tier = Literal[
+    "stops", "health", "rerun", "regression", "unjudged", "measured", "evidence", "workflow", "other", "slower"
+]
 TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
+    "rerun": "A rerun decides whether the run is slower, so all else comes later.",
     "regression": "The run is worse than its baseline, and this is the most likely cause.",
     "unjudged": "The run is too short or too small, so tuning comes later.",
     "measured": "This project measured that it is faster.",
@@ -188,6 +191,7 @@ def _tier(
         (rule.hints.urgency == "health", "health"),
         (values.get("oom") is True and rule.saves_memory, "health"),
         (rule.hints.urgency == "unjudged", "unjudged"),
+        (rule.hints.urgency == "rerun", "rerun"),
         (rule.hints.urgency == "regression", "regression"),
         ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),
         (rule.hints.urgency == "evidence", "evidence"),

@@ -17,7 +17,7 @@ Kind = Literal["blocker", "warning", "gate", "sizing", "candidate"]
 """blocker: the launch is invalid or unsafe. warning: a limit of a figure. gate: required before the next phase or a
 claim. sizing: a value to calculate. candidate: a change to try."""
 Confidence = Literal["high", "medium", "low"]
-Urgency = Literal["", "health", "unjudged", "regression", "measured", "evidence"]
+Urgency = Literal["", "health", "unjudged", "rerun", "regression", "measured", "evidence"]
 """What a rule is about that precedes the workflow: the health of the run, figures that support no tuning, a regression,
 a faster run, a record."""
 Level = Literal["code", "matched_ab", "record", "seed", "heuristic"]

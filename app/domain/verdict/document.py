@@ -11,7 +11,7 @@ from app.domain.run import Metric
 from app.domain.verdict.assess import Assessment, Contrast
 from app.domain.verdict.baseline import BaselineKind, LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Suspect
-from app.domain.verdict.decide import MetricChange, metric_changes, reruns_wanted
+from app.domain.verdict.decide import MOST_REQUESTED, MetricChange, metric_changes, reruns_wanted
 from app.domain.verdict.policy import Breach, ReferenceMove
 from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 
@@ -135,6 +135,20 @@ class VerdictDocument:
         time = self.verdict.step_time
         is_short = time is not None and time.needs_confirmation
         return is_short or (self.decision == "regression" and self.requested_reruns > 0)
+
+    @property
+    def rerun_decides(self) -> bool:
+        """Return whether few reruns would decide an inconclusive verdict, or a contrast of one unsteady run."""
+        if self.quarantined:
+            return False
+        if self.comparability is None:
+            time = None if self.contrast is None else self.contrast.measured.step_time
+            is_open = time is not None and time.not_steady and time.decision in ("regression", "inconclusive")
+            return is_open and len(self.candidates) == 1
+        time = self.verdict.step_time
+        if time is None or self.decision != "inconclusive" or not self.raises_regression:
+            return False
+        return time.awaits > 0 or 0 < (time.need_runs or 0) <= MOST_REQUESTED
 
     @property
     def is_slower(self) -> bool:

@@ -151,7 +151,7 @@ OF_A_RUN = {
 }
 """What `run_facts.py` reads from figures, health and activity."""
 OF_THE_SERVICE = {
-    *("regression_pct", "regression_text", "regression_cause", "regression_undo"),
+    *("regression_pct", "regression_text", "regression_cause", "regression_undo", "rerun_why"),
     *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
     *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code"),
