@@ -170,7 +170,8 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     )
     placed = (replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots)
     compared = {run.contrast_field for run in drawn if changes[run.id] is not None}
-    against = " or ".join(f"previous {field}" if field else "baseline" for field in sorted(compared))
+    before = " or ".join(sorted(compared - {""}))
+    against = " or ".join(filter(None, ("baseline" if "" in compared else "", f"previous {before}" if before else "")))
     return RunStrip(tuple(placed), against, limit, len(runs) - len(drawn))
 
 
@@ -199,8 +200,8 @@ def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collectio
 
 def _change(run: RunListItem) -> float | None:
     """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
-    if run.contrast_pct is not None:
-        return run.contrast_pct
+    if run.contrast_pct is not None or run.contrast_decision == "inconclusive":
+        return run.contrast_delta_pct
     return None if run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
 
 

@@ -513,7 +513,8 @@ class RunListItem:
     verdict a regression. `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`:
     its experiment (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
     opens no regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a
-    run without a baseline is slower. `slower`: the label of a slower run that is in no regression (`slower,
+    run without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no
+    verdict. `slower`: the label of a slower run that is in no regression (`slower,
     unconfirmed`), else empty.
     """
 
@@ -549,6 +550,8 @@ class RunListItem:
     ab: bool = False
     contrast_pct: float | None = None
     contrast_field: str = ""
+    contrast_decision: str = ""
+    contrast_delta_pct: float | None = None
     slower: str = ""
 
 
@@ -586,6 +589,7 @@ _SIDE = (
     .correlate(RunRow)
 ).scalar_subquery()
 _MEASURED = VerdictRow.document["verdict"]
+_CONTRAST = VerdictRow.document["contrast"]["measured"]
 _IS_REGRESSION = col(VerdictRow.decision) == "regression"
 _MAY_BE_SLOWER = and_(col(VerdictRow.decision).in_(("regression", "no_baseline")), col(VerdictRow.delta_pct) > 0)
 _LIST_COLUMNS = (
@@ -598,6 +602,7 @@ _LIST_COLUMNS = (
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
     RunAlarmRow.regression_id,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
+    case((col(VerdictRow.decision) == "no_baseline", _CONTRAST["step_time"]["decision"].as_string())).label("contrast"),
     case((_IS_REGRESSION, _MEASURED["memory"]["delta_pct"].as_float())).label("memory_pct"),
     case((and_(_MAY_BE_SLOWER, col(RunAlarmRow.regression_id).is_(None)), VerdictRow.document)).label("slower"),
 )  # fmt: skip
@@ -695,6 +700,8 @@ def _list_item(row: Row[Any]) -> RunListItem:
     is_contrast = row.decision == "no_baseline" and (upgraded or slower)
     is_side = row.purpose == "experiment" and row.experiment_id is not None
     by_memory = row.decision == "regression" and row.time_decision != "regression"
+    undecided = "inconclusive" if row.contrast == "inconclusive" else ""
+    contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
@@ -704,13 +711,14 @@ def _list_item(row: Row[Any]) -> RunListItem:
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
         verdict_delta_pct=None if is_side else row.verdict_delta_pct,
-        step_decision="regression" if is_contrast else row.time_decision or row.verdict,
+        step_decision="regression" if is_contrast else row.time_decision or undecided or row.verdict,
         memory_pct=row.memory_pct if by_memory else None,
         quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
         contrast_pct=row.delta_pct if is_contrast else None,
-        contrast_field=row.attributed_to or "stack" if is_contrast else "",
+        contrast_field=contrast_field if row.contrast else "",
+        contrast_decision=row.contrast or "", contrast_delta_pct=row.delta_pct if row.contrast else None,
         slower=slower,
     )  # fmt: skip
 

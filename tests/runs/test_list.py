@@ -158,6 +158,23 @@ def test_a_phone_names_the_two_largest_changes_off_the_scale(engine: Engine) -> 
     assert [dot.text[:3] for dot in strip.dots if dot.text and dot.wide_row >= 0] == ["+17", "−29", "+63", "+34", "−15"]
 
 
+def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        fields, started = {"container": "train:2"}, FIRST_PLACE + timedelta(days=8)
+        [run] = make_stack(session, [1030.0], fields=fields, started=started, is_steady=False)
+    assert client.get(f"/api/v1/runs/{run}/verdict").json()["reason"].startswith("Inconclusive: ")
+    with read_session(engine) as session:
+        items = find_runs(session, RunQuery()).items
+    [item] = [item for item in items if item.id == run]
+    assert (item.verdict, item.step_decision, item.contrast_pct) == ("no_baseline", "inconclusive", None)
+    strip = run_strip(items)
+    assert strip is not None
+    assert strip.against == "baseline or previous container"
+    assert [dot.decision for dot in strip.dots if dot.run_id == run] == ["inconclusive"]
+    assert re.search(rf'/runs/{run}#verdict"[^>]*>\s*<span class="undecided">.*?inconclusive', client.get("/runs").text)
+
+
 def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         before = make_stack(session, [1000.0 + k % 3 for k in range(8)])
