@@ -12,6 +12,7 @@ from sqlmodel import Session
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
+from app.domain.experiments.values import UNDECIDED
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.evidence import OwnResult
@@ -113,7 +114,7 @@ class TryRow:
     """A change worth planning first. `pct`, `low`, `high`: gain of throughput in percent; `evidence`: how it is known.
 
     `change`: the values of a knob; empty for a suggestion, which has a title instead. `experiment`: the one that makes
-    this change on the run's stack; None without one.
+    this change on the run's stack; None without one. `is_open`: it is not decided.
     """
 
     title: str
@@ -124,6 +125,7 @@ class TryRow:
     high: float
     evidence: str
     experiment: int | None = None
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +258,7 @@ def _measured_row(row: MeasuredKnob, experiment: ExperimentItem | None = None) -
         high=result.high_pct,
         evidence=_evidence(result),
         experiment=None if experiment is None else experiment.id,
+        is_open=experiment is not None and experiment.state in UNDECIDED,
     )
 
 

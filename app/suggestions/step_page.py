@@ -192,6 +192,12 @@ class StepPage:
         return ", ".join([*needs, plural(present, "conflict")] if self.suggestion.conflicts else needs)
 
     @property
+    def asks_first(self) -> bool:
+        """Return whether a prerequisite is not known to be met, so that users see it before they plan the change."""
+        needs = () if self.suggestion is None else self.suggestion.needs
+        return any(need.state != "met" and not (need.state == "unknown" and self.shown_by) for need in needs)
+
+    @property
     def rerun(self) -> str:
         """Return where to rerun the job if a rerun comes before the change; else empty."""
         return rerun_address(self._advice, self.rule.id)

@@ -216,7 +216,9 @@ def run_with_change(advice: RunSuggestions, rule: str) -> int | None:
     It shows that all prerequisites are met, as it differs from this run in nothing else.
     """
     experiment = advice.experiments.get(rule)
-    if experiment is None or experiment.baseline_run_id != advice.run.id or not experiment.result.candidate:
+    if experiment is None or not experiment.result.candidate:
+        return None
+    if str(advice.run.id) not in (str(experiment.baseline_run_id), *experiment.result.baseline):
         return None
     return int(experiment.result.candidate[-1])
 

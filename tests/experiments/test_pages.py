@@ -45,6 +45,9 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
 ) -> None:
     step = text(client, f"/runs/{baseline}/next/eo-enable")
     assert f'action="/runs/{baseline}/experiments"' in step
+    assert step.index('id="needs"') < step.index(f'action="/runs/{baseline}/experiments"'), (
+        "some are not known to be met"
+    )
     assert "interleaved" in step
     answer = client.post(
         f"/runs/{baseline}/experiments",
@@ -395,6 +398,7 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     first = text(client, f"/runs/{baseline}/experiments/new").partition('id="first"')[2].partition("</section>")[0]
     assert f'href="/experiments/{number}"' in first
     assert "value=true" not in first
+    assert ">Finish first</h2>" in first
     journey = text(client, f"/runs/{baseline}/journey")
     assert f"per side of #{number}" in journey.partition('class="actions"')[2].partition("</a>")[0]
 
