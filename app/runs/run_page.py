@@ -722,7 +722,7 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
         )
         return MemoryBar(failed.total, of_line)
     allocated = health.get("peak_allocated_gib")
-    if allocated is None or size is None:
+    if allocated is None or size is None or allocated > size:
         return None
     reserved = max(health.get("peak_reserved_gib") or 0.0, allocated)
     parts = (
@@ -882,7 +882,11 @@ class RunPage:
             if "/" in headline.label:
                 value = f"{text.value} {headline.label}"
             if headline.name == "peak_memory_gib":
-                value = f"{text.value} of {size} GiB" if (size := self._gpu_memory) else f"{text.text} peak memory"
+                size = self._gpu_memory
+                value = f"{text.value} of {size} GiB" if size else f"{text.text} peak memory"
+                if size and metric.value > size:
+                    gpu = self.run.contract["gpu"].value
+                    value = f"stated GPU cannot be right: peak {text.text}, {gpu} has {size} GiB"
             interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
             shown.append((value, interval + text.note))
         return shown

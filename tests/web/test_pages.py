@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.runs.run_page import TABS
 from app.storage.database import transaction
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
+from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow
 from app.web.help_pages import PAGES
 from tests.builders import FIRST_LINE, make_run, stated_activity
 from tests.cases import every_case
@@ -146,6 +146,20 @@ def test_a_series_that_the_run_does_not_have_is_refused_with_those_it_has(client
     text = client.get(f"/runs/{make()}?series=nothing", headers=HTML).text
     assert "step_time_ms, " in text
     assert "lm_loss" in text
+
+
+def test_a_peak_above_the_memory_of_the_stated_gpu_is_a_contradiction(
+    client: TestClient, make: Make, engine: Engine
+) -> None:
+    run = make()
+    assert "61.4 of 80 GiB" in client.get(f"/runs/{run}").text
+    with transaction(engine) as session:
+        (result,) = session.scalars(select(RunResultRow).where(col(RunResultRow.run_id) == run))
+        peak = result.metrics["peak_memory_gib"] | {"value": 222.2, "ci_low": 222.2, "ci_high": 222.2}
+        result.metrics = result.metrics | {"peak_memory_gib": peak}
+    text = client.get(f"/runs/{run}").text
+    assert "of 80 GiB" not in text
+    assert re.search(r"stated GPU cannot be right: peak 222\.2.GiB, H100 has 80 GiB", text)
 
 
 def test_the_run_page_says_its_answer_first_and_names_every_figure(client: TestClient, make: Make) -> None:
