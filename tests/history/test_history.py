@@ -463,7 +463,7 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     )
     assert button == f"/regressions/{of_slow}"
     assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
-    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} now", row), row
+    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} stale now", row), row
 
 
 def test_runs_that_differ_too_much_have_no_level_in_the_lead(client: TestClient, engine: Engine, make: Make) -> None:
