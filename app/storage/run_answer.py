@@ -14,14 +14,15 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.lead import lead
 from app.domain.verdict.triage import ACTIVE
-from app.domain.verdict.words import badge_text, rerun_text, sides_text
+from app.domain.verdict.words import badge_text, other_branch_text, rerun_text, sides_text
 from app.storage.runs import RunDetail
 from app.storage.verdicts import RunRegression, current_verdict, recovery, rerun_request
 
 
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """`badge`: decision and label, as `VerdictDocument.badge`. `lead`: the answer in one short sentence.
+    """`badge`: decision and label, as `VerdictDocument.badge`. `lead`: the answer in one short sentence; `whole_lead`:
+    the same with the setting that would change it.
 
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
@@ -32,6 +33,7 @@ class RunAnswer:
     badge: tuple[str, str]
     ab: bool
     lead: str
+    whole_lead: str
     cause: Difference | None
     rerun: str
     asks_rerun: bool
@@ -40,7 +42,7 @@ class RunAnswer:
     def headline(self) -> str:
         """Return badge and lead as one line of plain text, with which reports begin."""
         decision, label = self.badge
-        badge, lead = badge_text(decision, label, is_ab=self.ab), self.lead.replace("`", "")
+        badge, lead = badge_text(decision, label, is_ab=self.ab), self.whole_lead.replace("`", "")
         return f"{badge} · {lead.removeprefix('Inconclusive: ')}" if badge else lead
 
 
@@ -66,11 +68,8 @@ def run_answer(
         if document.needs_more_memory
         else document.badge(in_regression=is_opened)
     )
-    return RunAnswer(
-        badge=badge,
-        ab=run.purpose == "experiment"
-        or (document.comparability is not None and document.comparability.kind != "verdict"),
-        lead=failure_lead(run.failures[0], run.health.get("last_iteration"))
+    own = (
+        failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
         else lead(
             document,
@@ -79,7 +78,15 @@ def run_answer(
             _ongoing(session, regressions),
             unsteady=unsteady_briefly(steady.reasons) if steady else "",
             recovered_from=recovered_from,
-        ),
+        )
+    )
+    other_branch = document.other_branch if document.decision == "no_baseline" else None
+    return RunAnswer(
+        badge=badge,
+        ab=run.purpose == "experiment"
+        or (document.comparability is not None and document.comparability.kind != "verdict"),
+        lead=own,
+        whole_lead=own if other_branch is None else f"{other_branch_text(other_branch)}.",
         cause=cause,
         rerun=rerun,
         asks_rerun=(document.rerun_decides and not (is_opened and document.comparability is None))

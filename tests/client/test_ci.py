@@ -625,7 +625,10 @@ def test_a_report_before_the_verdict_becomes_the_report_of_the_verdict(server: R
         assert sent.is_success, sent.text
         done = report(first, "--wait=60")
         assert (done.code, done.document["status"]) == (4, "judged"), done.err
-        assert [check["output"]["title"].split(":")[0] for check in forge.checks] == ["no baseline", "pending"]
+        assert [check["output"]["title"].split(" · ")[0].split(":")[0] for check in forge.checks] == [
+            "no baseline",
+            "pending",
+        ]
         assert len(forge.comments) == 2
         assert "no baseline" in forge.comments[0]["body"]
         unnamed = report(begun(project=job["project"]))

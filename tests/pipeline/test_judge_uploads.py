@@ -84,7 +84,7 @@ def test_a_log_without_iterations_gets_the_verdict_failed(client: TestClient) ->
     tasks.process_run(run_id)
     result = verdict(client, run_id)
     assert result["verdict"] == "failed"
-    assert result["reason"] == "The job ran out of memory, so its speed does not count."
+    assert result["reason"] == "A GPU ran out of memory."
 
 
 def test_earlier_verdicts_that_a_user_may_have_seen_are_kept(client: TestClient, engine: Engine) -> None:
