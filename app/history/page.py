@@ -281,7 +281,11 @@ class HistoryPage:
         step = next((step for step in steps if own.counted and step.run.id == runs[own.counted[0]].id), None)
         if step is None or step.delta_pct is None or own.now is None or own.changes or not own.now.holds:
             return ""
-        before = next(part for part in self.shown if step.before.id in {runs[position].id for position in part.runs})
+        before = next(
+            part
+            for part in self.history.configurations
+            if step.before.id in {runs[position].id for position in part.runs}
+        )
         upgrade = self._upgraded(before)
         first = ""
         if upgrade is not None and upgrade.decision in ("regression", "improvement"):

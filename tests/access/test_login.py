@@ -421,7 +421,7 @@ def test_the_pages_say_so_and_offer_no_form_for_it(client: TestClient, engine: E
         assert page.status_code == 200, address
         assert f'method="post" action="{address}' not in page.text, address
         assert "on this machine" in page.text, address
-        assert "No tokens yet" not in page.text, "nobody can create one"
+        assert "No tokens yet" not in page.text, "a token cannot be created without log-ins"
         needing = page.text.partition("Need log-ins")[2]
         assert page.text.count(f'href="{base}/tokens"') == needing.count(f'href="{base}/tokens"')
 

@@ -439,6 +439,11 @@ def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
     assert re.match(rf"{level} per step now.* configuration B of 2 configurations, the most recent one", answer)
     assert button == f"/regressions/{number}"
     assert re.search(rf"{level} .*10\.0 % slower #{number} then {change}", row), row
+    with read_session(engine) as session:
+        config = session.get_one(RunRow, new[0]).config_key
+    page = client.get(f"/history/{key_of(engine, new[0])}?config={config[:12]}")
+    assert page.status_code == 200, "the configuration before is not shown"
+    assert re.search(rf"{level} per step now: {change} with permute_fusion", text_of(page.text).replace("\u202f", " "))
 
 
 def test_a_stale_regression_of_another_configuration_does_not_lead(

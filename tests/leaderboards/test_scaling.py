@@ -70,8 +70,8 @@ def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: Tes
     assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
     lead = re.findall(r'<p class="answer">(.*?)</p>', client.get("/scaling").text)[0].replace(THIN, " ")
-    told = r"Efficiency: strong [\d.]+ % at 32 GPUs; MFU at seq 8,192: [\d.]+ % of that at seq 4,096\."
-    assert re.fullmatch(told, lead), lead
+    pattern = r"Efficiency: strong [\d.]+ % at 32 GPUs; MFU at seq 8,192: [\d.]+ % of that at seq 4,096\."
+    assert re.fullmatch(pattern, lead), lead
 
 
 def test_a_workload_of_another_container_makes_no_series_with_it(client: TestClient, session: Session) -> None:
