@@ -60,6 +60,7 @@ def test_a_column_sorts_the_list_the_export_and_the_page(client: TestClient) -> 
     first = next(csv.DictReader(io.StringIO(client.get("/references.csv?sort=-tflops").text)))
     assert float(first["tflops_per_gpu"]) == fastest[0]
     part = client.get("/references?sort=-tflops", headers={"HX-Request": "true"}).text
+    assert 'href="/api/v1/references?sort=-tflops&page_size=500"' in part.replace("&amp;", "&")
     assert re.search(r'aria-sort="descending">\s*<a href="/references\?sort=tflops"', part)
 
 
