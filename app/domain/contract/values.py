@@ -319,14 +319,6 @@ def _integer(raw: object, least: int) -> int:
     return int(value)
 
 
-def _read_count(_: ContractField, raw: object) -> Value:
-    return _integer(raw, 1)
-
-
-def _read_whole(_: ContractField, raw: object) -> Value:
-    return _integer(raw, 0)
-
-
 def _read_number(field: ContractField, raw: object) -> Value:
     value = _number(raw)
     if value < 0:  # Megatron takes a negative capacity factor for "no capacity"
@@ -384,10 +376,6 @@ def _read_words(field: ContractField, raw: object) -> Value:
     return tuple(sorted({_choice(field, item) for item in items}))
 
 
-def _read_counts(_: ContractField, raw: object) -> Value:
-    return tuple(_integer(item, 1) for item in _items(raw))
-
-
 def _read_layers(_: ContractField, raw: object) -> Value:
     """Return a frequency, or a tuple with a 0 or 1 for each layer."""
     if isinstance(raw, int | float) or (isinstance(raw, str) and raw.strip().isdigit()):
@@ -425,13 +413,13 @@ def _read_name(field: ContractField, raw: object) -> Value:
 
 
 _READERS = {
-    "count": _read_count,
-    "whole": _read_whole,
+    "count": lambda _, raw: _integer(raw, 1),
+    "whole": lambda _, raw: _integer(raw, 0),
     "number": _read_number,
     "flag": _read_flag,
     "choice": _read_choice,
     "words": _read_words,
-    "counts": _read_counts,
+    "counts": lambda _, raw: tuple(_integer(item, 1) for item in _items(raw)),
     "layers": _read_layers,
     "text": _read_text,
     "name": _read_name,
