@@ -23,6 +23,7 @@ from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.run import Stated, Value
+from app.domain.text import first_of
 from app.domain.verdict.comparability import (
     Difference,
     differing,
@@ -341,12 +342,12 @@ def _measured_statement(rival: _Rival) -> Statement:
     )
 
 
-def _changes_text(differences: Sequence[Difference], most: int = 6) -> str:
+def _changes_text(differences: Sequence[Difference]) -> str:
     """Return the changes from this run to the other: `pp 2 to 1, ep 4 to 8`."""
     texts = [
         f"{item.field} {on_off(value_text(item.b))[:60]} to {on_off(value_text(item.a))[:60]}" for item in differences
     ]
-    return ", ".join(texts[:most]) + (f" and {len(texts) - most} more" if len(texts) > most else "")
+    return first_of(texts, 6)
 
 
 # --- A published record.

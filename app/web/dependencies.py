@@ -6,7 +6,6 @@ from typing import Annotated, Generic, Self, TypeVar
 
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Request
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from sqlalchemy import Engine
 from sqlmodel import Session
@@ -23,11 +22,7 @@ def api_router(tag: str, prefix: str = "/api/v1") -> APIRouter:
     Links to the reference use that name. It is set here, because FastAPI would read the types of all calls a second
     time if it were set where the application includes the routers.
     """
-    return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=_name)
-
-
-def _name(route: APIRoute) -> str:
-    return route.name
+    return APIRouter(prefix=prefix, tags=[tag], generate_unique_id_function=lambda route: route.name)
 
 
 class ApiValue(BaseModel, from_attributes=True):

@@ -84,10 +84,6 @@ def meaning_of(name: str, values: list[str]) -> Meaning:
     return Meaning(((field, None if value in ("None", "") else value),))
 
 
-def _tensor_parallel(value: str) -> Meaning:
-    return Meaning((("tp", value), ("sp", value.isdigit() and int(value[:9]) > 1)))
-
-
 def _a2a_overlap(value: str) -> Meaning:
     if value.lower() not in _ON:
         return Meaning(note="--moe_a2a_overlap false has no effect: the recipe keeps its own overlap.")
@@ -103,27 +99,11 @@ def _flex_backend(value: str) -> Meaning:
     return Meaning((("dispatcher_type", "flex"), ("flex_backend", value), ("dispatcher", value)))
 
 
-def _graph_impl(value: str) -> Meaning:
-    return Meaning((("graph_impl", value), ("te_rng", value != "none")))
-
-
 def _graph_scope(value: str) -> Meaning:
     modules = [module for module in value.split(",") if module]
     if "full_iteration" in modules:
         return Meaning((("graph_impl", "full_iteration"), ("graph_modules", [])))
     return Meaning((("graph_modules", modules),))
-
-
-def _recompute_layers(value: str) -> Meaning:
-    return Meaning((("recompute_granularity", "full"), ("recompute_method", "block"), ("recompute_layers", value)))
-
-
-def _recompute_modules(value: str) -> Meaning:
-    return Meaning((("recompute_granularity", "selective"), ("recompute_modules", value.split(","))))
-
-
-def _offload_layers(value: str) -> Meaning:
-    return Meaning((("act_offload", True), ("act_offload_layers", value)))
 
 
 def _token_drop(value: str) -> Meaning:
@@ -146,14 +126,20 @@ def _data(value: str) -> Meaning:
 
 
 _TRAPS: dict[str, Callable[[str], Meaning]] = {
-    "tensor_model_parallel_size": _tensor_parallel,
+    "tensor_model_parallel_size": lambda value: Meaning(
+        (("tp", value), ("sp", value.isdigit() and int(value[:9]) > 1))
+    ),
     "moe_a2a_overlap": _a2a_overlap,
     "moe_flex_dispatcher_backend": _flex_backend,
-    "cuda_graph_impl": _graph_impl,
+    "cuda_graph_impl": lambda value: Meaning((("graph_impl", value), ("te_rng", value != "none"))),
     "cuda_graph_scope": _graph_scope,
-    "recompute_num_layers": _recompute_layers,
-    "recompute_modules": _recompute_modules,
-    "activation_offload_layers": _offload_layers,
+    "recompute_num_layers": lambda value: Meaning(
+        (("recompute_granularity", "full"), ("recompute_method", "block"), ("recompute_layers", value))
+    ),
+    "recompute_modules": lambda value: Meaning(
+        (("recompute_granularity", "selective"), ("recompute_modules", value.split(",")))
+    ),
+    "activation_offload_layers": lambda value: Meaning((("act_offload", True), ("act_offload_layers", value))),
     "use_tokendrop": _token_drop,
     "use_megatron_fsdp": _megatron_fsdp,
     "data": _data,

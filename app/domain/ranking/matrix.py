@@ -212,17 +212,13 @@ def _matrix(routing: str, semantic_class: str, runs: Sequence[ScalingRuns], miss
     for item in runs:
         by_ep.setdefault(int(str(item.known["ep"])), []).append(item)
     order = (REFERENCE, *(name for name in DISPATCHERS if name != REFERENCE))
-    columns = {ep: contenders(by_ep[ep], _dispatcher, DISPATCHER_AXIS, order) for ep in sorted(by_ep)}
+    columns = {ep: contenders(by_ep[ep], lambda runs: runs.dispatcher, DISPATCHER_AXIS, order) for ep in sorted(by_ep)}
     # Every container has alltoall, so it is a row even where it never ran.
     measured = {item.dispatcher for item in runs} | {REFERENCE}
     rows = tuple(name for name in order if name in measured)
     empty = tuple(_empty(name, ep, column, missing) for name in rows for ep, column in columns.items() if
                   name not in {item.name for item in column})  # fmt: skip
     return EpMatrix(routing, semantic_class, rows, columns, empty)
-
-
-def _dispatcher(runs: ScalingRuns) -> str:
-    return runs.dispatcher
 
 
 def _empty(name: str, ep: int, column: Sequence[Contender], missing: frozenset[str]) -> EmptyCell:

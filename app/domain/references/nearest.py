@@ -11,7 +11,7 @@ from app.domain.numbers import change_text, grouped, percent, plural, significan
 from app.domain.ranking.runs import family_of
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import Stated, Value
-from app.domain.text import coded_names
+from app.domain.text import coded_names, first_of
 
 # --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
 
@@ -267,9 +267,8 @@ _MOST_NAMED = 3
 def _differing(fields: Sequence[str]) -> str:
     if not fields:
         return "no known field differs"
-    more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
-    named = coded_names(fields[:_MOST_NAMED])
-    return f"{named}{more} {'differs' if len(fields) == 1 else 'differ'}"
+    named = first_of([f"`{name}`" for name in fields], _MOST_NAMED)
+    return f"{named} {'differs' if len(fields) == 1 else 'differ'}"
 
 
 def nearest_reference(

@@ -448,15 +448,6 @@ def _capacity_on(values: Values) -> bool | None:
     return None if "capacity" not in values else isinstance(capacity, float) and capacity >= 0
 
 
-def _dataset_seq_len(values: Values) -> object:
-    """Megatron-LM uses one length for model and data."""
-    return values.get("seq_len") if values.get("framework") == "megatron_lm" else None
-
-
-def _in_batch_packing(values: Values) -> bool | None:
-    return False if values.get("task") == "pretrain" and values.get("framework") == "megatron_lm" else None
-
-
 PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("ep", lambda values: 1 if values.get("moe") is False else None),
     ("split_layers", _split_layers),
@@ -468,9 +459,12 @@ PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("kv_heads", _kv_heads),
     ("capacity_on", _capacity_on),
     ("check_for_nan_in_loss", lambda values: values.get("nan_checks")),
-    ("dataset_seq_len", _dataset_seq_len),
+    ("dataset_seq_len", lambda values: values.get("seq_len") if values.get("framework") == "megatron_lm" else None),
     ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
-    ("in_batch_packing", _in_batch_packing),
+    (
+        "in_batch_packing",
+        lambda values: False if values.get("task") == "pretrain" and values.get("framework") == "megatron_lm" else None,
+    ),
 )
 """Derived facts in the order of their dependencies.
 
@@ -563,10 +557,6 @@ def _flex_backend(values: Values) -> object:
 def _flex(values: Values) -> bool | None:
     kind = values.get("dispatcher_type")
     return None if kind is None else kind == "flex"
-
-
-def _recompute_modules(values: Values) -> list[str] | None:
-    return [] if values.get("recompute_granularity") in ("none", "full") else None
 
 
 def _base_dtype(values: Values) -> str | None:
@@ -782,7 +772,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("graphs_scoped", _when_known("graph_impl", lambda value: value in ("local", "transformer_engine"))),
     ("recompute_on", _when_known("recompute_granularity", lambda value: value != "none")),
     ("full_recompute", _full_recompute),
-    ("recompute_modules", _recompute_modules),
+    ("recompute_modules", lambda values: [] if values.get("recompute_granularity") in ("none", "full") else None),
     ("expandable_segments", _when_known(f"{PREFIX}PYTORCH_CUDA_ALLOC_CONF", _expandable)),
     ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in words)),
     ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in words)),

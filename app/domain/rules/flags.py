@@ -105,10 +105,6 @@ def _switches(name: str, value: Setting) -> WrittenFlags:
     )
 
 
-def _vpp(value: Setting, _: Others) -> WrittenFlags:
-    return _plain(FLAGS["vpp"], None if value == 1 else value)
-
-
 def _dispatcher(value: Setting, _: Others) -> WrittenFlags:
     row = FLAGS["dispatcher"]
     (kind, backend), (kind_path, backend_path) = row.flags, row.bridge
@@ -138,14 +134,6 @@ def _precision(value: Setting, _: Others) -> WrittenFlags:
         return WrittenFlags(Spelling(flags, (*fp4, "--fp16")), {"mixed_precision": name})
     other = "--fp16" if value == "bf16" else "--bf16"
     return WrittenFlags(Spelling({f"--{value}": ()}, (*fp8, *fp4, other)), {"mixed_precision": f"{value}_mixed"})
-
-
-def _recompute(value: Setting, _: Others) -> WrittenFlags:
-    return _plain(FLAGS["recompute_granularity"], None if value == "none" else value)
-
-
-def _graph_modules(value: Setting, _: Others) -> WrittenFlags:
-    return _plain(FLAGS["graph_modules"], value or ())
 
 
 def _fine_offload(value: Setting, _: Others) -> WrittenFlags:
@@ -184,21 +172,19 @@ def _routing(value: Setting, _: Others) -> WrittenFlags:
     return WrittenFlags(Spelling(without=off), {path: "false", "model.moe_expert_capacity_factor": "null"})
 
 
-def _data(value: Setting, _: Others) -> WrittenFlags:
-    return WrittenFlags(_simple(FLAGS["data_mode"].flags[0], value == "mock"))
-
-
 _SPECIAL: Mapping[str, Callable[[Setting, Others], WrittenFlags]] = {
-    "vpp": _vpp,
+    "vpp": lambda value, _: _plain(FLAGS["vpp"], None if value == 1 else value),
     "dispatcher": _dispatcher,
     "precision": _precision,
-    "recompute_granularity": _recompute,
-    "graph_modules": _graph_modules,
+    "recompute_granularity": lambda value, _: _plain(
+        FLAGS["recompute_granularity"], None if value == "none" else value
+    ),
+    "graph_modules": lambda value, _: _plain(FLAGS["graph_modules"], value or ()),
     "fine_offload": _fine_offload,
     "fsdp": _fsdp,
     "param_gather_lp": _param_gather,
     "routing_mode": _routing,
-    "data_mode": _data,
+    "data_mode": lambda value, _: WrittenFlags(_simple(FLAGS["data_mode"].flags[0], value == "mock")),
 }
 
 

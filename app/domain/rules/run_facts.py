@@ -21,7 +21,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
-from app.domain.text import some_of
+from app.domain.text import first_of, some_of
 
 _ASKED_FOR = ("flex_backend", "sp", "vpp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
 """Knobs that a rule warns about although another field makes them ineffective."""
@@ -224,7 +224,7 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     if run.fair_for_timing is not None:
         facts["fair_for_timing"] = run.fair_for_timing
     if run.unknown is not None:
-        facts |= {"unknown_fields": len(run.unknown), "unknown_names": _first_names(run.unknown)}
+        facts |= {"unknown_fields": len(run.unknown), "unknown_names": first_of(run.unknown, 6)}
     if run.is_baseline is not None:
         facts["is_baseline"] = run.is_baseline
     return facts
@@ -272,11 +272,6 @@ def _slow_because(slow: Sequence[int], arguments: Mapping[str, Value]) -> str:
     if len(gaps) == 1:
         return f"They are {gaps[0]} iterations apart."
     return f"They are {gaps[0]} to {gaps[-1]} iterations apart, no fixed interval."
-
-
-def _first_names(names: Sequence[str], most: int = 6) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _from_health(run: RunReading) -> dict[str, object]:

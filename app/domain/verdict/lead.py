@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
-from app.domain.text import coded_names
+from app.domain.text import first_of
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -103,8 +103,7 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     miss = document.misses[0]
     if not miss.fields:
         return f"No comparable run yet: the closest, {numbered(miss.run)}, cannot serve as baseline."
-    more = len(miss.fields) - _MOST_FIELDS
-    fields = coded_names(miss.fields[:_MOST_FIELDS]) + (f" and {more} more" if more > 0 else "")
+    fields = first_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
     if miss.is_other_cell:
         return f"No baseline yet. The closest configuration, {numbered(miss.run)}, differs in {fields}: compare them."
     return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
