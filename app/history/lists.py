@@ -19,7 +19,8 @@ from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE, is_half_gone
 from app.domain.verdict.words import knobs_text
-from app.history.queries import VERDICTS
+from app.history.page import HistoryPage
+from app.history.queries import VERDICTS, HistoryView, get_stack
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, slower_labels, stored_contract, stored_contracts
@@ -192,7 +193,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     wanted = (
         select_any(
             StackRow.stack_key, StackRow.project_id, StackRow.model, StackRow.gpu, StackRow.gpus, StackRow.runs,
-            StackRow.verdict,
+            StackRow.verdict, StackRow.revision,
         )
         .where(*_conditions(session, query))
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key).desc())
@@ -202,7 +203,9 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     runs = {row.stack_key: row.runs for row in rows}
     compared = {row.stack_key for row in rows if row.verdict not in ("", "no_baseline")}
     groups = _by_workload(session, rows)
-    regressed = _regressed(session, [newest for newest, *_ in groups])
+    regressed = _regressed(session, list(runs))
+    carried = _carried(session, groups, regressed, {row.stack_key: row.revision for row in rows})
+    regressed = {newest: regressed[newest] for newest, *_ in groups if newest in regressed} | carried
     # A trend means that runs were compared with each other.
     groups.sort(
         key=lambda keys: (
@@ -216,20 +219,23 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
     slow = sum(not regression.is_stale for regression in regressed.values())
-    later = _later(session, read, {key: regressed[key] for key in others if key in regressed})
+    own = [key for key in others if key in regressed and key not in carried]
+    later = _later(session, read, {key: regressed[key] for key in own})
     for key, change in later.items():
         slow_run = replace(regressed[key].slow, then=change.step_times)
         regressed[key] = replace(regressed[key], slow=slow_run, later=change)
-    drawn = regression_sparklines(
-        session, [regressed[key].slow for key in others if key in regressed], least=LEAST_RANGE
-    )
+    drawn = regression_sparklines(session, [regressed[key].slow for key in own], least=LEAST_RANGE)
     listed = stacks_of(session, list(others))
     slower = slower_labels(session, [item.verdict_run_id for item in listed if item.verdict_run_id is not None])
     items = tuple(
         replace(
             _of_regression(item, regressed[item.stack_key], read.get(item.stack_key), drawn)
-            if item.stack_key in regressed
-            else replace(item, spark=_trend(read, item.stack_key, shown[item.stack_key])),
+            if item.stack_key in own
+            else replace(
+                item,
+                spark=_trend(read, item.stack_key, shown[item.stack_key]),
+                regression=carried.get(item.stack_key),
+            ),
             earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
             slower=slower.get(item.verdict_run_id or 0, ""),
@@ -400,6 +406,48 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegressi
         )
         for member, project_id, proposal, job in rows
     }  # fmt: skip
+
+
+_carried_alarms = Remembered[tuple[StackRegression | None]](4000)
+
+
+def _carried(
+    session: Session,
+    groups: Sequence[Sequence[str]],
+    regressed: Mapping[str, StackRegression],
+    revisions: Mapping[str, int],
+) -> dict[str, StackRegression]:
+    """Return the regressions that began in an earlier container and that the page of the workload is about.
+
+    By the newest stack, which has no regression of its own. The page is read again only after a run or regression of
+    the workload has changed.
+    """
+    database = str(session.get_bind().engine.url)
+    carried = {}
+    for newest, *earlier in groups:
+        if newest in regressed or regressed.keys().isdisjoint(earlier):
+            continue
+        state = tuple((key, revisions[key], regressed.get(key)) for key in (newest, *earlier))
+        row = _carried_alarms.find((database, newest), state)
+        if row is None:
+            row = (_of_page(session, newest),)
+            _carried_alarms.keep((database, newest), state, row)
+        if row[0] is not None:
+            carried[newest] = row[0]
+    return carried
+
+
+def _of_page(session: Session, stack_key: str) -> StackRegression | None:
+    """Return the regression of the configuration that leads the page of a stack."""
+    stack = get_stack(session, stack_key)
+    alarm = HistoryPage(session, stack, "", HistoryView()).leading_alarm if stack else None
+    run = session.get(RunRow, alarm.run_id) if alarm else None
+    if alarm is None or run is None:
+        return None
+    return StackRegression(
+        alarm.regression_id, alarm.is_stale, alarm.delta_pct, run.job, run.config_key,
+        SlowRun(run.project_id, run.stack_key, alarm.run_id, alarm.usual_ms),
+    )  # fmt: skip
 
 
 _PROJECTS: Select[Any] = select_any(ProjectRow.id, ProjectRow.slug, ProjectRow.generated).where(

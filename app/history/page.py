@@ -259,13 +259,17 @@ class HistoryPage:
         # A regression of an earlier container does not say whether an inconclusive newer one is slower.
         began_here = alarm is not None and alarm.run_id in {history.runs[position].id for position in own.runs}
         decisive = ("regression",) if began_here else ("regression", "inconclusive")
+        if alarm is not None and alarm.is_container_cleared and began_here:
+            decisive = ()
         if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
             return which + self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
         if not now.holds and len(self.choices) > 1 and not self.view.config:
             which = f"Configuration {own.letter}: "
         if step is None or not now.holds:
             return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own))
-        level = f"{which}{step_time(now.step_time_ms)} per step in {step.container}"
+        # The step time of the judged change, as its row and the upgrade report show it.
+        is_judged = step.to_ms is not None and step.decision != "inconclusive"
+        level = f"{which}{step_time(step.to_ms if is_judged else now.step_time_ms)} per step in {step.container}"
         if step.decision == "inconclusive":
             above = change_text(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
             if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
@@ -332,13 +336,19 @@ class HistoryPage:
     def first_alarm(self) -> HistoryAlarm | None:
         """Return the regression of the primary button: one to triage, else that of the lead, else any active one."""
         first = next(iter(self.open_alarms), None)
-        return (self._alarm_of(self._leading) or first) if first and first.proposal else first
+        return (self.leading_alarm or first) if first and first.proposal else first
+
+    @property
+    def leading_alarm(self) -> HistoryAlarm | None:
+        """Return the newest open step-time regression of the configuration of the lead, in any container."""
+        return self._alarm_of(self._leading)
 
     def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
         newest_ms = math.exp(newest.log_step_time)
         has_moved_back = alarm.is_half_gone(newest_ms)
-        since = f"{change_text(delta_pct).text} since #{self.first_run(alarm)}"
+        first = self.first_run(alarm)
+        since = f"{change_text(delta_pct).text} {'than before' if first == newest.id else f'since #{first}'}"
         if not (alarm.proposal or has_moved_back):
             return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
         at = days_text(newest.ordered_at, newest.ordered_at)

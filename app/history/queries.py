@@ -34,6 +34,7 @@ from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, is_half_gone
 from app.pipeline.decisions import pins
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
+from app.storage.suspect_evidence import cleared_fields
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -211,7 +212,8 @@ class HistoryAlarm:
     """A regression that includes the stack. `run_id`: the slow run. `fixed_by`: the run that ended it.
 
     `usual_ms`: step time before it. `is_back`: the runs of this stack have recovered, or its job moved to another
-    stack. `is_stale`: it is proposed for closing, because its stacks no longer run.
+    stack. `is_stale`: it is proposed for closing, because its stacks no longer run. `is_container_cleared`: it began
+    with another container, which its evidence clears.
     """
 
     regression_id: int
@@ -223,6 +225,7 @@ class HistoryAlarm:
     usual_ms: float | None
     is_back: bool
     is_stale: bool
+    is_container_cleared: bool = False
 
     @property
     def proposal(self) -> str:
@@ -344,7 +347,13 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
         .where(col(RegressionMemberRow.stack_key).in_(stack_keys))
         .order_by(col(RegressionRow.id))
     ).all()
-    changes = changes_of_jobs(session, {regression.id or 0 for _, regression, _ in rows})
+    regressions = {regression.id or 0: regression for _, regression, _ in rows}
+    changes = changes_of_jobs(session, regressions)
+    cleared = {
+        number: "container" in cleared_fields(session, regression)
+        for number, regression in regressions.items()
+        if regression.kind == "upgrade" and regression.metric == "step_time_ms"
+    }
     return tuple(
         HistoryAlarm(
             alarm.regression_id,
@@ -356,6 +365,7 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
             None if alarm.usual_level is None else math.exp(alarm.usual_level),
             alarm.proposal == "fixed",
             regression.proposal == "stale",
+            cleared.get(alarm.regression_id, False),
         )
         for alarm, regression, shown_state in rows
     )

@@ -173,15 +173,32 @@ _MOST_JOBS = 8
 """Maximum jobs of a regression whose suspects are read to find its cause."""
 _CAUSE_SECONDS = 600
 """How long a cause is remembered, because reading its evidence takes 4 ms per regression."""
-_causes = Remembered[str](most=1000)
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """The cause of a regression in words. `unlikely`: fields that changed and that the evidence clears."""
+
+    text: str
+    unlikely: frozenset[str]
+
+
+_causes = Remembered[_Cause](most=1000)
 
 
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
     """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each counted job.
 
     This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
-    The result is remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs.
     """
+    return _cause(session, regression, run_ids).text
+
+
+def cleared_fields(session: Session, regression: RegressionRow) -> frozenset[str]:
+    """Return the fields that changed with a regression but, by its evidence, did not cause it."""
+    return _cause(session, regression, _first_slow_runs(session, regression)).unlikely
+
+
+def _cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
+    """Return the cause, remembered for up to `_CAUSE_SECONDS` as long as the regression has the same jobs."""
     runs = tuple(run_ids[:_MOST_JOBS])
     question = (str(session.get_bind().engine.url), visible_projects(), regression.id, regression.cause, runs)
     period = int(time.monotonic() + 37 * (regression.id or 0)) // _CAUSE_SECONDS  # they expire at different times
@@ -194,13 +211,21 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 
 def cause_of(session: Session, regression: RegressionRow) -> str:
     """Return the shown cause of a regression whose jobs are not known yet."""
+    return shown_cause(session, regression, _first_slow_runs(session, regression))
+
+
+def _first_slow_runs(session: Session, regression: RegressionRow) -> list[int]:
     number = regression.id or 0
-    jobs = counted_jobs(jobs_of_regressions(session, [number])[number])
-    return shown_cause(session, regression, [job[0].run_id for job in jobs])
+    return [job[0].run_id for job in counted_jobs(jobs_of_regressions(session, [number])[number])]
 
 
-def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
+def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
     ranked = _ranked_suspects(session, regression.kind, regression.metric, run_ids)
+    unlikely = frozenset(item.suspect.field for item in ranked if item.support == "unlikely")
+    return _Cause(_cause_text(regression, ranked), unlikely)
+
+
+def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
     name, _, rest = regression.cause_key.partition(":")
     field = rest.partition(":")[0]
     own = [item for item in ranked if item.suspect.axis == name or item.suspect.field == field]

@@ -489,10 +489,37 @@ def test_an_inconclusive_upgrade_is_still_slower_than_before_its_regression(
         session.execute(update(UpgradeChangeRow).values(decision="inconclusive"))
         session.execute(delete(RegressionRow))
         number = make_regression(session, member(session, slow[0], 400.0, 560.0))
-    lead, button, _, _ = shown_states(client, key_of(engine, now[0]))
+    lead, button, _, row = shown_states(client, key_of(engine, now[0]))
     expected = rf"\d+\.\d ms per step in nemo:26\.08; still 3\d\.\d % slower than before regression {number}\."
     assert re.fullmatch(expected, lead)
     assert button == f"/regressions/{number}"
+    assert re.search(rf"5[34]\d\.\d ms 40\.0 % slower #{number}", row), "the row has the regression of the page"
+    with transaction(engine) as session:
+        session.execute(update(RegressionRow).values(state="expected"))
+    assert f"#{number}" not in shown_states(client, key_of(engine, now[0]))[3]
+
+
+@pytest.mark.parametrize("is_cleared", [False, True])
+def test_the_lead_names_the_container_unless_the_evidence_clears_it(
+    client: TestClient, engine: Engine, make: Make, is_cleared: bool
+) -> None:
+    """Another stack that did not move with the same upgrade clears the container."""
+    upgrade, later = {"container": "nvcr.io/nvidia/nemo:26.07"}, FIRST_PLACE + timedelta(days=8)
+    other, hours = {"seq_len": 8192, "gbs": 512}, timedelta(hours=2)
+    make([400.0] * 8)
+    slow = make([480.0, 478.0], fields=upgrade, started=later)
+    if is_cleared:
+        make([500.0] * 8, fields=other, started=FIRST_PLACE + hours)
+        make([500.0] * 6, fields=other | upgrade, started=later + hours)
+    address = f"/history/{key_of(engine, slow[0])}"
+    data = client.get(f"/api/v1{address}").json()
+    (row,) = (row for row in data["changes"] if row["kind"] == "container" and row["regression_id"])
+    lead = data["lead"].replace("\u202f", " ")
+    assert ("nemo:26.07" in lead) == (not is_cleared)
+    assert (f"egression {row['regression_id']}" in lead) == is_cleared
+    assert ('data-cleared="container"' in client.get(address).text) == is_cleared
+    if not is_cleared:
+        assert lead.startswith(f"{row['to_step_time_ms']:.1f} ms"), "the figure of the row of the change"
 
 
 def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Engine, moved: list[int]) -> None:
