@@ -42,6 +42,7 @@ from app.storage.projects import ProjectName
 from app.storage.runs import RunListItem
 from app.storage.stacks import full_records
 from app.storage.tables import RunRow, not_indexed, select_any
+from app.storage.upgrade_changes import judged_levels
 from app.storage.verdicts import verdicts_of
 from app.web.access_rule import requires
 from app.web.charts import grouped_series, off_scale_note
@@ -134,6 +135,23 @@ class ComparePage:
         """Return whether the change is measured although nothing is ranked, as before and after an upgrade."""
         sides = self.comparison.sides
         return sides.comparability.kind == "contrast" and sides.measured is not None
+
+    @cached_property
+    def upgrade(self) -> ChangeText | None:
+        """Return the change of the judged upgrade from side a to side b, as lists and the upgrade report show it.
+
+        None without one, and where this comparison states the same figure.
+        """
+        measured = self.comparison.sides.measured
+        if measured is None or measured.step_time is None or self.project is None:
+            return None
+        a, b = (side.record for side in (self.comparison.newest_a, self.comparison.newest_b))
+        levels = judged_levels(self._session, self.project.id, [b.stack_key])
+        judged = levels.get((a.stack_key, b.stack_key, b.config_key, b.job))
+        if judged is None:
+            return None
+        change = change_text(100 * (judged[2] / judged[1] - 1))
+        return None if change.text == change_text(measured.step_time.delta_pct).text else change
 
     @property
     def title(self) -> str:

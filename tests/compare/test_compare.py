@@ -170,6 +170,13 @@ def test_packages_and_environment_are_listed_by_side(client: TestClient, make: M
     assert "1 environment variable" in text
 
 
+def test_an_environment_that_no_run_states_is_not_recorded(client: TestClient, make: Make) -> None:
+    a, b = make(), make()
+    text = words(client.get(f"/compare?a={a}&b={b}").text)
+    assert "Environment and packages: not recorded" in text
+    assert "0 differ" not in text
+
+
 def test_both_series_are_aligned_at_the_start_of_their_windows(client: TestClient, make: Make) -> None:
     a, b = make(), make({"ep_overlap": True}, iterations=80)
     spec = specification(client.get(f"/compare/series?a={a}&b={b}", headers=HTMX).text)

@@ -82,6 +82,27 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     )
 
 
+def test_the_comparison_of_its_runs_names_a_differing_figure(client: TestClient, session: Session) -> None:
+    moved(session)
+    slowest = report(client, **{"from": OLD, "to": NEW})["stacks"][0]
+    sides = f"a={','.join(slowest['from_runs'])}&b={','.join(slowest['to_runs'])}"
+    compared = client.get(f"/api/v1/compare?{sides}").json()["metrics"]["step_time_ms"]["delta_pct"]
+    judged, tested = (f"{value:.1f}" for value in (slowest["step_time"]["delta_pct"], compared))
+    assert ("data-upgrade" in client.get(f"/compare?{sides}").text) == (judged != tested)
+    for row in session.exec(select(RegressionMemberRow)):
+        row.slow_level = (row.slow_level or 0.0) - 0.004
+    session.commit()
+    (judged_again,) = (row for row in report(client, **{"from": OLD, "to": NEW})["stacks"] if row["stack_key"] == slowest["stack_key"])
+    (note,) = re.findall(r"data-upgrade>(.*?)</p>", client.get(f"/compare?{sides}").text, re.DOTALL)
+    assert f"{judged_again['step_time']['delta_pct']:.1f}{THIN}% slower" in note
+    assert "data-upgrade" not in client.get(f"/compare?a={slowest['from_runs'][0]}&b={slowest['from_runs'][1]}").text
+
+
+def test_without_runs_it_says_how_to_send_one(client: TestClient) -> None:
+    assert "Nothing to measure yet" in (page := client.get("/upgrade").text)
+    assert "data-copy" in page.partition('class="empty"')[2]
+
+
 def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Session) -> None:
     moved(session)
     of_it = col(RegressionRow.cause_key).startswith("upgrade:container:")
