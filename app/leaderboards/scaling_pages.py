@@ -16,15 +16,25 @@ from app.domain.report.values import storable
 from app.errors import FieldError, InvalidQuery
 from app.leaderboards.api import interval_cells
 from app.leaderboards.scaling_charts import LOOKS, MARKS, MOST_DRAWN, scaling_chart, shown_sizes
-from app.leaderboards.scaling_queries import ScalingQuery, Workloads, check_names, container_of, measure, workloads
+from app.leaderboards.scaling_queries import (
+    ScalingQuery,
+    Workloads,
+    check_names,
+    comparable_workloads,
+    container_of,
+    measure,
+    workloads,
+)
 from app.leaderboards.scaling_views import (
     KINDS,
+    NearRow,
     ScalingPointRow,
     Section,
     SeriesView,
     answer,
     common_range,
     lead,
+    near_rows,
     sections,
     worst_first,
 )
@@ -39,7 +49,10 @@ from app.web.templating import render
 
 @dataclass(frozen=True, slots=True)
 class ScalingPage:
-    """`offers`: workloads at several sizes, of the asked project or of all. `chosen`: the only one that matches."""
+    """`offers`: workloads at several sizes, of the asked project or of all. `chosen`: the only one that matches.
+
+    `near`: the nearest sizes of a workload whose sizes cannot be compared. `comparable`: the offers with a series.
+    """
 
     query: ScalingQuery
     offers: tuple[Workloads, ...]
@@ -48,6 +61,8 @@ class ScalingPage:
     sections: tuple[Section, ...]
     answer: str
     lead: str
+    near: tuple[NearRow, ...] = ()
+    comparable: tuple[Workloads, ...] = ()
 
     @property
     def worst(self) -> Section | None:
@@ -67,11 +82,15 @@ class ScalingPage:
 def scaling_page(session: Session, query: ScalingQuery) -> ScalingPage:
     offers = tuple(offer for offer in workloads(session) if query.project in ("", offer.project))
     matching = tuple(offer for offer in offers if _matches(offer, query))
+    names = comparable_workloads(session)
+    comparable = tuple(offer for offer in offers if offer.names in names)
     if len(matching) != 1:
-        return ScalingPage(query, offers, matching, None, (), asked := _asked(offers, len(matching)), asked)
+        asked = _asked(offers, len(matching))
+        return ScalingPage(query, offers, matching, None, (), asked, asked, comparable=comparable)
     chosen = matching[0]
-    all_sections = sections(measure(session, chosen, query))
-    return ScalingPage(query, offers, matching, chosen, all_sections, answer(all_sections), lead(all_sections))
+    measured = measure(session, chosen, query)
+    shown, near = sections(measured), near_rows(measured)
+    return ScalingPage(query, offers, matching, chosen, shown, answer(shown, near), lead(shown, near), near, comparable)
 
 
 def _matches(workloads: Workloads, query: ScalingQuery) -> bool:
@@ -101,6 +120,7 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
     """Return everything that the page shows. Efficiencies in percent of the smallest size, with deciding intervals.
 
     They are null for a size that was not measured on the code that is `compared`; `changed_at` says when that changed.
+    `nearest`: without a series, the sizes that differ in the fewest fields.
     """
     chosen = page.chosen
     return {
@@ -109,6 +129,7 @@ def scaling_values(page: ScalingPage) -> dict[str, Any]:
         "container": page.container or None,
         "summary": page.answer,
         "series": [_series(view) for section in page.sections for view in section.series],
+        "nearest": [_near(row) for row in page.near],
         "offers": [
             {name: getattr(offer, name) for name in (*_KEYS, "stacks")}
             | {"containers": list(offer.containers), "sizes": dict(offer.sizes)}
@@ -140,6 +161,15 @@ def point_rows(page: ScalingPage) -> list[tuple[Any, ...]]:
         for view in section.series
         for row in view.points
     ]  # fmt: skip
+
+
+def _near(row: NearRow) -> dict[str, Any]:
+    return {
+        "kind": row.kind,
+        "sizes": list(row.sizes),
+        "runs": [int(run) for run in row.runs],
+        "differs_in": {name: list(values) for name, *values in row.fields},
+    }
 
 
 def _series(view: SeriesView) -> dict[str, Any]:
@@ -197,12 +227,11 @@ Page = Annotated[ScalingPage, Depends(get_page)]
 
 @router.get("/scaling")
 @requires(Action.READ)
-def show_scaling(request: Request, session: ReadSession, page: Page) -> Response:
+def show_scaling(request: Request, page: Page) -> Response:
     """Show one workload: of several that match, the one with the most sizes and stacks whose sizes compare."""
     if page.chosen is None and page.matching:
         widest_first = sorted(page.matching, key=lambda workload: (-max(workload.sizes.values()), -workload.stacks))
-        compared = (workload for workload in widest_first if measure(session, workload, page.query).series)
-        shown = next(compared, widest_first[0])
+        shown = next((workload for workload in widest_first if workload in page.comparable), widest_first[0])
         hardware, family = shown.hardware_slug, shown.family_slug
         same = [other for other in page.matching if (other.hardware_slug, other.family_slug) == (hardware, family)]
         project = shown.project if len(same) > 1 else page.query.project

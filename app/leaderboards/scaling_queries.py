@@ -10,11 +10,13 @@ from sqlmodel import Session, col
 from app.domain.ranking.runs import DISPATCHERS
 from app.domain.ranking.scaling import (
     KINDS,
+    NearSizes,
     ScalingRuns,
     ScalingSeries,
     Sizes,
     may_scale,
     most_sizes,
+    near_sizes,
     scaling_series,
     sizes_of,
 )
@@ -72,15 +74,21 @@ class Workloads:
     sizes: Mapping[str, int]
 
     @property
+    def names(self) -> tuple[str, str, str]:
+        """Return project, hardware and family as in addresses."""
+        return self.project, self.hardware_slug, self.family_slug
+
+    @property
     def stacks(self) -> int:
         return sum(len(keys) for keys in self.containers.values())
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSeries:
-    """`fields` (members of both keys) and `stack_keys`, by config key."""
+    """`fields` (members of both keys) and `stack_keys`, by config key. `near`: the nearest sizes, without a series."""
 
     series: tuple[ScalingSeries, ...]
+    near: tuple[NearSizes, ...]
     fields: Mapping[str, Mapping[str, Value]]
     stack_keys: Mapping[str, str]
 
@@ -168,15 +176,36 @@ def measure(session: Session, chosen: Workloads, query: ScalingQuery) -> Measure
         for row in session.execute(documents)
         for runs in json.loads(row.scaling or "[]")
     ]
+    all_series = scaling_series(runs for _, runs in stacks)
     wanted = tuple(
         series
-        for series in scaling_series(runs for _, runs in stacks)
+        for series in all_series
         if query.kind in ("", series.kind) and query.dispatcher in ("", series.dispatcher or "unknown")
     )
     return MeasuredSeries(
         wanted,
+        near=() if all_series else near_sizes([runs for _, runs in stacks]),
         fields={runs.config_key: runs.known for _, runs in stacks},
         stack_keys={runs.config_key: key for key, runs in stacks},
+    )
+
+
+_comparable_of: UntilRankedAgain[frozenset[tuple[str, str, str]]] = UntilRankedAgain(32)
+
+
+def comparable_workloads(session: Session) -> frozenset[tuple[str, str, str]]:
+    """Return project, hardware and family of the workloads with a series in any container."""
+    return _comparable_of.get(
+        session,
+        (),
+        lambda: frozenset(
+            workload.names
+            for workload in workloads(session)
+            if any(
+                measure(session, workload, ScalingQuery.from_params({"container": name})).series
+                for name in workload.containers
+            )
+        ),
     )
 
 

@@ -122,6 +122,8 @@ def interval(value: Interval) -> str:
 
 _GROWS = frozenset({"gpus", "gbs", "seq_len", "cp", "cp_comm", "hcp_sizes"})
 _MOST_APART = 6
+_MOST_NAMED = 3
+"""Maximum fields that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +230,43 @@ def sections(measured: MeasuredSeries) -> tuple[Section, ...]:
     return tuple(result)
 
 
-def answer(sections: Sequence[Section]) -> str:
+@dataclass(frozen=True, slots=True)
+class NearRow:
+    """The nearest two sizes that make no series. `fields`: what differs besides the size, with both values.
+
+    `runs`: the newest of each.
+    """
+
+    kind: Kind
+    sizes: tuple[int, int]
+    runs: tuple[str, str]
+    fields: tuple[tuple[str, str, str], ...]
+
+    @property
+    def what(self) -> str:
+        """Return `4 and 8 GPUs`."""
+        return f"{grouped(self.sizes[0])} and {grouped(self.sizes[1])} {KINDS[self.kind].unit}"
+
+
+def near_rows(measured: MeasuredSeries) -> tuple[NearRow, ...]:
+    return tuple(
+        NearRow(
+            near.kind,
+            near.sizes,
+            (near.small.runs[-1], near.large.runs[-1]),
+            tuple((name, _text(near.small.known, name), _text(near.large.known, name)) for name in near.fields),
+        )
+        for near in measured.near
+    )
+
+
+def answer(sections: Sequence[Section], near: Sequence[NearRow] = ()) -> str:
     """Return the first sentence of the page: the result of the widest series of each kind."""
+    if not sections and near:
+        names = [name for name, *_ in near[0].fields]
+        others = f" and {plural(len(names) - _MOST_NAMED, 'more field')}" if len(names) > _MOST_NAMED else ""
+        differ = plural(len(names), "differs", "differ", number=False)
+        return f"{near[0].what} cannot be compared: {', '.join(names[:_MOST_NAMED])}{others} {differ}."
     if not sections:
         return "No two sizes of this workload can be compared."
     return " ".join(f"{section.words.title}: {section.series[0].sentence}" for section in sections)
@@ -252,14 +289,14 @@ def worst_first(sections: Sequence[Section]) -> list[Section]:
     return [section for _, section in sorted(rated, key=lambda item: item[0])]
 
 
-def lead(sections: Sequence[Section]) -> str:
+def lead(sections: Sequence[Section], near: Sequence[NearRow] = ()) -> str:
     """Return the two lowest results: `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs.`
 
     Of sequences `MFU at seq 131,072: 95.9 % of that at seq 512`, because tokens/s fall with the length.
     """
     ordered = worst_first(sections)[:2]
     if not ordered:
-        return answer(sections)
+        return answer(sections, near)
     of_gpus = [section for section in ordered if section.words.unit == "GPUs"]
     rated = [f"{section.words.short} {section.at_largest} at {section.largest_size}" for section in of_gpus]
     parts = [f"Efficiency: {', '.join(rated)}"] if rated else []

@@ -173,6 +173,8 @@ _MOST_JOBS = 8
 """Maximum jobs of a regression whose suspects are read to find its cause."""
 _CAUSE_SECONDS = 600
 """How long a cause is remembered, because reading its evidence takes 4 ms per regression."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Cause:
     """The cause of a regression in words. `unlikely`: fields that changed and that the evidence clears."""

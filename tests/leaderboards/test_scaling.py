@@ -109,10 +109,18 @@ def test_configurations_that_differ_in_a_knob_make_no_series(client: TestClient,
     stack(session, 16_300.0, gpus=32, ep_overlap=True)
     result = scaling(client)
     assert (result["series"], len(result["offers"])) == ([], 1)
-    assert "more than size" in client.get("/scaling").text
+    (near,) = result["nearest"]
+    assert (near["kind"], near["sizes"], near["differs_in"]) == ("strong", [16, 32], {"ep_overlap": ["off", "on"]})
+    assert result["summary"] == "16 and 32 GPUs cannot be compared: ep_overlap differs."
+    page = client.get("/scaling?project=moe-lab").text
+    assert f'href="/compare?a={near["runs"][0]}&amp;b={near["runs"][1]}"' in page
+    assert "hardware=h100" in page.partition('id="not-comparable"')[2]
     for gpus in (8, 16):
         stack(session, 900.0, model="Mixtral-8x7B", gpus=gpus, gbs=gpus)
     assert client.get("/scaling").url.params["family"] == "mixtral-8x7b", "the one whose sizes compare"
+    offers, _, folded = client.get("/scaling?project=moe-lab").text.partition('id="workloads"')[2].partition("<details")
+    assert ("mixtral" in offers, "qwen3" in offers, "qwen3" in folded) == (True, False, True)
+    assert scaling(client, family="mixtral-8x7b")["nearest"] == []
 
 
 def test_a_quarantined_run_is_not_part_of_it(client: TestClient, session: Session) -> None:

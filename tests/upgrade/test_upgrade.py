@@ -92,7 +92,9 @@ def test_the_comparison_of_its_runs_names_a_differing_figure(client: TestClient,
     for row in session.exec(select(RegressionMemberRow)):
         row.slow_level = (row.slow_level or 0.0) - 0.004
     session.commit()
-    (judged_again,) = (row for row in report(client, **{"from": OLD, "to": NEW})["stacks"] if row["stack_key"] == slowest["stack_key"])
+    (judged_again,) = (
+        row for row in report(client, **{"from": OLD, "to": NEW})["stacks"] if row["stack_key"] == slowest["stack_key"]
+    )
     (note,) = re.findall(r"data-upgrade>(.*?)</p>", client.get(f"/compare?{sides}").text, re.DOTALL)
     assert f"{judged_again['step_time']['delta_pct']:.1f}{THIN}% slower" in note
     assert "data-upgrade" not in client.get(f"/compare?a={slowest['from_runs'][0]}&b={slowest['from_runs'][1]}").text

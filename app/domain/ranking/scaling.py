@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache, cached_property
+from itertools import combinations
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -500,6 +501,45 @@ def scaling_series(runs: Iterable[ScalingRuns]) -> tuple[ScalingSeries, ...]:
     return tuple(
         sorted(result, key=lambda series: (KINDS.index(series.kind), series.dispatcher, series.points[0].config_key))
     )
+
+
+@dataclass(frozen=True, slots=True)
+class NearSizes:
+    """Two configurations of different sizes, smallest first, and the fields in which they differ besides the size."""
+
+    kind: Kind
+    small: ScalingRuns
+    large: ScalingRuns
+    fields: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        name = _ALONG[self.kind]
+        return _count(self.small.known.get(name)) or 0, _count(self.large.known.get(name)) or 0
+
+
+def near_sizes(runs: Iterable[ScalingRuns]) -> tuple[NearSizes, ...]:
+    """Return, for each kind, the pair of sizes that differs in the fewest fields; meant for runs without a series."""
+    nearest: dict[Kind, NearSizes] = {}
+    for first, second in combinations(runs, 2):
+        for kind in KINDS:
+            small, large = sorted((first, second), key=lambda of: _count(of.known.get(_ALONG[kind])) or 0)
+            fields = _differing(kind, small, large)
+            if fields and (kind not in nearest or len(fields) < len(nearest[kind].fields)):
+                nearest[kind] = NearSizes(kind, small, large, fields)
+    return tuple(nearest[kind] for kind in KINDS if kind in nearest)
+
+
+def _differing(kind: Kind, small: ScalingRuns, large: ScalingRuns) -> tuple[str, ...]:
+    """Return the fields that keep two configurations out of one series; empty for those that are no two sizes of it."""
+    sizes = [_size(of, kind) for of in (small, large)]
+    numbers = [[_count(of.known.get(name)) or 0 for name in ("gpus", "gbs", "seq_len")] for of in (small, large)]
+    if None in sizes or len({size.size for size in sizes if size}) < 2:
+        return ()
+    if len({_invariant(kind, *of) for of in numbers}) > 1:
+        return ()
+    values = [{name: value_or_unknown(of.known, name) for name in _members(kind)} for of in (small, large)]
+    return tuple(name for name in _members(kind) if values[0][name] != values[1][name])
 
 
 def _size(runs: ScalingRuns, kind: Kind) -> Sized | None:
