@@ -258,7 +258,7 @@ class HistoryPage:
         which = f"Configuration {own.letter}: " if is_chosen else ""
         # A regression of an earlier container does not say whether an inconclusive newer one is slower.
         began_here = alarm is not None and alarm.run_id in {history.runs[position].id for position in own.runs}
-        decisive = ("regression",) if began_here else ("regression", "inconclusive")
+        decisive: tuple[str, ...] = ("regression",) if began_here else ("regression", "inconclusive")
         if alarm is not None and alarm.is_container_cleared and began_here:
             decisive = ()
         if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
@@ -268,8 +268,8 @@ class HistoryPage:
         if step is None or not now.holds:
             return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own))
         # The step time of the judged change, as its row and the upgrade report show it.
-        is_judged = step.to_ms is not None and step.decision != "inconclusive"
-        level = f"{which}{step_time(step.to_ms if is_judged else now.step_time_ms)} per step in {step.container}"
+        judged_ms = None if step.decision == "inconclusive" else step.to_ms
+        level = f"{which}{step_time(judged_ms or now.step_time_ms)} per step in {step.container}"
         if step.decision == "inconclusive":
             above = change_text(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
             if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
