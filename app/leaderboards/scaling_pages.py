@@ -27,7 +27,7 @@ from app.leaderboards.scaling_queries import (
 )
 from app.leaderboards.scaling_views import (
     KINDS,
-    NearRow,
+    NearSizesRow,
     ScalingPointRow,
     Section,
     SeriesView,
@@ -61,7 +61,7 @@ class ScalingPage:
     sections: tuple[Section, ...]
     answer: str
     lead: str
-    near: tuple[NearRow, ...] = ()
+    near: tuple[NearSizesRow, ...] = ()
     comparable: tuple[Workloads, ...] = ()
 
     @property
@@ -163,7 +163,7 @@ def point_rows(page: ScalingPage) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-def _near(row: NearRow) -> dict[str, Any]:
+def _near(row: NearSizesRow) -> dict[str, Any]:
     return {
         "kind": row.kind,
         "sizes": list(row.sizes),

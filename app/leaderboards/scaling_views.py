@@ -231,7 +231,7 @@ def sections(measured: MeasuredSeries) -> tuple[Section, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class NearRow:
+class NearSizesRow:
     """The nearest two sizes that make no series. `fields`: what differs besides the size, with both values.
 
     `runs`: the newest of each.
@@ -248,9 +248,9 @@ class NearRow:
         return f"{grouped(self.sizes[0])} and {grouped(self.sizes[1])} {KINDS[self.kind].unit}"
 
 
-def near_rows(measured: MeasuredSeries) -> tuple[NearRow, ...]:
+def near_rows(measured: MeasuredSeries) -> tuple[NearSizesRow, ...]:
     return tuple(
-        NearRow(
+        NearSizesRow(
             near.kind,
             near.sizes,
             (near.small.runs[-1], near.large.runs[-1]),
@@ -260,7 +260,7 @@ def near_rows(measured: MeasuredSeries) -> tuple[NearRow, ...]:
     )
 
 
-def answer(sections: Sequence[Section], near: Sequence[NearRow] = ()) -> str:
+def answer(sections: Sequence[Section], near: Sequence[NearSizesRow] = ()) -> str:
     """Return the first sentence of the page: the result of the widest series of each kind."""
     if not sections and near:
         names = [name for name, *_ in near[0].fields]
@@ -289,7 +289,7 @@ def worst_first(sections: Sequence[Section]) -> list[Section]:
     return [section for _, section in sorted(rated, key=lambda item: item[0])]
 
 
-def lead(sections: Sequence[Section], near: Sequence[NearRow] = ()) -> str:
+def lead(sections: Sequence[Section], near: Sequence[NearSizesRow] = ()) -> str:
     """Return the two lowest results: `Efficiency: strong 85.4 % at 64 GPUs, weak 92.1 % at 128 GPUs.`
 
     Of sequences `MFU at seq 131,072: 95.9 % of that at seq 512`, because tokens/s fall with the length.
