@@ -76,7 +76,7 @@ def run_answer(
             cause,
             steady.step_time_ms if steady else None,
             _ongoing(session, regressions),
-            unsteady=unsteady_briefly(steady.reasons) if steady else "",
+            unsteady=unsteady_briefly(steady.reasons, steady.n) if steady else "",
             recovered_from=recovered_from,
         )
     )

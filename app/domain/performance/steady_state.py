@@ -220,8 +220,10 @@ def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
     return tuple(reasons)
 
 
-def unsteady_briefly(reasons: Sequence[str]) -> str:
-    """Return the first of `reasons_not_steady` in two words, `drifts 12.1 %`; empty where it is neither of two."""
+def unsteady_briefly(reasons: Sequence[str], n: int) -> str:
+    """Return the first of `reasons_not_steady` in short: `drifts 12.1 %`; empty without one. `n`: of the window."""
+    if reasons and n < MIN_WINDOW:
+        return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
     size = re.search(r"(drift|scatter)\D*([\d.]+) %", reasons[0]) if reasons else None
     return f"{size[1]}s {size[2]}{THIN}%" if size else ""
 

@@ -98,7 +98,8 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     if contrast is not None and contrast.measured.step_time is not None:
         return _contrast(contrast, contrast.measured.step_time, own_ms, unsteady)
     if not document.misses:
-        time = f"{step_time(own_ms)} per step. " if own_ms else ""
+        why = f", not steady ({unsteady})" if unsteady else ""
+        time = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
         return f"{time}Nothing to compare with yet."
     miss = document.misses[0]
     if not miss.fields:

@@ -109,7 +109,7 @@ def test_figures_of_a_window_by_hand() -> None:
     ("times", "is_steady", "words", "briefly"),
     [
         ([9000] + [100.0, 101.0] * 15, True, "", ""),
-        ([100.0, 100.0, 101.0, 100.0], False, "has 4 step times", ""),
+        ([100.0, 100.0, 101.0, 100.0], False, "has 4 step times", "4 steps are too few"),
         ([9000] + [100.0, 160.0] * 15, False, "two speeds", f"scatters 42{THIN}%"),
         ([9000, *np.linspace(100, 110, 40)], False, "the end is 10.3 % slower than the start", f"drifts 10.3{THIN}%"),
         ([9000, *np.linspace(110, 100, 40)], False, "the end is 9.3 % faster than the start", f"drifts 9.3{THIN}%"),
@@ -120,7 +120,7 @@ def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: 
     result = steady(times)
     assert result.is_steady == is_steady
     assert words in " ".join(result.reasons)
-    assert unsteady_briefly(result.reasons) == briefly
+    assert unsteady_briefly(result.reasons, result.n) == briefly
     assert bool(result.reasons) != is_steady
 
 

@@ -30,6 +30,14 @@ def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed:
         assert figures == [step_time(own), *pooled, step_time(time.baseline_ms)]
 
 
+def test_a_first_run_says_why_it_is_not_steady() -> None:
+    first = make_document(make_record("first"), [])
+    told, plain = (lead(first, own_ms=400, unsteady=why) for why in ("4 steps are too few", ""))
+    assert told == plain.replace(" per step.", " per step, not steady (4 steps are too few).")
+    assert told != plain
+    assert len(told.split()) <= 16
+
+
 @pytest.mark.parametrize(
     ("steady", "end", "badge"),
     [
