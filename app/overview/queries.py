@@ -19,7 +19,6 @@ from app.domain.verdict.triage import (
     is_once,
     is_up_to,
     size_pct,
-    slow_jobs,
 )
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
@@ -56,7 +55,7 @@ _UNFINISHED = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's stack; `jobs`: number of its jobs that are still slow.
+    """`since_run`: its first slow run, with that run's stack; `jobs`: number of the jobs that give it its size.
 
     `spark`: the newest step times of the first stack. `once`: `in one run` if a single run of each job was slow.
     `is_up_to`: its jobs changed by different amounts.
@@ -190,14 +189,14 @@ def _item(
 ) -> OverviewRegression:
     of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct, "jobs": 0}
     if jobs:
-        slow, counted, size = slow_jobs(jobs), counted_jobs(jobs), size_pct(jobs)
+        counted, size = counted_jobs(jobs), size_pct(jobs)
         first = min((first_runs[job[0].run_id] for job in counted), key=lambda run: (run.ordered_at, run.id))
         of_jobs = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
-        once = "in one run each" if len(slow) > 1 else "in one run"
+        once = "in one run each" if len(counted) > 1 else "in one run"
         of_jobs |= {
-            "jobs": len(slow), "since_run": first.id, "delta_pct": size,
+            "jobs": len(counted), "since_run": first.id, "delta_pct": size,
             "is_up_to": is_up_to(size, [change_of_job(job) for job in counted]),
-            "once": once if all(is_once(job) for job in slow) else "",
+            "once": once if all(is_once(job) for job in counted) else "",
         }  # fmt: skip
     return OverviewRegression(
         id=row.id or 0,

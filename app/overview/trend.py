@@ -93,6 +93,7 @@ _TRACKED: Select[Any] = (
 @dataclass(frozen=True, slots=True)
 class TrendLine:
     """A workload over its containers. `runs`: oldest first, with the throughput of each in percent of the reference.
+    `earlier`: the last ones before the period, which are not drawn but may belong to the current level.
 
     `job`: what distinguishes it from the other jobs of the workload; empty if there are none. `project`: its name;
     empty if one project is shown. `reference`: the container before the newest one, or `EARLIER` for the level before a
@@ -107,6 +108,7 @@ class TrendLine:
     stack_key: str
     reference: str
     runs: tuple[tuple[Any, float], ...]
+    earlier: tuple[tuple[Any, float], ...]
     changed_at: datetime | None
     container: str
     decision: str
@@ -136,7 +138,7 @@ class TrendLine:
         since = aware(last.ordered_at) - _NOW_WITHIN
         alike = takewhile(
             lambda shown: shown[0].config_key == last.config_key and aware(shown[0].ordered_at) >= since,
-            reversed(self.runs),
+            reversed((*self.earlier, *self.runs)),
         )
         newest = list(islice(alike, _NOW))
         slow = next((index for index, (run, _) in enumerate(newest) if run.id == self.slow_run), _NOW)
@@ -187,6 +189,7 @@ class Trend:
             replace(
                 line,
                 runs=tuple(shown for shown in line.runs if begin <= aware(shown[0].ordered_at) <= end),
+                earlier=(*line.earlier, *(shown for shown in line.runs if aware(shown[0].ordered_at) < begin)),
                 changed_at=line.changed_at if line.changed_at and begin <= line.changed_at <= end else None,
             )
             for line in self.lines
@@ -221,12 +224,12 @@ class Trend:
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 drawn jobs faster, 3 slower (8e-top1 · H100: -33.3 %).`
 
-        It counts judged differences. It names the slower line with the lowest throughput; if none is slower, the faster
-        one with the highest. Of several projects, it names that of this line.
+        It counts judged differences among all lines. It names the slower line with the lowest throughput; if none is
+        slower, the faster one with the highest. Of several projects, it names that of this line, too.
         """
         faster = [line for line in compared if line.direction > 0]
         slower = [line for line in compared if line.direction < 0]
-        of_all = f"of {len(compared)} {'drawn jobs' if self.is_part else 'jobs'}"
+        of_all = f"of {len(self.lines)} {'drawn jobs' if self.is_part else 'jobs'}"
         if not faster and not slower:
             return f"None {of_all} clearly faster or slower."
         if faster:
@@ -234,8 +237,10 @@ class Trend:
         else:
             text = f"{len(slower)} {of_all} slower"
         most = min(slower, key=lambda line: line.now) if slower else max(faster, key=lambda line: line.now)
-        names = dict(zip(self.lines, short_names([line.name for line in self.lines]), strict=True))
-        name = names[most] if len({line.project for line in compared}) == 1 else most.project
+        names = dict(zip(self.lines, _in_two_parts(short_names([line.name for line in self.lines])), strict=True))
+        name = SEPARATOR.join(filter(None, names[most]))
+        if len({line.project for line in compared}) > 1:
+            name += f" in {most.project}"
         return f"{text} ({name}: {change_text(most.now - 100).delta})."
 
     @property
@@ -405,14 +410,15 @@ def _line(
     begins = aware(own[-1][0][0].ordered_at)
     of_regression = {"first": leading, "kind": slow[leading.id]} if leading.id in slow else {"first": last}
     reference, usual_ms, decision = _usual(session, own, **of_regression)
-    shares = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in drawn)
+    whole = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in runs)
+    earlier, shares = whole[: -len(drawn)][-_NOW:], whole[-len(drawn) :]
     changed_at = begins if reference not in ("", EARLIER) and begins >= since else None
     project = projects.get(last.project_id, "")
     jobs = {run.job for part, _ in parts for run in part}
     job = short_job(leading.job, jobs) if len(jobs) > 1 else ""
     slow_run = leading.id if leading.id in slow else None
     tag = _tag(own[-1][1])
-    return TrendLine("", job, project, last.stack_key, reference, shares, changed_at, tag, decision, slow_run)
+    return TrendLine("", job, project, last.stack_key, reference, shares, earlier, changed_at, tag, decision, slow_run)
 
 
 # Built once, because building them takes as much time as running them.
@@ -587,14 +593,20 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
         label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
-        current.append({"from": first, "to": last, "shown": line.now, "line": number})
+        current.append(
+            {"from": max(first, _milliseconds(line.runs[0][0])), "to": last, "shown": line.now, "line": number}
+        )
     for changed_at, container in sorted({(line.changed_at, line.container) for line in trend.lines if line.changed_at}):
         if not any(mark["text"] == container for mark in marks):
             marks.append({"at": changed_at.timestamp() * 1000, "text": container, "narrow": container})
     for number, state, run in sorted(trend.flags, key=lambda flag: _milliseconds(flag[2])):
         text = {"text": f"#{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
         flags.append({"at": _milliseconds(run), "height": HEIGHT - 8, "text_at": HEIGHT - 22, **text})
-    span = max(row["at"] for row in points) - min(row["at"] for row in points)
+    begin, end = (ends(row["at"] for row in points) for ends in (min, max))
+    span = end - begin
+    for flag in flags:
+        # At the left edge, half of the number would cover the axis.
+        flag["align"] = "left" if flag["at"] - begin < span * _FLAG_SHARE / 4 else "center"
     _stack(flags, span * _FLAG_SHARE)
     usual = [] if trend.is_zoomed else [100.0]
     low, high = _range([*(point["shown"] for point in points), *usual])
@@ -729,9 +741,12 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
                 href=alt.Href("href:N"),
                 tooltip=alt.Tooltip("tip:N", title="flag"),
             ),
-            flags.mark_text(fontWeight=600, color=charts.SPIKE).encode(
-                x=x, y=alt.Y("text_at:Q", scale=None, axis=None), text="text:N", href=alt.Href("href:N")
-            ),
+            flags.mark_text(
+                fontWeight=600,
+                color=charts.SPIKE,
+                align=alt.expr("datum.align"),
+                dx=alt.expr("datum.align == 'left' ? 3 : 0"),
+            ).encode(x=x, y=alt.Y("text_at:Q", scale=None, axis=None), text="text:N", href=alt.Href("href:N")),
         ],
     }
     chart = alt.layer(*(layer for name, of_name in layers.items() if name in drawn for layer in of_name))

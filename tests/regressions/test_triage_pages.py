@@ -353,7 +353,10 @@ def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engi
     overview = re.sub("[ \n]+", " ", client.get("/", headers=HTML).text)
     assert re.search("> ?9.0\u202f% slower</a>", overview)
     assert re.search("> ?30.0\u202f% slower in one run each</a>", overview)
-    assert "· 2 jobs" in overview
+    rows = dict(re.findall(r'data-regression="(\d+)"(.*?)</tr>', overview))
+    assert ["jobs" in rows[str(number)] for number in (mixed, single)] == [False, True], "those that give the change"
+    assert "· 2 jobs" in rows[str(single)]
+    assert re.findall(r'href="/regressions/(\d+)#members">\+(\d)', listed) == [(str(single), "1")]
     stated = {item["id"]: item["worst_delta_pct"] for item in client.get("/api/v1/regressions").json()["items"]}
     assert stated == {mixed: pytest.approx(9.0), single: pytest.approx(30.0)}
     table = csv.DictReader(client.get("/regressions.csv").text.splitlines())
@@ -718,7 +721,7 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
 
 def test_the_overview_counts_the_jobs_that_are_still_slow(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
-        stacks = [make_slow_stack(session, stack=name, slow_pct=5.0) for name in "abc"]
+        stacks = [make_slow_stack(session, stack=name, slow_pct=5.0) for name in "bcd"]
     make(stacks)
     assert re.search(r"· 3 jobs<", client.get("/").text)
     with transaction(engine) as session:

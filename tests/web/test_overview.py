@@ -273,7 +273,28 @@ def test_of_several_projects_the_lead_names_the_one_with_the_slowest_job(
         for container, first, milliseconds in (("train:1", 1, 20_000), ("train:2", 5, time)):
             runs = nightly(make, f"{project}.example/{container}", first, [milliseconds] * 3, project=project)
         upgraded(runs[0], "regression", 20_000, time)
-    assert "2 of 2 jobs slower (worst: −19.9 %)." in answer(overview(client))
+    assert re.search(r"2 of 2 jobs slower \(\S+ in worst: −19.9 %\)\.", answer(overview(client)))
+    nightly(make, "hub.example/train:3", 8, [30_000] * 2, gpus=64, project="mild")
+    lines = len(trend_data(client)["labels"])
+    assert (lines, f"2 of {lines} jobs slower" in answer(overview(client))) == (3, True), "one line has no reference"
+
+
+def test_the_current_level_is_the_same_for_every_period(client: TestClient, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000, 20_000, 20_000])
+    nightly(make, "hub.example/train:2", 4, [24_000, 21_000, 22_000])
+    month, day = (trend_data(client, f"days={days}") for days in (30, 1))
+    assert len(day["points"]) == 2, "two of the three runs of the level are in the period"
+    assert [row["now"] for row in day["labels"]] == [row["now"] for row in month["labels"]]
+    assert day["current"][0]["from"] == day["points"][0]["at"], "the level is drawn within the period"
+
+
+def test_the_number_of_a_flag_at_the_left_edge_does_not_cover_the_axis(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    runs = nightly(make, "hub.example/train:1", 1, [21_000, 21_000, 20_000, 21_000, 21_000])
+    first, later = make_regression(runs[0]), make_regression(runs[3])
+    aligned = {row["text"]: row["align"] for row in trend_data(client)["flags"]}
+    assert aligned == {f"#{first}": "left", f"#{later}": "center"}
 
 
 def test_a_flag_is_where_a_regression_began_not_where_its_job_continued(
