@@ -233,11 +233,14 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
 
 
 def _shows_commit_dates(runs: Sequence[RunListItem], sort: str) -> bool:
-    """Return whether all runs were uploaded on one day, and stand in the order of commits of several days."""
+    """Return whether all runs were uploaded on one day, and stand in the order of their commits of several days.
+
+    Such a page shows the days of the commits; the list is still sorted by upload.
+    """
     uploaded = {run.created_at.date() for run in runs}
     days = [run.commit_time.date() for run in runs if run.commit_time]
     in_order = sort.endswith("created") and days == sorted(days, reverse=sort.startswith("-"))
-    return len(uploaded) == 1 and len({*days}) > 1 and in_order
+    return len(uploaded) == 1 and len(days) == len(runs) and len({*days}) > 1 and in_order
 
 
 @router.get("/runs")

@@ -260,7 +260,7 @@ def _about(run: RunListItem, text: str) -> str:
     is_judged = run.verdict_delta_pct is not None and run.verdict in ("regression", "improvement")
     words = change_text(run.verdict_delta_pct).figure if is_judged and run.verdict_delta_pct is not None else ""
     if run.experiment_id and run.purpose == "experiment":
-        words = f"{'A' if run.side == 'baseline' else 'B'} of #{run.experiment_id}"
+        words = f"{'A' if run.side == 'baseline' else 'B'} of experiment #{run.experiment_id}"
     time = step_time(metric.value) if metric else run.status if run.status != "ready" else ""
     return " · ".join(filter(None, (reason, time, words, run.project)))
 

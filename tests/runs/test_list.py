@@ -15,7 +15,7 @@ from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import utc_now
+from app.storage.tables import RunRow, utc_now
 from tests.builders import FIRST_PLACE, make_run, make_stack
 
 HTMX = {"HX-Request": "true"}
@@ -57,9 +57,15 @@ def test_runs_uploaded_on_one_day_show_the_dates_of_their_commits(client: TestCl
     text = client.get("/runs").text
     assert headings(text)[-1] == "Commit date"
     assert re.findall(r'title="Uploaded [^"]+">(2026-[\d-]+)</td>', text) == ["2026-09-04", "2026-09-03"]
+    assert "aria-sort" not in text, "the list is sorted by upload"
+    assert 'aria-sort="descending"' in client.get("/runs?q=third").text
     assert headings(client.get("/runs?q=third").text)[-1] == "Uploaded", "one commit date says nothing"
     assert headings(client.get("/runs?sort=name").text)[-1] == "Uploaded"
     with transaction(engine) as session:
+        unknown = make_run(session, name="no commit")
+    assert headings(client.get("/runs").text)[-1] == "Uploaded", "one commit date is unknown"
+    with transaction(engine) as session:
+        session.get_one(RunRow, unknown).commit_time = datetime(2026, 9, 5, tzinfo=UTC)
         make_run(session, name="late", commit_time=datetime(2026, 9, 1, tzinfo=UTC))
     assert headings(client.get("/runs").text)[-1] == "Uploaded", "a late upload breaks the order of commits"
     with transaction(engine) as session:
@@ -200,6 +206,14 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
         list_answer([items[slow], items[before[-1]]], are_newest=True)
         == "1 of the newest 2 runs is slower than with the previous container."
     )
+
+
+def test_a_failed_run_says_so_once_in_its_row(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        health = {"outcome": "not_finite"}
+        make_run(session, name="run", outcome="not_finite", verdict="failed", health=health)
+    row = client.get("/runs").text.partition("<tbody")[2].partition("</tbody>")[0]
+    assert re.findall('class="badge ([a-z-]+)', row) == ["failed"], row
 
 
 def test_a_run_that_only_needs_more_memory_is_not_slower(client: TestClient, engine: Engine) -> None:

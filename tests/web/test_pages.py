@@ -418,7 +418,7 @@ def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, engine:
             session.add(ExperimentRunRow(experiment_id=row.id, run_id=side, side="baseline", joined_by="tag"))
         number = planned.id
     text = client.get("/runs").text
-    assert f"B of #{number}" in re.sub(r"<[^>]*>|\s+", " ", text).replace("  ", " ")
+    assert f"B of experiment #{number}" in re.sub(r"<[^>]*>|\s+", " ", text).replace("  ", " ")
     assert re.search(r'#verdict"><span class="badge regression".*?regression</span>.*?>\+3\.4\u202f%<', text, re.DOTALL)
     assert "A/B slower</span>" in text
     assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
