@@ -240,7 +240,7 @@ def judge_and_rank(session: Session, work_id: int) -> None:
     """Do the same as `judging.judge_stack`, in this transaction."""
     settings = get_settings()
     if claim := stack_queue.claim(session, work_id, settings):
-        judging._write(session, claim, judging._assess(session, claim, settings), settings)
+        judging._write(session, claim, judging._judge(session, judging.read_stack(session, claim), settings), settings)
         stack_queue.finish(session, claim)
         rank.keep(session, rank.rank(session, claim.project_id, claim.stack_key))
 

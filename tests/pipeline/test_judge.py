@@ -226,15 +226,15 @@ def test_what_comes_in_while_a_stack_is_judged_is_judged_after_it(
     with read_session(engine) as session:
         work_id = session.exec(select(StackWorkRow.id)).one()
     assert work_id is not None
-    really_assess, late = judge._assess, []
+    really_judge, late = judge._judge, []
 
-    def assess(*args: object) -> object:
-        result = really_assess(*args)
+    def judge_late(*args: object) -> object:
+        result = really_judge(*args)
         if not late:
             late.append(arrive(engine, 1001, 1))
         return result
 
-    monkeypatch.setattr(judge, "_assess", assess)
+    monkeypatch.setattr(judge, "_judge", judge_late)
     assert judge_stack(engine, settings, work_id) == 1
     assert decisions(engine) == ["no_baseline", ""]
     assert judge_stack(engine, settings, work_id) == 1

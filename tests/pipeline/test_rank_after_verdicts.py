@@ -131,7 +131,7 @@ def test_a_slow_worker_keeps_its_stack(engine: Engine, settings: Settings, monke
 
         return wait_and_work
 
-    monkeypatch.setattr(judge, "_assess", slowly("judging", judge._assess))
+    monkeypatch.setattr(judge, "_judge", slowly("judging", judge._judge))
     monkeypatch.setattr(judge.rank, "rank", slowly("ranking", judge.rank.rank))
     assert judge_stack(engine, short, only_stack(engine).id or 0) == 1
     assert waited == ["judging", "ranking"]
