@@ -282,7 +282,7 @@ def test_a_stack_that_cannot_be_judged_is_tried_again_and_then_left(
         raise KeyError("inside")
 
     with monkeypatch.context() as broken:
-        broken.setattr(judge, "_assess", fail)
+        broken.setattr(judge, "_judge", fail)
         for _ in range(settings.max_attempts + 1):
             assert judge_stack(engine, settings, work_id) is None
     with read_session(engine) as session:

@@ -147,7 +147,7 @@ def test_an_unreachable_database_parks_no_stack(
         raise OperationalError("SELECT 1", {}, psycopg.OperationalError("the server closed the connection"))
 
     with monkeypatch.context() as broken:
-        broken.setattr(judge, "_assess", fail)
+        broken.setattr(judge, "_judge", fail)
         for _ in range(settings.max_attempts + 1):
             judge_stack(engine, settings, only_stack(engine).id or 0)
     assert (only_stack(engine).work, only_stack(engine).attempts) == ("waiting", 0)
