@@ -41,7 +41,14 @@ from app.leaderboards.charts import (
 )
 from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing_board
 from app.leaderboards.matrix_pages import MatrixPage, StackMatrix, ep_note, stacks_of
-from app.leaderboards.picture import BoardPicture, DispatcherExperiment, board_picture
+from app.leaderboards.picture import (
+    BoardPicture,
+    DispatcherExperiment,
+    RunsPicture,
+    TimedRun,
+    board_picture,
+    runs_picture,
+)
 from app.leaderboards.queries import RANKINGS, BoardQuery, dispatcher_experiments
 from app.leaderboards.views import (
     MOST_COMPARED,
@@ -87,6 +94,7 @@ from app.web.templating import render
 # --- The data of the leaderboard of one hardware and family. A part is computed when a template first needs it.
 
 MOST_CHANGES = 50
+MOST_DOTS = 200
 FEWEST_RANKINGS = 3
 """Rankings from which the table of wins is shown."""
 
@@ -225,6 +233,24 @@ class LeaderboardPage:
                 twins[item.equal.name].add(item.equal.config_key)
         knobs = knobs_between(self._session, [keys for keys in twins.values() if len(keys) > 1])
         return board_picture(stack, board, points, contenders, knobs=knobs, dates=dates, experiments=self.experiments)
+
+    @cached_property
+    def runs_picture(self) -> RunsPicture | None:
+        """Return the newest runs of a board that ranks nothing yet."""
+        if not self.standings.items or self.next_ranking is None:
+            return None
+        keys = [item.stack_key for item in self.standings.items]
+        chosen = (
+            select_any(RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunRow.step_time_ms)
+            .where(col(RunRow.stack_key).in_(keys), col(RunRow.step_time_ms).is_not(None), col(RunRow.quarantine) == "")
+            .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+            .limit(MOST_DOTS)
+        )
+        runs = [
+            TimedRun(row.id, row.stack_key, row.dispatcher or "", row.step_time_ms)
+            for row in self._session.execute(chosen)
+        ]
+        return runs_picture(self.standings.items, runs, self.next_ranking.dispatcher)
 
     @cached_property
     def newer(self) -> StoredStandings | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Self
 
-from app.domain.naming import SEPARATOR
+from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
@@ -456,3 +456,93 @@ def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:
 
 def _gpu(values: Mapping[str, Value]) -> str:
     return hardware_of(str(values.get("gpu") or "")).slug
+
+
+# --- The picture of a board without a ranking: the runs that it has, and the dispatcher that a ranking lacks.
+
+_MOST_ROWS = 8
+"""Maximum rows, those of the newest stacks."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRun:
+    """A run with a step time in ms. `dispatcher`: empty if unknown."""
+
+    id: int
+    stack_key: str
+    dispatcher: str
+    step_time_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunDot:
+    run_id: int
+    at: float
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunsRow:
+    """The runs of one dispatcher in one stack. `stack`: what sets it apart, empty for a single stack."""
+
+    dispatcher: str
+    stack: str
+    dots: tuple[RunDot, ...]
+
+    @property
+    def times(self) -> str:
+        """Return the step time, or the range of several."""
+        ends = (min(self.dots, key=lambda dot: dot.at).time, max(self.dots, key=lambda dot: dot.at).time)
+        return ends[0] if ends[0] == ends[1] else f"{ends[0]}\u2013{ends[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunsPicture:
+    """`missing`: the dispatcher to run next; empty if the logs must name it. `ticks`: as in `BoardPicture`."""
+
+    title: str
+    rows: tuple[RunsRow, ...]
+    ticks: tuple[tuple[str, float], ...]
+    missing: str
+
+
+def runs_picture(stacks: Sequence[StoredStandings], runs: Iterable[TimedRun], missing: str) -> RunsPicture | None:
+    """Return the runs of the newest stack and of its work in other containers; None without a step time.
+
+    Other stacks do other work, so that their step times do not belong on one axis.
+    """
+    newest = max(stacks, key=lambda stack: stack.newest_at)
+    alike = sorted(
+        (stack for stack in stacks if _work(stack) == _work(newest)), key=lambda stack: stack.newest_at, reverse=True
+    )
+    names = dict(
+        zip((stack.stack_key for stack in alike), without_common([stack.name for stack in alike]), strict=True)
+    )
+    groups: dict[tuple[str, str], list[TimedRun]] = {}
+    for run in runs:
+        if run.stack_key in names:
+            groups.setdefault((run.stack_key, run.dispatcher), []).append(run)
+    order = list(names)
+    chosen = sorted(groups, key=lambda key: (order.index(key[0]), key[1]))[:_MOST_ROWS]
+    times = [run.step_time_ms for key in chosen for run in groups[key]]
+    if not times:
+        return None
+    axis, unit = _Axis.of(times), board_unit(times)
+    rows = tuple(
+        RunsRow(
+            dispatcher,
+            names[stack_key] if len(names) > 1 else "",
+            tuple(
+                RunDot(run.id, axis.place(run.step_time_ms), step_time(run.step_time_ms))
+                for run in groups[stack_key, dispatcher]
+            ),
+        )
+        for stack_key, dispatcher in chosen
+    )
+    title = SEPARATOR.join(common_parts([stack.name for stack in alike])) if len(alike) > 1 else newest.name
+    return RunsPicture(title.removeprefix(f"{newest.family}{SEPARATOR}"), rows, _ticks(axis, unit), missing)
+
+
+def _work(stack: StoredStandings) -> tuple[object, ...]:
+    about = ((name, value) for name, value in stack.about.items() if name != "container")
+    return stack.project_id, tuple(sorted((name, str(value)) for name, value in about))

@@ -283,6 +283,25 @@ def test_rankings_come_first_and_other_stacks_have_a_line(client: TestClient, st
     assert nothing.lstrip().startswith('data-reading="nothing_ranked"')
 
 
+def test_a_board_without_a_ranking_draws_its_runs_and_what_is_missing(client: TestClient, engine: Engine) -> None:
+    fields = {"model": "Mixtral-8x7B", "gpu": "B200", "dispatcher": "alltoall"}
+    with transaction(engine) as session:
+        older = make_stack(session, [500.0, 510.0], fields=fields)
+        later = FIRST_PLACE + timedelta(days=9)
+        newer = make_stack(session, [400.0], fields=fields | {"container": "nvcr.io/nvidia/nemo:26.09"}, started=later)
+        other = make_stack(session, [900.0], fields=fields | {"seq_len": 8192}, started=later - timedelta(days=1))
+    address = "/leaderboards/b200/mixtral-8x7b"
+    page = client.get(address).text
+    picture = page.partition("data-runs-picture")[2].partition("</section>")[0]
+    drawn = [int(run) for run in re.findall(r"<title>#(\d+): ", picture)]
+    assert drawn == [*newer, *reversed(older)], "the newest stack first"
+    assert not set(other) & set(drawn), "other work"
+    assert re.findall(r'data-missing="(\w+)"', picture) == ["hybridep"]
+    with transaction(engine) as session:
+        make_leaderboard(session)
+    assert "data-runs-picture" not in client.get(PAGE).text
+
+
 def test_stacks_of_one_title_are_distinguished_everywhere(client: TestClient, engine: Engine) -> None:
     natural: dict[str, Any] = {"force_balance": False, "routing_mode": "dropless", "data_mode": "real"}
     columns: dict[str, Any] = {"evidence_level": "validated", "semantic_class": "training_equivalent"}
