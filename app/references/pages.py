@@ -380,6 +380,7 @@ def _render_reference(
         point=reference.point,
         title=views.title_of(reference.point),
         figures=views.figures_text(reference.point),
+        precision=views.precision_of(reference.point),
         kinds=KINDS,
         rows=views.field_rows(reference.point),
         events=audit.events(session, "reference", reference.id) if reference.entered else (),

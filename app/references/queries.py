@@ -261,7 +261,9 @@ def list_summary(items: tuple[Reference, ...]) -> str:
     best = max(items, key=lambda reference: reference.point.tflops_per_gpu or 0.0).point
     if not best.tflops_per_gpu:
         return f"{what}."
-    best_text = f"{grouped(best.tflops_per_gpu)} TFLOP/s/GPU ({best.family.name}, {best.contract['gpu']})"
+    precision = contract_value(best.contract["precision"])
+    what_best = f"{best.family.name}, {best.contract['gpu']}, {precision}"
+    best_text = f"{grouped(best.tflops_per_gpu)} TFLOP/s/GPU ({what_best})"
     return f"{what}; best {best_text}."
 
 

@@ -234,7 +234,7 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
 def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
     """Return our figure and the published one of the same measure; empty where none is comparable.
 
-    The labels state the precisions if they differ: they can be the whole gap.
+    The labels state the precisions: they can be the whole gap.
     """
     nearest, reference = comparison.nearest, comparison.reference
     if nearest is None or reference is None or not nearest.measure:
@@ -244,8 +244,8 @@ def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
     longest = max(ours, theirs)
     run = f"newest run #{comparison.ours.run_id}" if comparison.ours.of_stack else f"#{comparison.ours.run_id}"
     mine = ", ".join(filter(None, (comparison.ours.dispatcher, run)))
-    differing = (item for item in nearest.differences if item.field == "precision" and item.is_known)
-    precisions = next(((f", {item.ours}", f", {item.theirs}") for item in differing), ("", ""))
+    own = comparison.ours.contract.get("precision")
+    precisions = f", {_words(own.value)}" if own and own.value else "", f", {precision_of(nearest.point)}"
     return (
         FigureBar(
             f"Yours, {mine}{precisions[0]}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,

@@ -329,6 +329,11 @@ def test_the_page_of_a_figure_begins_with_the_own_nearest_run(client: TestClient
     assert re.findall(r'href="/runs/(\d+)"', page)[0] == str(run)
     ours, theirs = (float(width) for width in re.findall(r'<rect y="2" width="([\d.]+)%"', page))
     assert (ours, theirs) == (100.0, pytest.approx(50.0, abs=0.2))
+    labels = re.findall(r'<a href="/(?:runs|references)/[^"]*">(.*?)</a>', page)[:2]
+    assert [label.rpartition(", ")[2] for label in labels] == ["bf16", "bf16"], "equal precisions are named, too"
+    listed_lead = re.findall(r'<p class="answer"[^>]*>(.*?)</p>', client.get("/references").text, re.DOTALL)[0]
+    best = max(listed(client)["items"], key=lambda item: item["tflops_per_gpu"] or 0.0)
+    assert f", {best['contract']['precision']})" in listed_lead
 
 
 def test_the_figure_of_a_team_is_taken_when_it_is_nearer_and_only_then(client: TestClient, session: Session) -> None:
