@@ -40,7 +40,7 @@ def history_values(page: HistoryPage, across: HistoryPage) -> dict[str, Any]:
     history, stack = page.history, page.stack
     return {
         "stack_key": stack.stack_key,
-        "title": stack.title,
+        "title": page.name,
         "project": stack.project,
         "generated": stack.generated,
         "answer": across.answer,

@@ -65,7 +65,7 @@ from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.runs import runs_of_abs
-from app.storage.stacks import StackRun
+from app.storage.stacks import StackRun, names_of_stacks
 from app.storage.tables import PinRow, RunRow
 from app.storage.watches import is_watched
 from app.web.charts import series_label
@@ -374,6 +374,12 @@ class HistoryPage:
         if self.newest is None or not own or self.newest.container == own:
             return self.stack.title
         return f"{self.stack.title.removesuffix(own)}{self.newest.container}"
+
+    @property
+    def name(self) -> str:
+        """Return the title of the stack with what sets it apart from ranked stacks of the same title."""
+        key = self.stack.stack_key
+        return names_of_stacks(self._session, [key]).get(key, self.stack.title)
 
     @property
     def size(self) -> str:

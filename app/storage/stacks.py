@@ -526,28 +526,30 @@ class RunReader:
 
 def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     """Return the names of all ranked stacks with one of these titles, by stack key."""
+    return stack_names(_ranked_with_titles(session, titles))
+
+
+def _ranked_with_titles(session: Session, titles: Iterable[str]) -> list[TitledStack]:
     wanted = sorted(set(titles))
-    if not wanted:
-        return {}
     chosen = (
         select_any(StandingRow.stack_key, StandingRow.title, ProjectRow.slug, StandingRow.about)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
         .where(col(StandingRow.title).in_(wanted))
     )
-    return stack_names(
+    return [
         TitledStack(key, title, project, {name: frozen(value) for name, value in about.items()})
-        for key, title, project, about in session.execute(chosen)
-    )
+        for key, title, project, about in (session.execute(chosen) if wanted else ())
+    ]
 
 
 def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, str]:
-    """Return unique names by stack key, without stacks that have no visible run.
+    """Return names by stack key that are unique among all ranked stacks, without stacks that have no visible run.
 
     They have no dispatcher, because the runs of a stack can use different ones.
     """
     contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
-    return stack_names(
-        TitledStack(
+    titled = {
+        key: TitledStack(
             key,
             stack_title(contract, dispatcher=False),
             "",
@@ -555,4 +557,9 @@ def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, st
         )
         for key, contract in contracts.items()
         if contract
+    }
+    ranked = _ranked_with_titles(session, {stack.title for stack in titled.values()})
+    names = stack_names(
+        (*titled.values(), *(replace(stack, project="") for stack in ranked if stack.stack_key not in titled))
     )
+    return {key: names[key] for key in titled}

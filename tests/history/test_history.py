@@ -858,6 +858,14 @@ def test_the_list_of_stacks(client: TestClient, engine: Engine, make: Make, quer
     assert len(set(re.findall(r'href="/history/([0-9a-f]{64})"', page))) == len(expected)
 
 
+def test_a_stack_that_differs_only_in_mbs_is_named_so(client: TestClient, engine: Engine, make: Make) -> None:
+    runs = [*make([400.0], fields={"mbs": 1}), *make([390.0], fields={"mbs": 4})]
+    for run, mbs in zip(runs, (1, 4), strict=True):
+        key = key_of(engine, run)
+        assert client.get(f"/api/v1/history/{key}").json()["title"].endswith(f" · MBS {mbs}")
+        assert f" · MBS {mbs}" in text_of(client.get(f"/search?q={key[:12]}", headers=HTMX).text)
+
+
 def test_the_list_counts_the_regressed_workloads(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         make_regression(session, make_slow_stack(session))
