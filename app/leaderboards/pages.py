@@ -45,7 +45,7 @@ from app.leaderboards.picture import (
     BoardPicture,
     DispatcherExperiment,
     RunsPicture,
-    TimedRun,
+    TimedDispatcherRun,
     board_picture,
     runs_picture,
 )
@@ -247,7 +247,7 @@ class LeaderboardPage:
             .limit(MOST_DOTS)
         )
         runs = [
-            TimedRun(row.id, row.stack_key, row.dispatcher or "", row.step_time_ms)
+            TimedDispatcherRun(row.id, row.stack_key, row.dispatcher or "", row.step_time_ms)
             for row in self._session.execute(chosen)
         ]
         return runs_picture(self.standings.items, runs, self.next_ranking.dispatcher)

@@ -465,7 +465,7 @@ _MOST_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TimedRun:
+class TimedDispatcherRun:
     """A run with a step time in ms. `dispatcher`: empty if unknown."""
 
     id: int
@@ -506,7 +506,9 @@ class RunsPicture:
     missing: str
 
 
-def runs_picture(stacks: Sequence[StoredStandings], runs: Iterable[TimedRun], missing: str) -> RunsPicture | None:
+def runs_picture(
+    stacks: Sequence[StoredStandings], runs: Iterable[TimedDispatcherRun], missing: str
+) -> RunsPicture | None:
     """Return the runs of the newest stack and of its work in other containers; None without a step time.
 
     Other stacks do other work, so that their step times do not belong on one axis.
@@ -518,7 +520,7 @@ def runs_picture(stacks: Sequence[StoredStandings], runs: Iterable[TimedRun], mi
     names = dict(
         zip((stack.stack_key for stack in alike), without_common([stack.name for stack in alike]), strict=True)
     )
-    groups: dict[tuple[str, str], list[TimedRun]] = {}
+    groups: dict[tuple[str, str], list[TimedDispatcherRun]] = {}
     for run in runs:
         if run.stack_key in names:
             groups.setdefault((run.stack_key, run.dispatcher), []).append(run)
