@@ -495,6 +495,10 @@ class RunsRow:
         ends = (min(self.dots, key=lambda dot: dot.at).time, max(self.dots, key=lambda dot: dot.at).time)
         return ends[0] if ends[0] == ends[1] else f"{ends[0]}\u2013{ends[1]}"
 
+    @property
+    def label(self) -> str:
+        return f"{self.dispatcher or 'unknown dispatcher'}: {plural(len(self.dots), 'run')}, {self.times}"
+
 
 @dataclass(frozen=True, slots=True)
 class RunsPicture:
