@@ -306,7 +306,8 @@ def _add_run(batch: _Batch, stack: _Stack, at: datetime, number: int, *, runs: i
         "id": run_id, "run_id": run_id, "project_id": stack.project_id, "name": f"{purpose}-{run_id}",
         "purpose": purpose, "branch": branch, "commit": commit, "created_at": at, "ordered_at": at, "heard_at": at,
         "processed_at": at, "content_key": hashlib.sha256(b"seed %d" % run_id).hexdigest(), "idempotency_key": None,
-        "stack_key": stack.key, "config_key": stack.config_key, "verdict": decision, "verdict_delta_pct": delta,
+        "stack_key": stack.key, "config_key": stack.config_key, "verdict": decision, "badge": decision,
+        "verdict_delta_pct": delta,
     }  # fmt: skip
     template = stack.template
     batch.add("run", {name: own.get(name, value) for name, value in template.run.items()})

@@ -128,6 +128,7 @@ class _Run:
             {"outcome": columns.get("health", {}).get("outcome", "")} | columns if "health" in columns else columns
         )
         stored = _stated() | _outcome(status) | (_result(self.times) if self.is_ready else {}) | columns
+        stored["badge"] = columns.get("badge", columns.get("verdict", ""))
         now = utc_now()
         self.columns = _defaults() | {"created_at": now, "ordered_at": now} | stored
         self.columns["content_key"] = hashlib.sha256(content).hexdigest()

@@ -224,6 +224,8 @@ def _show(session: Session, experiment_id: int, runs: Iterable[int], result: Exp
             col(RunRow.verdict).not_in(("", "failed")),
             experiment_id == EXPERIMENT_OF_RUN,
         )
-        .values(verdict=result.decision, verdict_delta_pct=None if time is None else time.delta_pct)
+        .values(
+            verdict=result.decision, badge=result.decision, verdict_delta_pct=None if time is None else time.delta_pct
+        )
         .execution_options(synchronize_session=False)
     )

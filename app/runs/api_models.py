@@ -174,8 +174,12 @@ class RunItemOut(ApiValue):
     semantic_class: str
     provisional: bool
     verdict: str = Field(
-        description="Decision of the newest verdict, as the filter `verdict` finds it; empty without one and for a run "
-        "of a planned experiment (`experiment_id`), which has the result."
+        description="Decision of the newest verdict; empty without one and for a run of a planned experiment "
+        "(`experiment_id`), which has the result."
+    )
+    badge: str = Field(
+        description="What lists show, and the filter `verdict` finds: `verdict`, but for a run without a baseline "
+        "`regression` if it is slower than before an upgrade (`contrast_pct`), and `inconclusive` if that is undecided."
     )
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     memory_pct: Finite = Field(

@@ -125,7 +125,9 @@ class RunQuery(ListQuery):
         "", description=f"How the job itself ended: {', '.join(OUTCOMES)}."
     )
     verdict: Annotated[str, OneOf(VERDICTS)] = Field(
-        "", description=f"{', '.join(VERDICTS[:-1])}; none: not judged. Leaves out runs of planned experiments."
+        "",
+        description=f"{', '.join(VERDICTS[:-1])}; none: not judged. Finds the `badge` of runs. "
+        "Leaves out runs of planned experiments.",
     )
     purpose: Annotated[str, OneOf(PURPOSES)] = Field("", description="ci, experiment or release.")
     branch: str = ""
@@ -404,7 +406,7 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
         by_filter = not active.keys().isdisjoint((*equal, "verdict", "model", "gpu", "dispatcher"))
         conditions.append(looked_up(col(RunRow.project_id), unless=by_filter) == number.scalar_subquery())
     if verdict := active.get("verdict"):
-        conditions += [looked_up(col(RunRow.verdict)) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
+        conditions += [looked_up(col(RunRow.badge)) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
     by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
     for name, listed in may_be_unknown.items():

@@ -11,7 +11,7 @@ executes `SET CONSTRAINTS ALL IMMEDIATE` in between.
 from collections.abc import Iterator
 
 import structlog
-from sqlalchemy import Connection
+from sqlalchemy import Connection, inspect
 from sqlalchemy.exc import DBAPIError
 
 from app.storage.tables import FILTERS
@@ -66,7 +66,8 @@ def install(connection: Connection) -> None:
                 f"INSERT INTO run_search (rowid, text) SELECT id, {search_text('run')} FROM run WHERE {between}"
             )
     # Not in a migration alone: one that copies the table on SQLite loses an index of an expression.
-    columns = ", ".join(("lower(name)", "id", *FILTERS))
+    existing = {column["name"] for column in inspect(connection).get_columns("run")}  # fewer in an earlier revision
+    columns = ", ".join(("lower(name)", "id", *(name for name in FILTERS if name in existing)))
     connection.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS ix_run_lower_name ON run ({columns})")
     joined = "group_concat" if is_sqlite else "string_agg"
     connection.exec_driver_sql(_EVERY_STACK.replace("string_agg", joined))

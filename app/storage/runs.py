@@ -509,7 +509,8 @@ class RunListItem:
 
     `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
     one, empty until the run is judged and for a side of an experiment, which has the result; its change is of step
-    time. `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone made the
+    time. `badge`: the decision by which lists find it (`VerdictDocument.listed`). `step_decision`: the decision about
+    step time. `memory_pct`: the increase of peak memory that alone made the
     verdict a regression. `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`:
     its experiment (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
     opens no regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a
@@ -540,6 +541,7 @@ class RunListItem:
     provisional: bool
     metrics: Mapping[str, Metric | None]
     verdict: str = ""
+    badge: str = ""
     verdict_delta_pct: float | None = None
     step_decision: str = ""
     memory_pct: float | None = None
@@ -595,7 +597,7 @@ _MAY_BE_SLOWER = and_(col(VerdictRow.decision).in_(("regression", "no_baseline")
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.commit_time, RunRow.created_at,
     RunRow.status, RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
-    RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.verdict_delta_pct,
+    RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.badge, RunRow.verdict_delta_pct,
     RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
     col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
     EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
@@ -700,7 +702,6 @@ def _list_item(row: Row[Any]) -> RunListItem:
     is_contrast = row.decision == "no_baseline" and (upgraded or slower)
     is_side = row.purpose == "experiment" and row.experiment_id is not None
     by_memory = row.decision == "regression" and row.time_decision != "regression"
-    undecided = "inconclusive" if row.contrast == "inconclusive" else ""
     contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
@@ -710,8 +711,9 @@ def _list_item(row: Row[Any]) -> RunListItem:
         evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
+        badge="" if is_side else row.badge,
         verdict_delta_pct=None if is_side else row.verdict_delta_pct,
-        step_decision="regression" if is_contrast else row.time_decision or undecided or row.verdict,
+        step_decision=row.time_decision or row.badge,
         memory_pct=row.memory_pct if by_memory else None,
         quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",

@@ -135,7 +135,7 @@ PROCESSED = ("ready", "failed", "unread")
 """Statuses of a processed run: with figures, failed without figures, or unread because no reader supports its log."""
 
 
-FILTERED = ("status", "purpose", "branch", "evidence_level", "outcome", "verdict", "model", "gpu", "dispatcher")
+FILTERED = ("status", "purpose", "branch", "evidence_level", "outcome", "badge", "model", "gpu", "dispatcher")
 """Columns by which the list of runs can be filtered, besides the project and the time."""
 
 FILTERS = ("project_id", "created_at", *FILTERED)
@@ -182,7 +182,8 @@ class RunRow(SQLModel, table=True):
     `not_finite`: number of iterations without a finite loss. `skipped_share`: share of skipped optimizer steps.
     `shape`: the outline of the model (`RunFacts.shape`).
 
-    Columns from `model` on repeat values of `RunResultRow` and of the current verdict.
+    Columns from `model` on repeat values of `RunResultRow` and of the current verdict. `badge`: the decision that lists
+    show and filter by (`VerdictDocument.listed`).
     """
 
     __tablename__ = "run"
@@ -283,6 +284,7 @@ class RunRow(SQLModel, table=True):
     shape: str = Field(default="", max_length=300)
     verdict: str = Field(default="", max_length=20)
     verdict_delta_pct: float | None = None
+    badge: str = Field(default="", max_length=20, sa_column_kwargs={"server_default": text("''")})
 
     result: "RunResultRow" = Relationship(
         sa_relationship_kwargs={"uselist": False, "cascade": "all, delete-orphan", "passive_deletes": True}

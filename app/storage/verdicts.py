@@ -70,6 +70,7 @@ _VERDICTS: Table = table_of(VerdictRow)
 _RUNS: Table = table_of(RunRow)
 _EVENTS: Table = table_of(AuditEventRow)
 _MEMBERS: Table = table_of(RegressionMemberRow)
+_ALARMED: Table = table_of(RunAlarmRow)
 _INSERT = insert(_VERDICTS)
 _EARLIER = _VERDICTS.alias()
 _CHANGED_BY_USER = (
@@ -100,10 +101,15 @@ _FORGET = delete(_VERDICTS).where(
 _SUPERSEDE = (
     update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
 )
+_IN_REGRESSION = exists().where(_ALARMED.c.run_id == _RUNS.c.id, _ALARMED.c.metric == "step_time_ms")
 _SHOW = (
     update(_RUNS)
     .where(_RUNS.c.id == bindparam("of_run"))
-    .values(verdict=bindparam("decision"), verdict_delta_pct=bindparam("delta"))
+    .values(
+        verdict=bindparam("decision"),
+        verdict_delta_pct=bindparam("delta"),
+        badge=case((_IN_REGRESSION, bindparam("slow_badge")), else_=bindparam("badge_text")),
+    )
 )
 
 
@@ -180,7 +186,8 @@ def put_verdict(
     session.execute(_INSERT, columns | _attribution(document))
     judged = document.verdict.step_time
     delta = None if judged is None else judged.delta_pct
-    session.execute(_SHOW, {"of_run": run_id, "decision": document.decision, "delta": delta})
+    badges = {"badge_text": document.listed(in_regression=False), "slow_badge": document.listed(in_regression=True)}
+    session.execute(_SHOW, {"of_run": run_id, "decision": document.decision, "delta": delta} | badges)
 
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
@@ -598,6 +605,18 @@ def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> No
             if run in others
         )
         session.flush()
+        _show_in_regression(session, others)
+
+
+def _show_in_regression(session: Session, runs: Iterable[int]) -> None:
+    """Store again what lists show of runs without a baseline, which depends on their regressions."""
+    chosen = select_any(VerdictRow.run_id, VerdictRow.document, _IN_REGRESSION.label("in_regression")).join(
+        _RUNS, _RUNS.c.id == VerdictRow.run_id
+    )
+    contrast = and_(col(VerdictRow.current), col(VerdictRow.decision) == "no_baseline")
+    for row in session.execute(chosen.where(col(VerdictRow.run_id).in_(runs), contrast)).all():
+        badge = from_json(VerdictDocument, row.document).listed(in_regression=row.in_regression)
+        session.execute(update(_RUNS).where(_RUNS.c.id == row.run_id).values(badge=badge))
 
 
 def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:

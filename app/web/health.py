@@ -146,7 +146,7 @@ class ServiceMetrics:
         by_status = _counts(session, RunRow.status)
         for status in STATUSES:
             self.runs.labels(status).set(by_status.get(status, 0))
-        by_verdict = _counts(session, RunRow.verdict)
+        by_verdict = _counts(session, RunRow.badge)
         for verdict in VERDICTS:
             self.verdicts.labels(verdict).set(by_verdict.get(verdict, 0))
         definitions = progress(session)

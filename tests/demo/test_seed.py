@@ -74,11 +74,25 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         wait_for(lambda: are_done(again.address, [*STORY, *STUDIED, *TRIED]), "the story to be there still")
         assert {run["id"] for run in demo_runs(again.address)} == ids
         assert_public_runs_follow(again.address)
+        wait_for(lambda: badges_agree(again.address), "the badges of runs to follow their regressions")
         wait_for(lambda: upgrades_agree(again.address), "lists and reports of upgrades to state the same changes")
         worker = worker_of(again)
         assert again.stop(signal.SIGINT) == 0
         assert processes_of_session(worker) == []
         assert "Traceback" not in again.output
+
+
+def badges_agree(address: str) -> bool:
+    """Return whether the filter finds the runs that the list shows as regressions."""
+    shown, after = [], ""
+    while True:
+        page = get(address, f"runs?page_size=100&after={after}")
+        shown += page["items"]
+        if not (after := page["after"]):
+            break
+    wanted = {run["id"] for run in shown if run["contrast_pct"] is not None or run["verdict"] == "regression"}
+    assert any(run["verdict"] == "no_baseline" for run in shown if run["id"] in wanted)
+    return {run["id"] for run in shown if run["badge"] == "regression"} == wanted
 
 
 def upgrades_agree(address: str) -> bool:

@@ -149,7 +149,8 @@ def test_rows_that_a_worker_has_claimed_stay_claimed(engine: Engine) -> None:
         connection.execute(text("UPDATE run SET work = CASE WHEN id % 2 = 0 THEN 'held' ELSE 'waiting' END"))
     for revision, claimed in (("0068", "claimed"), ("0067", "held")):
         (command.upgrade if claimed == "claimed" else command.downgrade)(config, revision)
-        works = {row["id"]: row["work"] for row in _stored(engine, "run")}
+        with engine.connect() as connection:
+            works = {row.id: row.work for row in connection.execute(text("SELECT id, work FROM run"))}
         assert works == {run_id: "waiting" if run_id % 2 else claimed for run_id in works}
 
 

@@ -173,6 +173,14 @@ class VerdictDocument:
             return "regression", ""
         return ("regression", UNCONFIRMED) if self.contrast.is_unconfirmed else ("", "")
 
+    def listed(self, *, in_regression: bool) -> str:
+        """Return the decision by which lists find the run: that of `badge`, else of an undecided contrast."""
+        slower = self.measured is not None and self.measured.delta_pct > 0
+        decision, _ = self.badge(in_regression=in_regression and slower)
+        step_time = None if self.contrast is None else self.contrast.measured.step_time
+        undecided = step_time is not None and step_time.decision == "inconclusive"
+        return decision or ("inconclusive" if undecided else self.decision)
+
     @property
     def upgrade(self) -> MeasuredContrast | None:
         """Return the contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
