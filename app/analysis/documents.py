@@ -16,6 +16,8 @@ from app.domain.text import cut
 from app.domain.verdict.assess import Assessment
 from app.domain.verdict.baseline import LeftOut
 from app.domain.verdict.document import VerdictDocument, verdict_document
+from app.domain.verdict.lead import answer_line, lead
+from app.domain.verdict.words import as_named
 
 ANALYSIS_SCHEMA = "threewalls.analysis/1"
 _OF_THE_WINDOW = ("first_iteration", "last_iteration", "n", "method", "is_steady", "reasons", "short", "profiled")
@@ -228,9 +230,13 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
 
 
 def comparison_text(comparison: LocalComparison) -> str:
-    """Line 1 is the verdict, the worst change and its confidence; line 2 the baseline and what differs."""
-    verdict = verdict_text(comparison.document, offered=len(comparison.earlier))
-    lines = [verdict.headline, verdict.baseline, *_moved(verdict.moved)]
+    """Line 1 is the badge and the lead, as a service shows them; line 2 the baseline and what differs."""
+    document = comparison.document
+    badge = document.badge(in_regression=document.alarms and not document.needs_confirmation)
+    is_ab = document.comparability is not None and not document.raises_regression
+    verdict = verdict_text(document, badge, offered=len(comparison.earlier))
+    line = answer_line(badge, lead(document, label=as_named), is_ab=is_ab)
+    lines = [line, verdict.baseline, *_moved(verdict.moved)]
     lines += ["", verdict.still] if verdict.still else []
     lines += listed("Notes", verdict.notes)
     lines += ["", *verdict.contrast, *_moved(verdict.contrast_moved)] if verdict.contrast else []

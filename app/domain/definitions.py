@@ -41,7 +41,7 @@ VERDICT_RULES: dict[str, int] = {
     "loss": 1,
     "levels": 5,
     "suspects": 2,
-    "sentences": 3,
+    "sentences": 4,
     "upgrades": 4,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
@@ -56,7 +56,7 @@ towards the size of a regression.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them, since 3 a single run that is not steady opens no regression, since 4 the upgrade
 report shows the judged change. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
-without a subject."""
+without a subject, 4 since a certain change is not called one to act on."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",

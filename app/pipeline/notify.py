@@ -36,7 +36,8 @@ from app.domain.verdict.policy import Policy, silent_for
 from app.domain.verdict.triage import change_of_job, counted_jobs, is_up_to, size_pct
 from app.pipeline.work import delivery_queue
 from app.storage.json_text import frozen
-from app.storage.runs import WITH_RESULT, aware, stored_contract
+from app.storage.run_answer import run_answer
+from app.storage.runs import WITH_RESULT, aware, detail, stored_contract
 from app.storage.standings import LeaderChange, leader_changes, named_changes
 from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
@@ -90,9 +91,12 @@ class Notifier:
         receivers = self.wanted(event, [stack_key]) if event else []
         if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
+        project = self._session.get_one(ProjectRow, self._project_id)
+        answer = run_answer(self._session, detail(run, project, ()), document)
         notification = verdict_notification(
-            event, document, project=self._slug(), run_id=run_id, name=run.name, stack=(stack_key, self._name(run)),
-            branch=run.branch, commit=run.commit, at=utc_now(),
+            event, answer.document, badge=answer.word, lead=answer.whole_lead,
+            needs_confirmation=answer.needs_confirmation, project=project.slug, run_id=run_id, name=run.name,
+            stack=(stack_key, self._name(run)), branch=run.branch, commit=run.commit, at=utc_now(),
         )  # fmt: skip
         if event == "run.failed":
             self._put(receivers, notification, _failure(run), f"run:{run_id}")

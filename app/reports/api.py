@@ -30,20 +30,19 @@ from app.domain.report.text import (
     unread_report,
     verdict_text,
 )
-from app.domain.report.values import FAILED, UNREAD, exit_code, report_key, storable, verdict_json, what_changed_json
+from app.domain.report.values import FAILED, UNREAD, exit_code, report_key, storable, what_changed_json
 from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.words import listed_runs, remarks, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentSide
 from app.storage.profiles import explained_change
-from app.storage.run_answer import run_answer
+from app.storage.run_answer import RunAnswer, run_answer
 from app.storage.runs import detail, get_run, run_warnings
-from app.storage.suspect_evidence import cause_of, suspects_with_evidence
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -53,7 +52,7 @@ from app.storage.tables import (
     RunRow,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
+from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, api_router
@@ -70,21 +69,21 @@ _LONGEST_JOB = timedelta(days=35)
 
 def get_report(
     session: Session, settings: Settings, run_id: int, address: str
-) -> tuple[RunReport, StoredVerdict | None, tuple[RankedSuspect, ...]]:
-    """Return the report with its verdict and suspects. `address`: of the service. Raises NotFound."""
+) -> tuple[RunReport, StoredVerdict | None, RunAnswer | None]:
+    """Return the report with its verdict and answer. `address`: of the service. Raises NotFound."""
     row = get_run(session, run_id)
     run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
     if row.status == "unread" and row.reception != "receiving":
-        return unread_report(run, row.error or "", _step_lines(row)), None, ()
+        return unread_report(run, row.error or "", _step_lines(row)), None, None
     verdict = current_verdict(session, run_id)
     if verdict is None and row.status == "failed":
-        return failed_report(run, row.error or "", _problems(row)), None, ()
+        return failed_report(run, row.error or "", _problems(row)), None, None
     if verdict is None or row.status in ("received", "processing"):
-        return pending_report(run, row.status, silent_since(session, settings)), None, ()
-    suspects = suspects_with_evidence(session, run_id, verdict.document)
-    verdict = replace(verdict, document=since_last_good(verdict.document, suspects))
-    report = _judged(session, row, run, verdict.document, suspects=suspects, address=address)
-    return (report if verdict.side is None else _of_side(report, verdict.side)), verdict, suspects
+        return pending_report(run, row.status, silent_since(session, settings)), None, None
+    whole = detail(row, session.get_one(ProjectRow, row.project_id), ())
+    answered = run_answer(session, whole, verdict.document)
+    report = _judged(session, row, run, answered, address=address)
+    return (report if verdict.side is None else _of_side(report, verdict.side)), verdict, answered
 
 
 def warnings_of(session: Session, run_id: int) -> tuple[str, ...]:
@@ -115,23 +114,14 @@ def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]
     return list(session.execute(stated.where(*same_job, recent)).scalars())
 
 
-def _judged(
-    session: Session,
-    row: RunRow,
-    run: LinkedRun,
-    document: VerdictDocument,
-    *,
-    suspects: tuple[RankedSuspect, ...],
-    address: str,
-) -> RunReport:
-    text = verdict_text(document, label=_label, suspects=suspects)
-    whole = detail(row, session.get_one(ProjectRow, row.project_id), ())
-    answered = run_answer(session, whole, document, suspects, regressions_of(session, whole.id))
+def _judged(session: Session, row: RunRow, run: LinkedRun, answered: RunAnswer, *, address: str) -> RunReport:
+    document = answered.document
+    text = verdict_text(document, answered.badge, label=_label, suspects=answered.suspects)
     return RunReport(
         run=run,
         status="judged",
         decision=answered.badge[0] or document.decision,
-        headline=answered.headline + (f"; quarantined: {document.quarantined}" if document.quarantined else ""),
+        headline=answered.headline,
         baseline=text.baseline,
         text=text,
         changed=_changed(session, row, document),
@@ -286,7 +276,7 @@ async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str,
 def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     state = request.app.state
     with read_session(state.engine) as session:
-        report, verdict, suspects = get_report(session, state.settings, run_id, public_address(request))
+        report, verdict, answered = get_report(session, state.settings, run_id, public_address(request))
         of = where_reported(session, run_id)
         warnings = warnings_of(session, run_id)
         rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
@@ -306,7 +296,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
         "exit_code": _exit_code(report, verdict),
         "made_at": None if verdict is None else verdict.made_at.isoformat(),
         "because": None if verdict is None else verdict.because,
-        "verdict": None if verdict is None else verdict_json(verdict.document, suspects),
+        "verdict": None if answered is None else answered.values,
         "what_changed": None if report.changed is None else what_changed_json(report.changed),
         "what_would_decide": "" if verdict is None else what_would_decide(verdict.document),
         "rerun": rerun,

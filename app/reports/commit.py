@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Path, Query, Request, Response
 from pydantic import BaseModel, Field
+from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
@@ -16,11 +17,11 @@ from app.domain.naming import stack_title
 from app.domain.numbers import THIN, plural
 from app.domain.report.text import escaped, link
 from app.domain.verdict.upgrade import CALLED, discoveries, doubt
-from app.domain.verdict.words import decision_word, headline
 from app.errors import NotFound
 from app.storage.projects import find_project
-from app.storage.runs import stored_contract
-from app.storage.tables import RunResultRow, RunRow, select_any
+from app.storage.run_answer import run_answer
+from app.storage.runs import WITH_RESULT, detail, stored_contract
+from app.storage.tables import RunRow
 from app.storage.verdicts import StoredVerdict, current_verdicts
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
@@ -44,8 +45,10 @@ class StackVerdictOut(BaseModel):
     runs: list[int]
     url: str
     verdict: str
-    headline: str
+    badge: str = Field(description="As the run's page shows it: `regression`, `slower, unconfirmed`, `no change`.")
+    headline: str = Field(description="Badge and lead of the run's page.")
     raises_regression: bool
+    needs_confirmation: bool = Field(description="Slower, but a rerun must confirm it.")
     delta_pct: float | None = Field(None, description="Change of step time; null without a baseline.")
     ci_low_pct: float | None = None
     ci_high_pct: float | None = None
@@ -100,8 +103,7 @@ def _report(session: Session, slug: str, commit: str, base: str) -> CommitReport
     """Return the report of a commit. Raises NotFound for a project without a judged run of it."""
     project = find_project(session, slug)
     rows = session.execute(
-        select_any(RunRow.id, RunRow.commit, RunRow.stack_key, RunRow.job, RunResultRow.contract)
-        .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        select(RunRow)
         .where(
             col(RunRow.project_id) == project.id,
             col(RunRow.commit).startswith(commit, autoescape=True),
@@ -110,42 +112,46 @@ def _report(session: Session, slug: str, commit: str, base: str) -> CommitReport
         )
         .order_by(col(RunRow.id).desc())
         .limit(MOST_RUNS)
-    ).all()
-    runs = {row.id: row for row in rows}
+        .options(WITH_RESULT)
+    ).scalars()
+    runs = {row.id or 0: row for row in rows}
     verdicts = _newest_of_each_candidate(list(current_verdicts(session, list(runs)).values()))
     if not verdicts:
         raise NotFound(f"No judged CI run of commit {commit} in {project.slug}.")
     changes = [verdict.document.verdict.step_time for verdict in verdicts]
-    stacks = []
+    ordered = []
     for verdict, change, chance in zip(verdicts, changes, discoveries(changes), strict=True):
-        run, document = runs[verdict.run_id], verdict.document
-        stacks.append(
-            StackVerdictOut(
-                title=stack_title(stored_contract(run.contract)),
-                stack_key=run.stack_key,
-                job=run.job,
-                runs=[int(name) for name in document.candidates],
-                url=f"{base}/runs/{verdict.run_id}",
-                verdict=document.decision,
-                headline=headline(document, lambda name: f"run {name}"),
-                raises_regression=document.alarms,
-                delta_pct=change and change.delta_pct,
-                ci_low_pct=change and change.ci_low_pct,
-                ci_high_pct=change and change.ci_high_pct,
-                p_value=chance and chance.p_value,
-                q_value=chance and chance.q_value,
-                may_be_chance=bool(change and chance and change.decision in CALLED and chance.may_be_chance),
-            )
+        run = runs[verdict.run_id]
+        contract = stored_contract(run.result.contract)
+        answer = run_answer(session, detail(run, project, ()), verdict.document)
+        stack = StackVerdictOut(
+            title=stack_title(contract),
+            stack_key=run.stack_key,
+            job=run.job,
+            runs=[int(name) for name in answer.document.candidates],
+            url=f"{base}/runs/{verdict.run_id}",
+            verdict=answer.document.decision,
+            badge=answer.word,
+            headline=answer.headline,
+            raises_regression=answer.document.alarms,
+            needs_confirmation=answer.needs_confirmation,
+            delta_pct=change and change.delta_pct,
+            ci_low_pct=change and change.ci_low_pct,
+            ci_high_pct=change and change.ci_high_pct,
+            p_value=chance and chance.p_value,
+            q_value=chance and chance.q_value,
+            may_be_chance=bool(change and chance and change.decision in CALLED and chance.may_be_chance),
         )
-    counts = Counter(stack.verdict for stack in stacks)
-    parts = [f"{counts[decision]} {decision_word(decision)}" for decision in _ORDER if counts[decision]]
-    summary = f"{plural(len(stacks), 'stack')}: {', '.join(parts)}"
-    summary = "; ".join(filter(None, (summary, doubt(changes)))) + "."
+        shown = _ORDER.index(answer.badge[0] or stack.verdict)
+        ordered.append(((shown, stack.needs_confirmation, -(stack.delta_pct or 0.0)), stack))
+    stacks = [stack for _, stack in sorted(ordered, key=lambda pair: pair[0])]
+    parts = [f"{n} {badge}" for badge, n in Counter(stack.badge for stack in stacks).items()]
+    summary = "; ".join(filter(None, (f"{plural(len(stacks), 'stack')}: {'; '.join(parts)}", doubt(changes)))) + "."
     return CommitReportOut(
         project=project.slug,
-        commit=rows[0].commit,
+        commit=next(iter(runs.values())).commit,
         summary=summary,
-        stacks=sorted(stacks, key=lambda stack: (_ORDER.index(stack.verdict), -(stack.delta_pct or 0.0))),
+        stacks=stacks,
     )
 
 

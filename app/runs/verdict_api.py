@@ -8,14 +8,12 @@ from sqlmodel import Session
 
 from app.domain.access.principal import Action
 from app.domain.experiments.values import Side
-from app.domain.report.values import UNREAD, verdict_json
+from app.domain.report.values import UNREAD
 from app.domain.verdict.document import RerunRequest
-from app.domain.verdict.evidence import since_last_good
 from app.runs.queries import get_run
 from app.storage.run_answer import run_answer
 from app.storage.runs import RunDetail
-from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.verdicts import StoredVerdict, regressions_of, rerun_request, verdicts_of
+from app.storage.verdicts import StoredVerdict, rerun_request, verdicts_of
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, ReadSession, RunId, api_router
 from app.web.errors import documented
@@ -135,19 +133,15 @@ def read_verdict(session: ReadSession, run_id: RunId) -> VerdictOut:
 
 
 def _out(session: Session, run: RunDetail, verdict: StoredVerdict, earlier: tuple[StoredVerdict, ...]) -> VerdictOut:
-    ranked, regressions = suspects_with_evidence(session, run.id, verdict.document), regressions_of(session, run.id)
-    document, side = since_last_good(verdict.document, ranked), verdict.side
-    has_opened = any(not item.continues for item in regressions)
-    values = verdict_json(document, ranked)
+    answered, side = run_answer(session, run, verdict.document), verdict.side
+    document, values = answered.document, answered.values
     values |= {
         "run": run.id,
         "status": "judged",
-        "reason": document.verdict.reason if side else run_answer(session, run, document, ranked, regressions).lead,
+        "reason": document.verdict.reason if side else answered.lead,
         "experiment": side and {"id": side.experiment_id, "side": side.side, "finished": side.result.finished},
         "made_at": verdict.made_at,
         "because": verdict.because,
-        "raises_regression": document.raises_regression or has_opened,
-        "needs_confirmation": document.needs_confirmation and not has_opened,
         "definition_version": document.definition_version,
         "rerun": rerun_request(session, run.id, document),
         "earlier": [

@@ -16,7 +16,7 @@ from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, since_last_good
+from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.words import (
     answer,
@@ -29,12 +29,11 @@ from app.domain.verdict.words import (
 from app.runs.nodes import suspect_nodes
 from app.storage.run_answer import run_answer
 from app.storage.runs import RunDetail
-from app.storage.suspect_evidence import cause_of, suspects_with_evidence
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import RegressionRow, RunRow, select_any
 from app.storage.verdicts import (
     RunRegression,
     StoredVerdict,
-    regressions_of,
     verdicts_of,
 )
 
@@ -211,8 +210,8 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     if not stored:
         return None
     newest = stored[0]
-    ranked = suspects_with_evidence(session, run.id, newest.document)
-    document = since_last_good(newest.document, ranked)
+    answered = run_answer(session, run, newest.document)
+    document = answered.document
     left_out, misses = _left_out(document), tuple(_miss(miss) for miss in document.misses)
     contrast, is_experiment = document.contrast, run.purpose == "experiment"
     mentioned = [*document.baseline, *document.candidates, *(run for group in left_out for run in group.runs)]
@@ -220,8 +219,6 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     runs = named_runs(session, mentioned)
     beside = document.verdict.baseline_used or (contrast.measured.baseline_used if contrast else ())
     times = (runs[run].step_time_ms for run in beside if run in runs)
-    regressions = regressions_of(session, run.id)
-    answered = run_answer(session, run, document, ranked, regressions)
     return VerdictView(
         document=document,
         made_at=newest.made_at,
@@ -238,13 +235,14 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         asks_rerun=answered.asks_rerun,
         baseline_kind=_BASELINES.get(document.baseline_kind, ""),
         left_out=left_out,
-        suspects=_suspects(run, document, ranked),
+        suspects=_suspects(run, document, answered.suspects),
         slow_nodes=suspect_nodes(session, run.id) if "nodes" in run.contract else (),
         misses=misses,
         notes=further_notes(document),
         older=_older(stored),
         regressions=tuple(
-            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id))) for item in regressions
+            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id)))
+            for item in answered.regressions
         ),
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),

@@ -1,28 +1,34 @@
-"""What the page of a run, the API and its reports begin with: the badge, the lead, and the reruns to start."""
+"""What the page of a run, the API, reports and notifications say first: the badge, the lead, and reruns to start."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sqlmodel import Session
 
 from app.domain.numbers import change_text
 from app.domain.performance.failures import failure_lead
 from app.domain.performance.steady_state import unsteady_briefly
+from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.lead import lead
+from app.domain.verdict.evidence import RankedSuspect, since_last_good
+from app.domain.verdict.lead import answer_line, lead
 from app.domain.verdict.triage import ACTIVE
-from app.domain.verdict.words import badge_text, other_branch_text, rerun_text, sides_text
+from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
 from app.storage.runs import RunDetail
-from app.storage.verdicts import RunRegression, current_verdict, recovery, rerun_request
+from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request
 
 
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
-    """`badge`: decision and label, as `VerdictDocument.badge`. `lead`: the answer in one short sentence; `whole_lead`:
-    the same with the setting that would change it.
+    """`document`: the verdict, with the commits since the last good run. `suspects`: with evidence. `regressions`: of
+    the run; `opened` is whether it opened one of them.
+
+    `badge`: decision and label, as `VerdictDocument.badge`. `lead`: the answer in one short sentence; `whole_lead`: the
+    same with the setting that would change it.
 
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
@@ -30,6 +36,10 @@ class RunAnswer:
     step, because it would confirm or decide the answer.
     """
 
+    document: VerdictDocument
+    suspects: tuple[RankedSuspect, ...]
+    regressions: tuple[RunRegression, ...]
+    opened: bool
     badge: tuple[str, str]
     ab: bool
     lead: str
@@ -39,21 +49,35 @@ class RunAnswer:
     asks_rerun: bool
 
     @property
+    def word(self) -> str:
+        """Return the text of the badge; the decision where the page shows none."""
+        return badge_text(*self.badge, is_ab=self.ab) or decision_word(self.document.decision)
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Return whether a rerun must confirm that the run is slower, because it opened no regression."""
+        return self.document.needs_confirmation and not self.opened
+
+    @property
     def headline(self) -> str:
         """Return badge and lead as one line of plain text, with which reports begin."""
-        decision, label = self.badge
-        badge, lead = badge_text(decision, label, is_ab=self.ab), self.whole_lead.replace("`", "")
-        return f"{badge} · {lead.removeprefix('Inconclusive: ')}" if badge else lead
+        aside = f"; quarantined: {self.document.quarantined}" if self.document.quarantined else ""
+        return answer_line(self.badge, self.whole_lead, is_ab=self.ab) + aside
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return the verdict as JSON, with what only the service knows about it."""
+        return verdict_json(self.document, self.suspects) | {
+            "reason": self.lead,
+            "raises_regression": self.document.raises_regression or self.opened,
+            "needs_confirmation": self.needs_confirmation,
+        }
 
 
-def run_answer(
-    session: Session,
-    run: RunDetail,
-    document: VerdictDocument,
-    ranked: Sequence[RankedSuspect],
-    regressions: Sequence[RunRegression],
-) -> RunAnswer:
-    """Return the answer of a judged run. `ranked`: its suspects with evidence; `regressions`: of the run."""
+def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> RunAnswer:
+    """Return the answer of a judged run. `document`: its stored verdict."""
+    ranked, regressions = suspects_with_evidence(session, run.id, document), regressions_of(session, run.id)
+    document = since_last_good(document, ranked)
     is_opened = any(not item.continues for item in regressions)
     recovered_from = recovery(session, run.id, document)
     cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" else None
@@ -61,13 +85,7 @@ def run_answer(
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    badge = (
-        ("improvement", "recovered")
-        if recovered_from
-        else ("regression", "more memory")
-        if document.needs_more_memory
-        else document.badge(in_regression=is_opened)
-    )
+    badge = ("improvement", "recovered") if recovered_from else document.badge(in_regression=is_opened)
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
@@ -82,6 +100,10 @@ def run_answer(
     )
     other_branch = document.other_branch if document.decision == "no_baseline" else None
     return RunAnswer(
+        document=document,
+        suspects=ranked,
+        regressions=regressions,
+        opened=is_opened,
         badge=badge,
         ab=run.purpose == "experiment"
         or (document.comparability is not None and document.comparability.kind != "verdict"),

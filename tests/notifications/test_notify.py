@@ -9,6 +9,8 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.domain.notifications.messages import ATTEMPTS
+from app.domain.numbers import THIN
+from app.domain.verdict.document import UNCONFIRMED
 from app.pipeline.work import delivery_queue, stack_queue
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
@@ -82,6 +84,21 @@ def test_runs_that_are_judged_again_are_not_reported_again(engine: Engine, setti
         stack_queue.request(session, row.project_id, row.stack_key, judge_from=EVERYTHING, because="Again.")
     judge_all(engine, settings)
     assert states(engine) == before
+
+
+@pytest.mark.parametrize("reruns", [1, 2])
+def test_a_notification_of_a_verdict_begins_as_the_page_of_its_run(
+    engine: Engine, settings: Settings, client: TestClient, reruns: int
+) -> None:
+    listen(engine, NOWHERE, "verdict.regression")
+    bring(engine, settings, steady(1000, 14))
+    slow = bring(engine, settings, [1080.0 + number for number in range(reruns)], 14, commit="deadbeef")[0]
+    payload = deliveries(engine)[0].payload
+    report = client.get(f"/api/v1/runs/{slow}/report").json()
+    badge = payload["data"]["verdict"]["badge"]
+    assert payload["title"].startswith(f"{badge[0].upper()}{badge[1:]}: ")
+    assert report["headline"].replace(THIN, " ") == f"{badge} · {payload['lines'][0]}"
+    assert (badge == UNCONFIRMED) == payload["data"]["verdict"]["needs_confirmation"] == (reruns == 1)
 
 
 def test_notifications_go_to_active_receivers_of_the_event_and_stack(

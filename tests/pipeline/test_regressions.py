@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from app.domain.notifications.events import Subscription
 from app.domain.run import Metric, Value
+from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
 from app.pipeline.process import read_before, request_judging
@@ -377,13 +378,30 @@ def test_the_report_of_a_commit_has_all_its_stacks_with_the_chance_of_each(
     report = client.get("/api/v1/commits/deadbeef/report?project=moe-lab").json()
     assert [stack["verdict"] for stack in report["stacks"]] == ["regression", "no_change", "no_change"]
     assert report["commit"] == "deadbeef01"
-    assert report["summary"] == "3 stacks: 1 regression, 2 no change."
+    assert report["summary"] == "3 stacks: 1 regression; 2 no change."
+    for stack in report["stacks"]:
+        page_begins = client.get(f"/api/v1/runs/{stack['runs'][-1]}/report").json()["headline"]
+        assert stack["headline"] == page_begins
+        assert page_begins.startswith(f"{stack['badge']} · ")
     assert report["stacks"][0]["q_value"] == pytest.approx(3 * report["stacks"][0]["p_value"])
     assert reruns in [stack["runs"] for stack in report["stacks"]]
     markdown = client.get("/api/v1/commits/deadbeef/report.md?project=moe-lab")
     assert markdown.text.count("/runs/") == 3
     assert client.get("/api/v1/commits/0123456789/report?project=moe-lab").status_code == 404
     assert client.get("/api/v1/commits/dead/report?project=moe-lab").status_code == 422
+
+
+def test_the_report_of_a_commit_calls_one_slow_launch_unconfirmed(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number, commit=f"{number:08x}")
+    arrive(engine, 1100.0, 10, commit="deadbeef01")
+    judge_all(engine, settings)
+    report = client.get("/api/v1/commits/deadbeef/report?project=moe-lab").json()
+    (stack,) = report["stacks"]
+    assert (stack["verdict"], stack["badge"], stack["needs_confirmation"]) == ("regression", UNCONFIRMED, True)
+    assert report["summary"] == f"1 stack: 1 {UNCONFIRMED}."
 
 
 def test_more_memory_is_a_regression_of_the_memory_metric(engine: Engine, settings: Settings) -> None:

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import THIN
+from app.domain.verdict.document import UNCONFIRMED
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import keep_alarms
 from tests.builders import make_run
@@ -54,7 +55,7 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
     assert lines[4] == "| --- | ---: | ---: | ---: | ---: | --- |"
     assert lines[3].count("|") == lines[5].count("|") == 7
     cells = lines[5].strip("| ").split(" | ")
-    assert cells[:5] == ["Step time", "399.9 ms", "437.7 ms", "+9.4 %", "+6.7 % to +12.3 %"]
+    assert cells == ["Step time", "399.9 ms", "437.7 ms", "+9.4 %", "+6.7 % to +12.3 %", UNCONFIRMED]
     assert document["rerun"]["runs"] == 1
     assert f"threewalls rerun {slow} --exec CMD" in lines[7]
     assert lines[9] == "<details><summary>1 suspect</summary>"
@@ -101,6 +102,22 @@ def test_an_unsteady_run_in_another_container_begins_with_the_rerun(client: Test
     assert document["headline"].startswith("slower, unconfirmed · 22.2")
     assert document["next_step"]["rule"] == "val-rerun"
     assert 'id="rerun"' in client.get(f"/runs/{run_id}?tab=why").text
+
+
+def test_a_report_names_each_run_that_does_not_count_once(client: TestClient, lab: Lab) -> None:
+    nightly(lab, 6)
+    apart = lab.run(slower=0.5)
+    slow = lab.run(slower=0.09)
+    lab.judge(slow)
+    report = as_json(client, lab, slow)
+    assert str(apart) in [item["run"] for item in report["verdict"]["baseline"]["left_out"]]
+    assert "".join(comment(client, lab, slow)).count(f"run {apart}:") == 1
+    assert not any(str(apart) in note.split() for note in report["verdict"]["notes"])
+    verdict = client.get(f"/api/v1/runs/{slow}/verdict").json()
+    shared = report["verdict"].keys() & verdict.keys()
+    assert {name: report["verdict"][name] for name in shared - {"rerun"}} == {
+        name: verdict[name] for name in shared - {"rerun"}
+    }
 
 
 def test_what_did_not_move_is_not_in_the_table(client: TestClient, lab: Lab) -> None:

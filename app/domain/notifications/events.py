@@ -8,7 +8,7 @@ from typing import Any, Self
 from app.domain.numbers import change_text, daily_cost, plural
 from app.domain.text import capitalized, cut, one_line
 from app.domain.verdict.document import RerunRequest, VerdictDocument
-from app.domain.verdict.words import baseline_line, decision_word, headline
+from app.domain.verdict.words import baseline_line
 
 EVENTS: Mapping[str, str] = {
     "regression.opened": "A regression was opened, or another stack joined one",
@@ -166,6 +166,9 @@ def verdict_notification(
     event: str,
     document: VerdictDocument,
     *,
+    badge: str,
+    lead: str,
+    needs_confirmation: bool,
     project: str,
     run_id: int,
     name: str,
@@ -174,14 +177,15 @@ def verdict_notification(
     commit: str,
     at: datetime,
 ) -> Notification:
-    """Return the notification about a verdict. `stack`: key and name."""
-    word = decision_word(document.decision)
+    """Return the notification about a verdict. `badge`, `lead` and `needs_confirmation`: of the run's answer;
+    `stack`: key and name.
+    """
     return Notification(
         event=event,
         project=project,
-        title=_line(f"{word[:1].upper()}{word[1:]}: {name} in {project}"),
+        title=_line(f"{capitalized(badge)}: {name} in {project}"),
         lines=_lines(
-            _sentence(headline(document, _run)),
+            lead.replace("`", ""),
             _sentence(baseline_line(document, _run)),
             _where(stack[1], branch, commit),
         ),
@@ -191,6 +195,8 @@ def verdict_notification(
             "run": {"id": run_id, "name": name, "branch": branch, "commit": commit, "stack": stack[0]},
             "verdict": {
                 "decision": document.decision,
+                "badge": badge,
+                "needs_confirmation": needs_confirmation,
                 "delta_pct": None if document.verdict.step_time is None else document.verdict.step_time.delta_pct,
                 "provisional": document.provisional,
             },

@@ -22,7 +22,6 @@ from app.domain.verdict.words import (
     baseline_line,
     contrast_lines,
     decision_word,
-    headline,
     left_out,
     miss_line,
     notes,
@@ -53,12 +52,11 @@ class MovedRow:
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """A verdict as text. `headline`, `baseline`: lines 1 and 2. `still`: replaces the table when nothing changed.
+    """A verdict as text. `baseline`: line 2. `still`: replaces the table when nothing changed.
 
     `suspects`: each with the sentences of its evidence. `supply`: fields to state; `supply_why`: why they matter.
     """
 
-    headline: str
     baseline: str
     moved: tuple[MovedRow, ...]
     still: str
@@ -74,22 +72,25 @@ class VerdictText:
 
 def verdict_text(
     document: VerdictDocument,
+    badge: tuple[str, str],
     *,
     label: Label = as_named,
     offered: int | None = None,
     suspects: Sequence[RankedSuspect] | None = None,
 ) -> VerdictText:
-    """Render a verdict. `label`: names a run; `offered`: as in `baseline_line`; `suspects`: ranked, with evidence."""
-    contrast = document.contrast
-    moved = moved_rows(document.metrics, document.verdict, is_verdict=document.raises_regression)
+    """Render a verdict. `badge`: of its run. `label`: names a run. `offered`: as in `baseline_line`.
+
+    `suspects`: ranked, with evidence.
+    """
+    contrast, by_contrast = document.contrast, badge if badge[1] else None
+    moved = moved_rows(document.metrics, document.verdict, badge if document.raises_regression else None)
     return VerdictText(
-        headline=headline(document, label),
         baseline=baseline_line(document, label, offered),
         moved=moved,
         still="No figure changed." if not moved and document.decision == "no_change" else "",
         notes=tuple(notes(document)),
         contrast=() if contrast is None else tuple(contrast_lines(contrast, label)),
-        contrast_moved=() if contrast is None else moved_rows(contrast.metrics, contrast.measured, is_verdict=False),
+        contrast_moved=() if contrast is None else moved_rows(contrast.metrics, contrast.measured, by_contrast),
         misses=tuple(miss_line(miss, label) for miss in document.misses),
         suspects=_suspects(document, suspects)[:_MOST_SUSPECTS],
         left_out=tuple(left_out(document, label)),
@@ -99,11 +100,14 @@ def verdict_text(
 
 
 def moved_rows(
-    changes: Mapping[str, MetricChange | None], verdict: Verdict, *, is_verdict: bool
+    changes: Mapping[str, MetricChange | None], verdict: Verdict, badge: tuple[str, str] | None
 ) -> tuple[MovedRow, ...]:
-    """Return a row per changed figure. An undecided step time has one row, because all speeds are one test."""
+    """Return a row per changed figure. An undecided step time has one row, because all speeds are one test.
+
+    `badge`: of the run, which names the decision on its speed; None where that is not a verdict on the code.
+    """
     rows = [
-        _row(name, change, is_verdict=is_verdict)
+        _row(name, change, badge)
         for name, change in changes.items()
         if change is not None
         and change.decision != "no_change"
@@ -114,8 +118,9 @@ def moved_rows(
     return tuple(rows)
 
 
-def _row(name: str, change: MetricChange, *, is_verdict: bool) -> MovedRow:
+def _row(name: str, change: MetricChange, badge: tuple[str, str] | None) -> MovedRow:
     field = METRICS[name]
+    label = badge[1] if badge and badge[0] == change.decision and name != "peak_memory_gib" else ""
     baseline, candidate = (figure(Metric(v, v, v, 0), name).text for v in (change.baseline, change.candidate))
     interval = ""
     if change.ci_low_pct is not None and change.ci_high_pct is not None:
@@ -126,7 +131,7 @@ def _row(name: str, change: MetricChange, *, is_verdict: bool) -> MovedRow:
         candidate=candidate,
         change=signed(change.delta_pct),
         interval=interval,
-        decision=decision_word(change.decision, is_verdict=is_verdict),
+        decision=label or decision_word(change.decision, is_verdict=badge is not None),
     )
 
 

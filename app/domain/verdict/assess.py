@@ -24,7 +24,7 @@ from app.domain.verdict.comparability import (
     is_other_task,
     suspects,
 )
-from app.domain.verdict.decide import judge, left_out_note, look_number, reruns_wanted
+from app.domain.verdict.decide import judge, look_number, reruns_wanted
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, PLANNED_LOOKS, DroppedRun, Prior, Verdict
@@ -120,7 +120,6 @@ def conclude(
         looks,
         thresholds,
         directional=choice.kind == "nearest",
-        several_causes=choice.comparability is not None and not choice.comparability.is_clean,
     )
     if choice.comparability is None:
         return Assessment(verdict, choice, raises_regression=False)
@@ -199,7 +198,6 @@ def measure_contrast(
         prior,
         looks=looks,
         thresholds=thresholds,
-        several_causes=not comparability.is_clean,
     )
     jobs = {run.job for run in (*candidates, *runs)}
     return Contrast(tuple(runs), comparability, measured, len(jobs) == 1 and "" not in jobs)
@@ -213,7 +211,6 @@ def _judge(
     thresholds: Thresholds,
     *,
     directional: bool,
-    several_causes: bool,
 ) -> Verdict:
     """Judge the reruns that did not fail; the verdict is `failed` when all of them did."""
     alive = [run for run in candidates if not run.failed_because]
@@ -229,7 +226,6 @@ def _judge(
             awaits=awaits,
             thresholds=thresholds,
             directional=directional,
-            several_causes=several_causes,
         )
 
     verdict = _by_plan(len(reruns), at_look) if looks is None else at_look(len(reruns), looks)
@@ -240,8 +236,7 @@ def _judge(
     is_decided = bool(verdict.candidates_used)  # else no run of the commit has a step time to judge
     late = tuple(DroppedRun(run.run, LATE) for run in alive if is_decided and run.run not in used)
     failed = tuple(DroppedRun(run.run, run.failed_because) for run in candidates if run.failed_because)
-    notes = tuple(left_out_note(run) for run in (*failed, *late))
-    return replace(verdict, notes=(*notes, *verdict.notes), dropped=(*failed, *late, *verdict.dropped))
+    return replace(verdict, dropped=(*failed, *late, *verdict.dropped))
 
 
 LATE = "it ran after the decision, which is final"

@@ -226,7 +226,6 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield prior_sentence(plural(n, "baseline run"), n, verdict.prior, verdict.step_time.run_to_run_sd)
         callable_from = percent(verdict.step_time.smallest_callable_pct)
         yield f"The smallest slowdown that this comparison can detect is {callable_from}."
-    yield from (left_out_note(dropped) for dropped in verdict.dropped)
 
 
 TOO_CLOSE = "Not even 20 runs on each side would decide: the difference is too close to a threshold."
@@ -256,11 +255,6 @@ def what_would_decide(verdict: Verdict) -> str:
         f"{plural(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
         f"{with_reruns}."
     )
-
-
-def left_out_note(dropped: DroppedRun) -> str:
-    """Return the note on a run that was left out of the test."""
-    return f"Left out: {dropped.run} ({dropped.why})."
 
 
 def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> str:
@@ -319,7 +313,6 @@ def judge(
     awaits: int = 0,
     thresholds: Thresholds = DEFAULTS,
     directional: bool = False,
-    several_causes: bool = False,
 ) -> Verdict:
     """Judge reruns of one commit and configuration, pooled as one candidate, against earlier comparable runs.
 
@@ -327,7 +320,7 @@ def judge(
     outliers are dropped and listed. `prior`: from `family_prior`. `looks`: how often this commit was judged so far,
     including this time; from the second on they are corrected for, two at least (Bonferroni). `awaits`:
     requested reruns that are missing; the step time decides nothing before they are in. `directional`: short baseline
-    runs count, too, and the result only indicates a direction. `several_causes`: as in StepTimeChange.
+    runs count, too, and the result only indicates a direction.
     Raises ValueError without a candidate.
     """
     if not candidates:
@@ -336,8 +329,6 @@ def judge(
     against = select_baseline(baseline, prior.variance, also_short=directional)
     usable = [run for run in candidates if not run.unusable_because] or unsteady(candidates)
     step_time = compare_step_time(usable, against, prior, planned, thresholds) if usable and against.used else None
-    if step_time is not None and several_causes:
-        step_time = replace(step_time, several_causes=True)
     if step_time is not None and awaits:
         step_time = replace(step_time, decision="inconclusive", awaits=awaits)
     # Memory and loss count for every rerun, even one whose step time never became steady.

@@ -34,6 +34,8 @@ class RerunRequest:
 
 SLOWER, UNCONFIRMED = "slower", "slower, unconfirmed"
 """Labels of a slower run in no regression: confirmed, and waiting for a rerun."""
+MORE_MEMORY = "more memory"
+"""Label of a regression that memory alone makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +164,13 @@ class VerdictDocument:
         return self.decision == "regression" and not self.is_slower and self.verdict.memory is not None
 
     def badge(self, *, in_regression: bool) -> tuple[str, str]:
-        """Return the decision that pages and lists show, and the label of a slower run in no regression.
+        """Return the decision that pages and lists show, and the label of a regression by memory alone, or of a slower
+        run in no regression.
 
         The decision is empty for a contrast that is neither part of a regression nor waits for a rerun.
         """
+        if self.needs_more_memory:
+            return "regression", MORE_MEMORY
         if self.decision != "no_baseline" or self.contrast is None:
             label = UNCONFIRMED if self.requested_reruns > 0 else SLOWER
             return self.decision, label if self.is_slower and not in_regression else ""

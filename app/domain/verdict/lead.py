@@ -8,7 +8,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import StepTimeChange, shows_no_difference
-from app.domain.verdict.words import numbered, sides_text
+from app.domain.verdict.words import Label, badge_text, numbered, sides_text
 
 _LONGEST_VALUE = 24
 _MOST_FIELDS = 3
@@ -22,19 +22,20 @@ def lead(
     *,
     unsteady: str = "",
     recovered_from: int | None = None,
+    label: Label = numbered,
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
-    baseline of a run that is as fast as before it.
+    baseline of a run that is as fast as before it. `label`: names another run.
     """
     verdict, time = document.verdict, document.verdict.step_time
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document, own_ms, unsteady)
+        return _without_baseline(document, own_ms, unsteady, label)
     if verdict.loss is not None and verdict.loss.decision == "worse":
         return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
     if verdict.memory is not None and verdict.memory.decision == "regression":
@@ -46,6 +47,12 @@ def lead(
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
     change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
     return " ".join(filter(None, (change, "" if back else _because(time, cause, knobs))))
+
+
+def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
+    """Return badge and lead as one line of plain text. `badge`: decision and label; `is_ab`: as in `badge_text`."""
+    word, plain = badge_text(*badge, is_ab=is_ab), lead.replace("`", "")
+    return f"{word} · {plain.removeprefix('Inconclusive: ')}" if word else plain
 
 
 def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str, back: str) -> str:
@@ -91,7 +98,7 @@ def _named(difference: Difference) -> str:
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str) -> str:
+def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
     contrast = document.contrast
@@ -103,11 +110,11 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
         return f"{time}Nothing to compare with yet."
     miss = document.misses[0]
     if not miss.fields:
-        return f"No comparable run yet: the closest, {numbered(miss.run)}, cannot serve as baseline."
+        return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
     fields = first_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
     if miss.is_other_cell:
-        return f"No baseline yet. The closest configuration, {numbered(miss.run)}, differs in {fields}: compare them."
-    return f"No comparable run yet: the closest, {numbered(miss.run)}, differs in {fields}."
+        return f"No baseline yet. The closest configuration, {label(miss.run)}, differs in {fields}: compare them."
+    return f"No comparable run yet: the closest, {label(miss.run)}, differs in {fields}."
 
 
 def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None, unsteady: str) -> str:

@@ -129,10 +129,9 @@ class StepTimeChange:
     `need_runs`: further reruns that would decide an inconclusive result;
     `alternative` when no number of reruns up to 20 would. `run_to_run_sd`: moderated, as used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
-    reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `several_causes`: the sides are
-    different configurations, jobs or tasks (`Comparability.is_clean`), so there is nothing to act on. `not_steady`: the
-    run drifts or has two speeds, by which its interval is widened. `planned_looks`: the looks whose certainty the
-    decision needs, 2 with the requested reruns (`PLANNED_LOOKS`). `awaits`: requested reruns that are still missing.
+    reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `not_steady`: the run drifts or
+    has two speeds, by which its interval is widened. `planned_looks`: the looks whose certainty the decision needs, 2
+    with the requested reruns (`PLANNED_LOOKS`). `awaits`: requested reruns that are still missing.
     `relevant_pct`, `equal_pct`: the thresholds of a relevant change and of no change.
     """
 
@@ -151,7 +150,6 @@ class StepTimeChange:
     alternative: RunsNeeded | None = None
     needs_confirmation: bool = False
     reruns_apart_pct: float | None = None
-    several_causes: bool = False
     not_steady: bool = False
     planned_looks: int = 1
     awaits: int = 0
@@ -222,15 +220,13 @@ class Verdict:
 # --- The certainty of a change of step time, in words.
 
 UNCERTAIN = "too uncertain to call"
-CERTAIN_ENOUGH = "certain enough to act on"
-_DECIDED = {
-    "regression": CERTAIN_ENOUGH,
-    "improvement": "beyond run-to-run variation",
-}
 
 
 def certainty(time: StepTimeChange) -> str:
-    """Return the certainty, such as `certain enough to act on`, or why the change is undecided."""
+    """Return the certainty, such as `beyond run-to-run variation`, or why the change is undecided.
+
+    Whether to act is not said here: the badge says whether a slowdown is confirmed.
+    """
     if time.not_steady:
         undecided = f"{UNCERTAIN}: " if time.decision == "inconclusive" else ""
         return f"{undecided}the run is not steady, which widens the interval"
@@ -238,9 +234,7 @@ def certainty(time: StepTimeChange) -> str:
         return "but on few iterations: a full run must confirm it"
     if time.decision == "no_change":
         return f"shown to be {within(time)}"
-    if time.several_causes and time.decision == "regression":
-        return _DECIDED["improvement"]
-    return _DECIDED.get(time.decision) or _undecided(time)
+    return "beyond run-to-run variation" if time.decision in ("regression", "improvement") else _undecided(time)
 
 
 def within(time: StepTimeChange) -> str:

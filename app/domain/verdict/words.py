@@ -7,17 +7,13 @@ from app.domain.numbers import THE_SAME, change_text, contract_value, percent, p
 from app.domain.run import Stated
 from app.domain.text import capitalized, first_of
 from app.domain.verdict import decide
-from app.domain.verdict.assess import UPGRADES, changed_field
+from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Difference, Suspect
-from app.domain.verdict.decide import left_out_note
 from app.domain.verdict.document import MeasuredContrast, OtherBranch, RerunRequest, VerdictDocument
 from app.domain.verdict.policy import ReferenceMove
 from app.domain.verdict.step_time import (
-    CERTAIN_ENOUGH,
-    UNCERTAIN,
     StepTimeChange,
-    Verdict,
     certainty,
     shows_no_difference,
     within,
@@ -58,12 +54,6 @@ def badge_text(decision: str, label: str = "", *, is_ab: bool = False) -> str:
     return label or decision_word(decision)
 
 
-def headline(document: VerdictDocument, label: Label = as_named) -> str:
-    """Return line 1 of a report: the verdict, the worst change and its confidence."""
-    aside = f"; quarantined: {document.quarantined}" if document.quarantined else ""
-    return f"{_verdict_line(document, label)}{aside}"
-
-
 def no_regression_because(document: VerdictDocument) -> str:
     """Return why a slower run opens no regression and confirms none; empty if it may, and for other decisions."""
     if document.decision != "regression" or document.comparability is None or document.alarms:
@@ -75,24 +65,6 @@ def no_regression_because(document: VerdictDocument) -> str:
     if document.comparability.kind != "verdict":
         return "The configuration changed, so this is an A/B and opens no regression."
     return "The baseline is of another job, so this opens no regression."
-
-
-def _verdict_line(document: VerdictDocument, label: Label) -> str:
-    verdict = document.verdict
-    word = decision_word(verdict.decision)
-    if verdict.decision == "no_baseline" and document.other_branch is not None:
-        return f"{word}: {other_branch_text(document.other_branch)}"
-    if verdict.decision == "no_baseline":
-        measured = _measured_after_upgrade(document.contrast)
-        return f"{word}; {measured}" if measured else f"{word}: {_nearest_miss_text(document.misses, label)}"
-    if verdict.step_time is None or verdict.decision == "failed":
-        return f"{word}: {verdict.reason}"
-    if not document.raises_regression:
-        word = f"A/B, {decision_word(verdict.decision, is_verdict=False)}"
-    sure = confidence(verdict)
-    if document.rests_on is not None:
-        sure = f"direction only, from {plural(document.rests_on, 'iteration')}"
-    return f"{word}{' (provisional)' if document.provisional else ''}: {worst_change(verdict)}; {sure}"
 
 
 def baseline_line(document: VerdictDocument, label: Label = as_named, offered: int | None = None) -> str:
@@ -136,32 +108,9 @@ def _why_none(left_out: Sequence[LeftOut]) -> str:
     return f": {'; '.join(texts)}" if texts else ""
 
 
-def worst_change(verdict: Verdict) -> str:
-    """Return the change that decided: `step time 3.4 % slower (2.1 to 4.7)`."""
-    memory, time = verdict.memory, verdict.step_time
-    if memory is not None and memory.decision == "regression":
-        worse_time = time is not None and time.decision == "regression" and time.delta_pct > memory.delta_pct
-        if not worse_time:
-            return f"peak memory {percent(memory.delta_pct)} higher (limit {percent(memory.alarm_pct)})"
-    if time is None:
-        return verdict.reason
-    return f"step time{', no significant difference:' if shows_no_difference(time) else ''} {step_time_change(time)}"
-
-
 def step_time_change(time: StepTimeChange) -> str:
     """Return `3.4 % slower (2.1 to 4.7)`."""
     return change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text
-
-
-def confidence(verdict: Verdict) -> str:
-    """Return how certain the worst change is; a worse loss comes before it."""
-    time = verdict.step_time
-    if verdict.loss is not None and verdict.loss.decision == "worse":
-        return f"loss {percent(verdict.loss.delta_pct or 0.0)} higher: explain that first"
-    if verdict.memory is not None and verdict.memory.decision == "regression":
-        clean = time is None or not time.several_causes
-        return CERTAIN_ENOUGH if clean else "several fields differ"
-    return UNCERTAIN if time is None else certainty(time)
 
 
 def differences(listed: Sequence[Difference]) -> str:
@@ -202,7 +151,7 @@ def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[
         lines += ["One side is benchmark only (forced routing or synthetic data): its speed does not predict training."]
     if contrast.measured.step_time is not None:
         change = step_time_change(contrast.measured.step_time)
-        lines += [f"Measured: step time {change}; {confidence(contrast.measured)}."]
+        lines += [f"Measured: step time {change}; {certainty(contrast.measured.step_time)}."]
     return lines
 
 
@@ -249,12 +198,9 @@ def suspect_line(suspect: Suspect) -> str:
     return f"{suspect.field}: {suspect.reason}" if suspect.field else suspect.reason
 
 
-def notes(document: VerdictDocument) -> list[str]:
-    """Return the notes of the verdict without those on left-out runs, which are listed separately."""
-    if document.decision in ("no_baseline", "failed"):
-        return []
-    listed = {left_out_note(dropped) for dropped in document.verdict.dropped}
-    return [note for note in document.verdict.notes if note not in listed]
+def notes(document: VerdictDocument) -> tuple[str, ...]:
+    """Return the notes of the verdict; none without a judged step time."""
+    return () if document.decision in ("no_baseline", "failed") else document.verdict.notes
 
 
 def left_out(document: VerdictDocument, label: Label = as_named) -> list[str]:
@@ -268,33 +214,6 @@ def left_out_runs(document: VerdictDocument) -> list[tuple[str, str]]:
     """Return runs and reasons: those that were not chosen as baseline, then those dropped from the test."""
     chosen = [(run.run, run.why) for run in document.left_out]
     return list(dict.fromkeys([*chosen, *((run.run, run.why) for run in document.verdict.dropped)]))
-
-
-def _nearest_miss_text(misses: Sequence[NearMiss], label: Label) -> str:
-    if not misses:
-        return "no earlier run to compare with"
-    nearest = misses[0]
-    if nearest.never_a_baseline_because and not nearest.fields:
-        return f"{label(nearest.run)} is on the same stack, but {nearest.never_a_baseline_because}"
-    if nearest.is_other_cell:
-        knobs = differences(nearest.comparability.knobs)
-        return f"first run of this configuration; compare with {label(nearest.run)}, which differs in {knobs}"
-    differ = nearest.comparability.stack or nearest.comparability.knobs
-    return f"{label(nearest.run)} differs in {differences(differ)}" if differ else f"{label(nearest.run)} is closest"
-
-
-def _measured_after_upgrade(contrast: MeasuredContrast | None) -> str:
-    """Return `contrast with container train:2026.09: step time 6.8 % slower (...); certain enough to act on`."""
-    if contrast is None or contrast.measured.step_time is None:
-        return ""
-    comparability = contrast.comparability
-    difference = changed_field(comparability)
-    if difference.field not in UPGRADES:
-        return ""
-    more = len(comparability.stack) + len(comparability.knobs) - 1
-    others = f" and {plural(more, 'other field')}" if more else ""
-    against = f"contrast with {difference.field} {sides_text(difference)[0]}{others}"
-    return f"{against}: {worst_change(contrast.measured)}; {confidence(contrast.measured)}"
 
 
 def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
@@ -323,7 +242,7 @@ def numbered(run: str) -> str:
 
 
 def answer(document: VerdictDocument, label: Label = numbered) -> str:
-    """Answer in short: `3.4 % slower than the last 12 runs of this stack, certain enough to act on.`"""
+    """Answer in short: `3.4 % slower than the last 12 runs of this stack, beyond run-to-run variation.`"""
     return " ".join((*_sentences(document, label), *remarks(document, label)))
 
 

@@ -114,7 +114,7 @@ def test_reruns_are_pooled_and_those_that_never_settled_left_out() -> None:
 @pytest.mark.parametrize(
     ("slower", "candidate", "reason"),
     [
-        (0.05, {}, "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, certain enough to act on."),
+        (0.05, {}, "5.1 % slower (3.5 to 6.8) than its 5 baseline runs, beyond run-to-run variation."),
         (
             0.05,
             {"short": True},
@@ -238,7 +238,7 @@ def test_a_verdict_that_memory_decides_asks_for_no_more_runs() -> None:
 
 
 CERTAINTY = [
-    (0.05, {}, "certain enough to act on"),
+    (0.05, {}, "beyond run-to-run variation"),
     (0.05, {"short": True}, "but on few iterations: a full run must confirm it"),
     (-0.05, {}, "beyond run-to-run variation"),
     (0.0, {}, "shown to be within 2 %"),
@@ -433,7 +433,7 @@ def test_the_answer_of_a_contrast_names_the_runs_that_it_leaves_out() -> None:
 @pytest.mark.parametrize(
     ("candidate", "text"),
     [
-        (make_record(slower=0.0334), "3.4 % slower than the last 12 runs of this stack, certain enough to act on."),
+        (make_record(slower=0.0334), "3.4 % slower than the last 12 runs of this stack, beyond run-to-run variation."),
         (
             make_record(slower=-0.0334),
             "3.3 % faster than the last 12 runs of this stack, beyond run-to-run variation.",
@@ -465,14 +465,14 @@ def test_the_answer_of_a_contrast_names_the_runs_that_it_leaves_out() -> None:
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
             "This stack has no baseline yet. 5.1 % slower than 12 runs with container "
-            "train:2026.09 instead of train:2026.10, certain enough to act on. Container and commit "
+            "train:2026.09 instead of train:2026.10, beyond run-to-run variation. Container and commit "
             "(01234567 -> 89abcdef) changed; either can be the cause. This "
             "is a single-field contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="0123456789"),
             "This stack has no baseline yet. 5.1 % slower than 12 runs with container "
-            "train:2026.09 instead of train:2026.10, certain enough to act on. The contracts attribute the "
+            "train:2026.09 instead of train:2026.10, beyond run-to-run variation. The contracts attribute the "
             "difference to container. This is a single-field contrast, not a verdict on the code.",
         ),
         (
