@@ -82,6 +82,7 @@ from app.regressions.api import router as regressions_api
 from app.regressions.bisect import router as bisect_api
 from app.regressions.feed import router as regression_feed
 from app.regressions.pages import router as regressions_pages
+from app.reports.api import pages as report_pages
 from app.reports.api import router as reports_api
 from app.reports.commit import router as commit_reports_api
 from app.runs.api import router as runs_api
@@ -230,6 +231,7 @@ def _routes() -> list[BaseRoute]:
         palette,
         run_list,
         runs_pages,
+        report_pages,
         profile_pages,
         suggestion_pages,
         check_pages,

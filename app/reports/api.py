@@ -1,4 +1,4 @@
-"""`/api/v1/runs/{id}/report.md`, the comment to post on a change, and the same as JSON."""
+"""`/api/v1/runs/{id}/report.md`, the comment to post on a change, and the same as JSON and as a page."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
@@ -57,7 +57,7 @@ from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, api_router
 from app.web.errors import as_content, documented
-from app.web.templating import public_address
+from app.web.templating import public_address, render
 
 # --- Read the data of a run's report: the run, its verdict, the names of other runs, its project's templates.
 
@@ -266,14 +266,15 @@ async def _once_judged(request: Request, run_id: int, wait: float) -> tuple[str,
     """Return the report as Markdown and JSON once the run is judged, or after `wait` seconds."""
     until = time.monotonic() + wait
     while True:
-        body, document = await run_in_threadpool(_read, request, run_id)
+        report, step, document = await run_in_threadpool(read_report, request, run_id)
         left = until - time.monotonic()
         if document["status"] != "pending" or left <= 0:
-            return body, document
+            return markdown(report) + step, document
         await asyncio.sleep(min(_ASK_AGAIN_SECONDS, left))
 
 
-def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
+def read_report(request: Request, run_id: int) -> tuple[RunReport, str, dict[str, Any]]:
+    """Return the report, its last line about the next step as Markdown, and the same as JSON. Raises NotFound."""
     state = request.app.state
     with read_session(state.engine) as session:
         report, verdict, answered = get_report(session, state.settings, run_id, public_address(request))
@@ -311,7 +312,7 @@ def _read(request: Request, run_id: int) -> tuple[str, dict[str, Any]]:
     }
     plain: dict[str, Any] = storable(document)
     more = "" if step is None else f"\nNext step: {link(step['title'], step['url'])}. {escaped(step['place'])}\n"
-    return markdown(report) + more, plain
+    return report, more, plain
 
 
 def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
@@ -319,3 +320,20 @@ def _exit_code(report: RunReport, verdict: StoredVerdict | None) -> int | None:
     if verdict is None:
         return {"failed": FAILED, "unread": UNREAD}.get(report.status)
     return exit_code(verdict.document.decision, raises_regression=verdict.document.alarms)
+
+
+# --- The report as a page, to copy or download as Markdown.
+
+pages = APIRouter(include_in_schema=False)
+
+
+@pages.get("/runs/{run_id}/report")
+@requires(Action.READ, of="run")
+def show_report(request: Request, run_id: RunId) -> Response:
+    """Return the report as a page, or as Markdown to clients that ask for it."""
+    report, step, document = read_report(request, run_id)
+    comment = markdown(report) + step
+    if "text/markdown" in request.headers.get("Accept", ""):
+        return Response(comment, media_type=MARKDOWN)
+    shown = markdown(report, is_folded=False) + step
+    return render(request, "reports/report.html", run=document["run"], shown=shown, comment=comment)

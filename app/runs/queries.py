@@ -53,7 +53,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.web.lists import CellKind, ListQuery, OneOf, Passes, invalid_filter, unknown_filter
+from app.web.lists import CellKind, ListQuery, OneOf, Passes, did_you_mean, invalid_filter
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -352,7 +352,7 @@ def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
         elif name in FIELDS:
             fields[name] = value
         else:
-            raise invalid_filter("q", f"{name[:40]} {unknown_filter(name, (*SEARCHED, *FIELDS))}")
+            raise invalid_filter("q", f"{name[:40]} is not a filter{did_you_mean(name, (*SEARCHED, *FIELDS))}")
     if filters:
         query = RunQuery(**(query.model_dump() | filters))  # validated like filters of their own
     return query, " ".join(words), fields

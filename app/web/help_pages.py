@@ -16,7 +16,7 @@ from starlette.responses import Response
 from app.errors import NotFound
 from app.settings import RESOURCES
 from app.web.access_rule import Open, requires
-from app.web.templating import marked, render
+from app.web.templating import let_tables_scroll, marked, render
 
 router = APIRouter(include_in_schema=False)
 
@@ -164,8 +164,7 @@ def _document(path: Path) -> HelpDocument:
             _point_inside(token)
             if token is not heading:
                 texts.append(_plain(token))
-    parser.add_render_rule("table_open", _table_open)
-    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    let_tables_scroll(parser)
     parser.add_render_rule("fence", _fence)
     sections.append(HelpSection(anchor, title, " ".join(texts), level))
     html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
@@ -179,12 +178,6 @@ def _document(path: Path) -> HelpDocument:
 @lru_cache
 def _index() -> str:
     return (_DOCS / "README.md").read_text(encoding="utf-8")
-
-
-def _table_open(_renderer: object, tokens: Sequence[Token], at: int, *_: object) -> str:
-    """Return the opening tags of a table in a box that scrolls, also by keyboard."""
-    number = sum(token.type == "table_open" for token in tokens[: at + 1])
-    return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
 
 _SHELL = ("sh", "bash", "console")

@@ -31,10 +31,16 @@ def invalid_filter(name: str, message: str) -> InvalidQuery:
     return InvalidQuery(_REFUSAL, (FieldError(name, message),))
 
 
-def unknown_filter(name: str, filters: Iterable[str]) -> str:
-    """Return the error message for an unknown filter, with the most similar valid name."""
-    nearest = next(iter(get_close_matches(name.lower(), [*filters], n=1, cutoff=0.6)), None)
-    return f"is not a filter. Did you mean {nearest}?" if nearest else "is not a filter"
+_ALSO_CALLED = {"limit": "page_size", "per_page": "page_size", "size": "page_size", "count": "page_size"}
+"""Names of other APIs for our parameters."""
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return `. Did you mean page_size?` with the valid name that is meant or most similar; empty without one."""
+    valid = [*names]
+    meant = _ALSO_CALLED.get(name.lower(), "")
+    close = [meant] if meant in valid else get_close_matches(name.lower(), valid, n=1, cutoff=0.6)
+    return f". Did you mean {close[0]}?" if close else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,8 @@ class FilterQuery(BaseModel):
         unknown = [name for name in params if name not in filters] if cls.refuses_unknown else []
         if unknown:
             raise InvalidQuery(
-                _REFUSAL, tuple(FieldError(name[:40], unknown_filter(name, filters)) for name in unknown[:5])
+                _REFUSAL,
+                tuple(FieldError(name[:40], f"is not a filter{did_you_mean(name, filters)}") for name in unknown[:5]),
             )
 
     @property
@@ -187,10 +194,16 @@ def only_parameters(*names: str) -> Any:
     def check(request: Request) -> None:
         unknown = sorted({name for name in request.query_params if name not in names})[:5]
         if unknown:
-            message = f"is not a parameter of this call. Its parameters are {', '.join(names)}"
             raise InvalidQuery(
                 f"Unknown parameter: {', '.join(name[:40] for name in unknown)}.",
-                tuple(FieldError(name[:40], message) for name in unknown),
+                tuple(
+                    FieldError(
+                        name[:40],
+                        f"is not a parameter of this call{did_you_mean(name, names) or '.'} "
+                        f"Its parameters are {', '.join(names)}",
+                    )
+                    for name in unknown
+                ),
             )
 
     return Depends(check)

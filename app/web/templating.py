@@ -74,6 +74,7 @@ def with_runs(text: str) -> Markup:
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.token import Token
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,25 @@ def _markdown_parser() -> "MarkdownIt":
     from markdown_it import MarkdownIt  # noqa: PLC0415  few pages show notes
 
     # HTML is escaped, links have harmless schemes only, and images cannot make a browser call another server.
-    return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+    parser = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
+    return let_tables_scroll(parser)
 
 
 def markdown(text: str) -> Markup:
     """Return Markdown of a user as safe HTML."""
     return Markup(_markdown_parser().render(text))  # noqa: S704  the parser escapes HTML
+
+
+def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
+    """Render each table in a box that scrolls, also by keyboard."""
+
+    def open_table(_renderer: object, tokens: "Sequence[Token]", at: int, *_: object) -> str:
+        number = sum(token.type == "table_open" for token in tokens[: at + 1])
+        return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
+
+    parser.add_render_rule("table_open", open_table)
+    parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
+    return parser
 
 
 _FILTERS = (

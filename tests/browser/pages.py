@@ -14,6 +14,7 @@ PAGES: Mapping[str, tuple[str, ...]] = {
         "/runs/{failed}",
         *(f"/runs/{{slow}}?tab={tab}" for tab in ("iterations", "config", "log", "record")),
     ),
+    "/runs/{run_id}/report": ("/runs/{slow}/report",),
     "/runs/{run_id}/correct": ("/runs/{slow}/correct",),
     "/runs/{run_id}/profiles": ("/runs/{profiled}/profiles",),
     "/runs/{run_id}/profiles/{profile_id}": ("/runs/{profiled}/profiles/{profile}",),

@@ -375,3 +375,23 @@ def test_a_regression_is_explained_by_its_nearest_profiles(client: TestClient, l
     assert any(line.startswith("By profiles: ") for line in comment(client, lab, slow))
     client.delete(f"/api/v1/runs/{slow}/profiles/{profiles[1]}?author=kim")
     assert as_json(client, lab, slow)["profiled"] is None
+
+
+def test_the_page_of_a_report_shows_copies_and_downloads_the_comment(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    slow = lab.run(slower=0.09, name="<b>night</b>")
+    lab.judge(slow)
+    lab.session.commit()
+    comment_text = client.get(f"/api/v1/runs/{slow}/report.md").text
+    page = client.get(f"/runs/{slow}/report")
+    assert page.headers["content-type"].startswith("text/html")
+    (copied,) = re.findall(r"<code hidden>(.*?)</code>", page.text, re.DOTALL)
+    assert html.unescape(copied).split() == comment_text.split()
+    (shown,) = re.findall(r"<article[^>]*>(.*?)</article>", page.text, re.DOTALL)
+    assert "<table>" in shown
+    assert not any(tag in shown for tag in ("<b>", "&lt;details", "**"))
+    for address in (f'href="/runs/{slow}"', f'href="/api/v1/runs/{slow}/report.md"'):
+        assert address in page.text
+    assert f'href="/runs/{slow}/report"' in client.get(f"/runs/{slow}").text
+    raw = client.get(f"/runs/{slow}/report", headers={"Accept": "text/markdown"})
+    assert (raw.text, raw.headers["content-type"]) == (comment_text, "text/markdown; charset=utf-8")

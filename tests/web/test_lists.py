@@ -105,3 +105,12 @@ def test_an_error_of_a_contract_field_is_shown_at_its_input() -> None:
     errors = (FieldError("fields.gpus", "must be a number"), FieldError("fields.ep", "must be a number"))
     refused = typed.refused(InvalidChange("No.", errors))
     assert set(refused.errors) == {f"{PREFIX}gpus", "another_value"}
+
+
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/api/v1/references", "/api/v1/experiments"])
+@pytest.mark.parametrize("name", ["limit", "per_page", "page_sise"])
+def test_an_unknown_parameter_names_the_one_that_is_meant(client: TestClient, path: str, name: str) -> None:
+    answer = client.get(path, params={name: "3"})
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert (error["field"], "Did you mean page_size?" in error["message"]) == (name, True)

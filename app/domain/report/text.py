@@ -277,8 +277,11 @@ _SHAPES = {
 _NUMBERS = ("---", "---:", "---:", "---:", "---:", "---")
 
 
-def markdown(report: RunReport) -> str:
-    """Render the comment, ending with a newline. Text from users and logs is escaped."""
+def markdown(report: RunReport, *, is_folded: bool = True) -> str:
+    """Render the comment, ending with a newline. Text from users and logs is escaped.
+
+    `is_folded`: fold the details, which takes HTML.
+    """
     shape = _SHAPES.get(report.decision, "")
     # Two blanks end a line without ending its paragraph.
     lines = [f"**{shape} {escaped(report.headline)}**  ", f"{escaped(report.baseline)}{_commits(report.changed)}"]
@@ -290,7 +293,9 @@ def markdown(report: RunReport) -> str:
         lines += ["", f"By profiles: {escaped(profiled.sentence, 600)} {link('Compare them', profiled.address)}"]
     lines += [line for remark in report.remarks for line in ("", escaped(remark.replace("`", "")))]
     folded = [*_folded(report)]
-    if folded:
+    if not is_folded:
+        lines += folded
+    elif folded:
         lines += ["", f"<details><summary>{_summary(report)}</summary>", *folded, "", "</details>"]
     lines += ["", link(f"{report.run.name} (run {report.run.id})", report.run.address)]
     return "\n".join(lines).replace(THIN, " ") + "\n"
