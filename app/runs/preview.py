@@ -15,7 +15,7 @@ from app.domain.logs.merge import job_facts, merge_logs, span_of_whole_job
 from app.domain.numbers import grouped, plural
 from app.domain.performance.steady_state import MIN_VALUES
 from app.domain.performance.summary import summarise
-from app.domain.run import LogPart, Metadata, Value
+from app.domain.run import Failure, LogPart, Metadata, Value
 from app.errors import InvalidUpload
 from app.pipeline.profile_files import is_profile
 from app.pipeline.uploaded_file import Decompressed, Limits, checked
@@ -94,11 +94,24 @@ def preview(file_name: str, data: bytes) -> Preview:
     missing = tuple(name for name in ASKED if name not in recognised)
     job = {fact: value for fact, value in job_facts(log).items() if value is not None}
     few = "" if cut or iterations >= MIN_VALUES else f" A step time needs at least {MIN_VALUES} iterations."
-    sentence = f"{', '.join(part for part in parts if part)}.{few}"
+    has_failed = not cut and summary.health.get("outcome") in _FAILED and bool(summary.failures)
+    failed = _failure_text(summary.failures[0]) if has_failed else ""
+    sentence = f"{', '.join(part for part in parts if part)}.{failed}{few}"
     return Preview(
         sentence, True, recognised, missing, job=job, whole_job=span_of_whole_job(log) or (),
         proposed={name: value for name, value in in_name.items() if name in missing},
     )  # fmt: skip
+
+
+_FAILED = ("failed", "out_of_memory", "not_finite")
+"""Outcomes of jobs that failed. The end of a longer file than the preview is unknown."""
+
+
+def _failure_text(failure: Failure) -> str:
+    """Return how the job of a log failed, where, and what an upload records."""
+    after = f" after iteration {grouped(failure.iteration)}" if failure.iteration else ""
+    line = f", line {grouped(failure.evidence[0].line)}" if failure.evidence else ""
+    return f" The job failed{after}{line}: {failure.title}. An upload records the failure, without a comparison."
 
 
 async def preview_body(request: Request, name: str) -> Preview:

@@ -456,6 +456,15 @@ def test_a_preview_names_what_the_log_shows_and_what_it_does_not(client: TestCli
     assert client.get("/api/v1/runs").json()["items"] == []
 
 
+def test_a_preview_of_a_failed_job_names_its_failure(client: TestClient) -> None:
+    log = megatron_log(step_times(412.0, 60))
+    crash = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    text = preview(client, f"{log}{crash}".encode())["sentence"]
+    assert "A GPU ran out of memory" in text
+    assert f"line {log.count(chr(10)) + 1:,}" in text
+    assert "failed" not in preview(client, log.encode())["sentence"]
+
+
 def test_a_preview_of_anything_else_says_so(client: TestClient) -> None:
     assert preview(client, b"\x00\x01\x02" * 500)["is_refused"]
     assert not preview(client, b"a line\n")["is_refused"]
