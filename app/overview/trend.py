@@ -616,8 +616,11 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     low -= (high - low) * lane / (HEIGHT - lane)
     label_height = _NOTED_LABEL if any(label["note"] for label in labels) else _LABEL
     charts.spread_labels(labels, "shown", (high - low) / HEIGHT * label_height)
+    for mark in marks:
+        mark["align"] = "right" if end - mark["at"] < span * len(mark["text"]) / _NARROW_LETTERS else "left"
     for release, later in pairwise(marks):
-        if later["at"] - release["at"] < span * len(release["text"]) / _NARROW_LETTERS:
+        letters = len(release["text"]) + (len(later["text"]) if later["align"] == "right" else 0)
+        if later["at"] - release["at"] < span * letters / _NARROW_LETTERS:
             release["narrow"] = ""
     data = {"levels": levels, "points": points, "labels": labels, "releases": marks, "flags": flags}
     data |= {"changes": changes, "current": current}
@@ -689,9 +692,12 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
         ],
         "releases": [
             releases.mark_rule(color=charts.MUTED, strokeDash=[2, 3]).encode(x=x),
-            releases.mark_text(align="left", baseline="top", dx=5, color=charts.MUTED).encode(
-                x=x, y=alt.value(0), text=alt.value(alt.expr(f"width < {_NARROW} ? datum.narrow : datum.text"))
-            ),
+            releases.mark_text(
+                align=alt.expr(f"width < {_NARROW} ? datum.align : 'left'"),
+                dx=alt.expr(f"width < {_NARROW} && datum.align == 'right' ? -5 : 5"),
+                baseline="top",
+                color=charts.MUTED,
+            ).encode(x=x, y=alt.value(0), text=alt.value(alt.expr(f"width < {_NARROW} ? datum.narrow : datum.text"))),
         ],
         "points": [
             alt.Chart(alt.NamedData("levels")).mark_line(strokeWidth=1.75, opacity=0.8).encode(x, y, colour),
