@@ -858,8 +858,8 @@ class RunPage:
     def _health_note(self) -> str:
         if warnings := len(self.run.warnings):
             return plural(warnings, "warning")
-        unconfirmed = sum(entry.agrees is None for entry in self.run.activity.values())
-        return f"{unconfirmed} unconfirmed" if unconfirmed else "ok"
+        unproven = sum(entry.agrees is None for entry in self.run.activity.values())
+        return f"{unproven} not proven" if unproven else "ok"
 
     @property
     def stack_label(self) -> str:

@@ -48,7 +48,7 @@ def test_active_values_are_next_to_requested_values(client: TestClient, make: Ma
     assert badge in text[: text.index("</h1>") + 3000]
     table = text[text.index('id="activity"') : text.index("</table>", text.index('id="activity"'))]
     result = re.findall(r'<th scope="row"><code>(\w+)</code>.*?</svg>\s*([a-z ]+)</span>', table, re.DOTALL)
-    assert result == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "unconfirmed")]
+    assert result == [("dispatcher", "differs"), ("precision", "agrees"), ("graph_impl", "not proven")]
     assert "not in log" in table
 
 

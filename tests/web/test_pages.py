@@ -377,7 +377,7 @@ def test_a_failed_run_opens_its_log_and_an_unconfirmed_setting_is_not_good_healt
     failed = client.get(f"/runs/{make(status='failed', health={'outcome': 'failed'}, failures=[failure])}").text
     assert re.search(r'data-tab="log"\s+aria-current="true"', failed)
     page = client.get(f"/runs/{make(activity=stated_activity('deepep', None), warnings=[])}").text
-    assert "1 unconfirmed" in page
+    assert "1 not proven" in page
 
 
 def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, make: Make) -> None:

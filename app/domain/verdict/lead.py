@@ -37,7 +37,12 @@ def lead(
     if verdict.decision == "no_baseline":
         return _without_baseline(document, own_ms, unsteady, label)
     if verdict.loss is not None and verdict.loss.decision == "worse":
-        return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
+        also = ""
+        if verdict.memory is not None and verdict.memory.decision == "regression":
+            also = f" Also {percent(verdict.memory.delta_pct)} more memory."
+        elif time is not None and time.decision == "regression":
+            also = f" Also {change_text(time.delta_pct).figure}."
+        return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first.{also}"
     if verdict.memory is not None and verdict.memory.decision == "regression":
         runs = plural(len(verdict.baseline_used), "run")
         return f"{percent(verdict.memory.delta_pct)} more peak memory than before ({runs})."

@@ -2,12 +2,14 @@
 
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from app.domain.numbers import THIN, step_time
 from app.domain.verdict.lead import lead
+from app.domain.verdict.record import RunRecord
 from tests.domain.verdict_documents import make_baseline, make_document, make_record
 
 TIME = re.compile(rf"[\d.,]+{THIN}(?:ms|s)\b")
@@ -86,3 +88,17 @@ def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> Non
     assert lead(same, own_ms=400.0, ongoing=ongoing) == f"As fast as before: 400.0{THIN}ms; still {ongoing}."
     slower = make_document([make_record("slow", slower=0.1, commit="new")], make_baseline())
     assert ongoing not in lead(slower, ongoing=ongoing)
+
+
+@pytest.mark.parametrize(("slower", "gib", "also"), [(0.0, 60, ""), (0.0, 70, "Also 16.7"), (0.1, 60, "Also 10.")])
+def test_a_worse_loss_leads_and_what_else_is_worse_follows(slower: float, gib: int, also: str) -> None:
+    def measured(record: RunRecord, loss: float, gib: int) -> RunRecord:
+        assert record.estimate is not None
+        return replace(record, estimate=replace(record.estimate, loss=loss, peak_memory_bytes=gib << 30))
+
+    earlier = [measured(record, 2.0, 60) for record in make_baseline()]
+    sentence = lead(make_document(measured(make_record("new", slower=slower), 2.1, gib), earlier), own_ms=400)
+    assert sentence.startswith(f"The loss is 5.0{THIN}% higher")
+    rest = sentence.partition("first. ")[2]
+    assert (rest.startswith(also), bool(rest)) == (True, bool(also))
+    assert len(sentence.split()) <= 16
