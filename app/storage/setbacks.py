@@ -244,7 +244,8 @@ def _cause_text(causes: _Causes) -> str:
     if not causes.differences:
         return "No known field differs: suspect the nodes or chance."
     texts = (f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes.differences[:3])
-    return f"{'Most likely cause' if causes.is_single else 'Possible causes, none proven'}: {'; '.join(texts)}."
+    possible = "Possible cause, not proven" if len(causes.differences) == 1 else "Possible causes, none proven"
+    return f"{'Most likely cause' if causes.is_single else possible}: {'; '.join(texts)}."
 
 
 def _range(differences: Sequence[Difference]) -> str:

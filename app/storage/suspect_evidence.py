@@ -18,7 +18,7 @@ from app.domain.rules.rule import Knob, Rule
 from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import COMMIT, Suspect
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     SUPPORT_ORDER,
     OtherStacks,
@@ -33,6 +33,7 @@ from app.domain.verdict.evidence import (
     rank_suspects,
     suspects_of,
     value_text,
+    without_likely,
 )
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
@@ -51,7 +52,7 @@ from app.storage.tables import (
     not_indexed,
     select_any,
 )
-from app.storage.verdicts import current_verdict, jobs_of_regressions
+from app.storage.verdicts import current_verdict, is_in_regression, jobs_of_regressions
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
@@ -64,6 +65,7 @@ def suspects_with_evidence(
     """Return the suspects of a run's verdict with their evidence, best supported first.
 
     `metric`: the one that changed; empty: that of the verdict. A/Bs and other stacks are evidence about step time only.
+    An unconfirmed slowdown has no likely suspect: nothing is more certain than the slowdown itself.
     """
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
@@ -76,7 +78,7 @@ def suspects_with_evidence(
     if metric != "step_time_ms":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected)
     if document.measured is not None and shows_no_difference(document.measured):
-        return tuple(replace(row, is_likely=False) for row in rank_suspects(None, [(s, None, None) for s in suspects]))
+        return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))
     slower = (change_pct(document) or 0.0) >= 0
     at_the_time = _at_the_time(session, run, document, suspects)
 
@@ -90,7 +92,9 @@ def suspects_with_evidence(
         return other_stacks(_moves(rows, slower=slower))
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    return rank_suspects(change_pct(document), evidence, unaffected)
+    ranked = rank_suspects(change_pct(document), evidence, unaffected)
+    is_doubtful = document.badge(in_regression=False)[1] == UNCONFIRMED and not is_in_regression(session, run_id)
+    return without_likely(ranked) if is_doubtful else ranked
 
 
 def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None) -> Suspect:

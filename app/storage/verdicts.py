@@ -453,12 +453,23 @@ class RunRegression:
         return state_text(self.shown_state, self.proposal)
 
 
+def is_in_regression(session: Session, run_id: int) -> bool:
+    """Return whether a run is a member of a regression, or a regression explains its alarm."""
+    own, explaining = _named(session, run_id)
+    return bool(own or explaining)
+
+
+def _named(session: Session, run_id: int) -> tuple[set[int], set[int]]:
+    """Return the regressions of which a run is a member, and those that explain its alarms."""
+    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
+    explaining = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
+    return set(session.execute(members).scalars()), set(session.execute(explaining).scalars())
+
+
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Return the regressions of a run, newest first."""
-    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
-    own = set(session.execute(members).scalars())
-    explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
-    named = own | set(session.execute(explains).scalars())
+    own, explaining = _named(session, run_id)
+    named = own | explaining
     continued = _continued(session, run_id) - named
     chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()

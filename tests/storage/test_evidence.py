@@ -163,7 +163,10 @@ def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Sessi
 
 def test_without_evidence_a_suspect_is_likely_only_if_nothing_else_changed(session: Session) -> None:
     nightly(session)
-    assert [item.is_likely for item in suspects(session, one_more(session, 440.0)).values()] == [True]
+    slow = one_more(session, 440.0)
+    assert [item.is_likely for item in suspects(session, slow).values()] == [False], "one launch is unconfirmed"
+    one_more(session, 441.0)
+    assert [item.is_likely for item in suspects(session, slow).values()] == [True]
     upgraded = suspects(session, one_more(session, 440.0, day=1, commit="e" * 40, container="train:2"))
     assert {name: item.is_likely for name, item in upgraded.items()} == {"container": False, "commit": False}
 
@@ -203,6 +206,7 @@ def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_o
     for length in (2048, 4096):
         nightly(session, seq_len=length)
     slow = one_more(session, 440.0, seq_len=2048)
+    one_more(session, 441.0, seq_len=2048)  # the rerun that confirms it
     one_more(session, other_ms, seq_len=4096)
     commit = suspects(session, slow)["commit"]
     assert commit.support == support

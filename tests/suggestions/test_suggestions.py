@@ -522,7 +522,7 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
     assert first["title"] == "Rerun, then test container and code one by one"
     assert first["changes"]["text"].startswith("Rerun the job. If it is slow again: Set container back to")
     assert first["changes"]["fields"] == []
-    # The only possible cause is the cause, if a rerun confirms the regression. A bisection gains nothing itself.
+    # The only possible cause is the cause once a rerun confirms the regression. A bisection gains nothing itself.
     first = rows_of(client, only_code)[0]
     assert (first["title"], first["place"]["expected_gain"]) == ("Rerun, then bisect cccccccc..dddddddd", None)
     assert [recipe["run"] for recipe in first["recipes"]] == [f"threewalls bisect {only_code}"]
@@ -530,7 +530,7 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
         page = client.get(address).text
         primary = re.findall(r'class="button primary"[^>]*href="([^"]*)"', page)[-1]
         assert primary == f"/runs/{only_code}?tab=why#rerun"
-    assert f"Most likely cause: commit {'c' * 12} to {'d' * 12}." in first["why"]
+    assert f"Possible cause, not proven: commit {'c' * 12} to {'d' * 12}." in first["why"]
 
 
 def test_figures_of_a_sentence_are_links_but_digits_of_a_hash_are_not() -> None:

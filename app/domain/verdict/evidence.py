@@ -84,8 +84,8 @@ class OtherStacks:
 class RankedSuspect:
     """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences.
 
-    `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the evidence
-    supports it, or contradicts all others, or nothing else is known to differ.
+    `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the change is
+    confirmed, and the evidence supports the suspect, or contradicts all others, or nothing else is known to differ.
     """
 
     suspect: Suspect
@@ -175,6 +175,11 @@ def rank_suspects(
     is_separate = left and (left[0].support == "supported" or len(left) == 1)
     ranked = [replace(item, is_likely=bool(is_separate) and item in left) for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
+
+
+def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
+    """Return the suspects of a change that is itself in doubt: with their evidence, but none of them likely."""
+    return tuple(replace(item, is_likely=False) for item in ranked)
 
 
 def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> bool:
