@@ -335,8 +335,9 @@ def _interval(low: float | None, high: float | None, words: tuple[str, str], *, 
         return ""
     if not rises:
         low, high = -high, -low
-    decimals = 2 if max(abs(low), abs(high)) < 0.995 else 1
-    ends = grouped(abs(low), decimals), grouped(abs(high), decimals)
+    is_small = max(abs(low), abs(high)) < 0.995
+    # An end near 0 keeps its digits: `0.0` would read as an interval that contains no change.
+    ends = [grouped(abs(end), 2 if is_small or 0.005 <= abs(end) < 0.05 else 1) for end in (low, high)]
     return f"{ends[0]} {words[1]} to {ends[1]} {words[0]}" if low < 0 < high else f"{ends[0]} to {ends[1]}"
 
 

@@ -286,6 +286,7 @@ def test_a_key_opens_its_stack_until_the_secret_is_replaced() -> None:
         ((0.001, -0.2, 0.2), "step_time_ms", "the same (0.20 faster to 0.20 slower)"),
         ((-0.001, -9.3, 10.3), "step_time_ms", "the same (9.3 faster to 10.3 slower)"),
         ((-2.0, -3.7, -0.1), "step_time_ms", "2.0 % faster (0.1 to 3.7)"),
+        ((-2.0, -3.8, -0.03), "step_time_ms", "2.0 % faster (0.03 to 3.8)"),
         ((-0.58, -2.2, 1.0), "step_time_ms", "0.58 % faster (1.0 slower to 2.2 faster)"),
         ((-0.57, -4.1, 3.1), "tokens_per_s_per_gpu", "0.57 % lower (3.1 higher to 4.1 lower)"),
         ((1.0, float("nan"), float("inf")), "step_time_ms", "1.0 % slower"),
