@@ -29,7 +29,7 @@ from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Sta
 from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
-from app.domain.verdict.record import LOSS_NAMES
+from app.domain.verdict.record import LOSS_NAMES, PEAK_MEMORY
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
@@ -1129,11 +1129,13 @@ class RunPage:
 
     @property
     def shown_series(self) -> str:
-        """Return the requested series, else the loss if the lead is about it, else step time, else the first one."""
+        """Return the requested series, else that of the lead: loss, memory or step time; else the first one."""
         if self.view.series:
             return self.view.series
         names = self.series_choices
-        leading = LOSS_NAMES if self.verdict is not None and self.verdict.leads_with_loss else ()
+        leading = self.verdict.leading_series if self.verdict is not None else ()
+        # A single value, as of most published results, makes no picture.
+        leading = tuple(name for name in leading if name in names and np.isfinite(self.series.columns[name]).sum() > 1)
         return next((name for name in (*leading, "step_time_ms", *names) if name in names), "step_time_ms")
 
     @cached_property
@@ -1151,8 +1153,8 @@ class RunPage:
 
     @cached_property
     def earlier_run(self) -> int:
-        """Return the newest baseline run, whose losses are drawn behind those of this run; 0 for none."""
-        if self.shown_series not in LOSS_NAMES or self.verdict is None:
+        """Return the newest baseline run, whose losses or memory are drawn behind those of this run; 0 for none."""
+        if self.shown_series not in (*LOSS_NAMES, PEAK_MEMORY) or self.verdict is None:
             return 0
         return max((int(run) for run in self.verdict.baseline if run in self.verdict.names), default=0)
 

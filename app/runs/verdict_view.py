@@ -18,6 +18,7 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.nodes import SlowNode
+from app.domain.verdict.record import LOSS_NAMES, PEAK_MEMORY
 from app.domain.verdict.words import (
     answer,
     further_notes,
@@ -145,6 +146,13 @@ class VerdictView:
     def leads_with_loss(self) -> bool:
         loss = self.document.verdict.loss
         return loss is not None and loss.decision == "worse"
+
+    @property
+    def leading_series(self) -> tuple[str, ...]:
+        """Return the series that the lead is about; empty for step time."""
+        if self.leads_with_loss:
+            return LOSS_NAMES
+        return (PEAK_MEMORY,) if self.document.needs_more_memory else ()
 
     @property
     def leads_with_time(self) -> bool:

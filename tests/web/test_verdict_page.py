@@ -7,13 +7,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import Engine, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN, step_time
-from app.domain.verdict.step_time import LossChange, Prior
+from app.domain.verdict.step_time import LossChange, MemoryChange, Prior
 from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.readings import pack_series, unpack_series
@@ -240,6 +241,24 @@ def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
     assert datasets["baseline"] == []
     times = client.get(f"/runs/{run}/chart?series=step_time_ms", headers=HTMX).text
     assert '"earlier": []' in times
+
+
+def test_the_chart_shows_the_memory_where_the_lead_does(client: TestClient, engine: Engine, stack: list[int]) -> None:
+    with transaction(engine) as session:
+        run = make_stack_run(session, 20)
+        for number, gib in ((run, 66.0), (stack[-1], 60.0)):
+            blob = pack_series(np.full(50, gib * 2**30))
+            session.add(SeriesRow(run_id=number, metric="peak_memory_bytes", unit="bytes", n=50, blob=blob))
+        session.flush()
+        document = judge(session, run, stack)
+        memory = MemoryChange("regression", 60.0 * 2**30, 66.0 * 2**30, 10.0, 1.0)
+        heavy = replace(document.verdict, decision="regression", memory=memory)
+        put_verdict(session, run, replace(document, verdict=heavy), "It was uploaded.")
+    chart = client.get(f"/runs/{run}/chart", headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
+    datasets = json.loads(spec)["datasets"]
+    shown, earlier = ({row["value"] for row in datasets[name]} for name in ("points", "earlier"))
+    assert max(shown) == pytest.approx(1.1 * max(earlier))
 
 
 def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engine: Engine) -> None:

@@ -159,6 +159,8 @@ def skipped_share(health: Mapping[str, object]) -> float:
 
 LAST_ITERATIONS = 10
 """A single loss depends on its batch; the median of ten stays within 0.5 % between launches of one job."""
+PEAK_MEMORY = "peak_memory_bytes"
+"""The series of peak memory, of trainers and documents that state one."""
 LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
 _NOTHING = np.empty(0)
 
