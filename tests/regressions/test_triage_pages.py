@@ -806,7 +806,7 @@ def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine:
         lasting, half_back = make_slow_stack(session, stack="lasting"), make_slow_stack(session, stack="half back")
         session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
     page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
-    assert re.findall(r"newest\s+(\+[\d.]+)", page) == ["+1.0"]
+    assert re.findall(r"newest run\s+(\+[\d.]+)", page) == ["+1.0"]
 
 
 def test_stacks_that_join_one_after_another_are_one_entry_of_the_discussion() -> None:
