@@ -39,10 +39,10 @@ VERDICT_RULES: dict[str, int] = {
     "step_time": 5,
     "memory": 1,
     "loss": 1,
-    "levels": 5,
+    "levels": 6,
     "suspects": 2,
     "sentences": 4,
-    "upgrades": 4,
+    "upgrades": 5,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
 
@@ -52,11 +52,12 @@ open nothing. `step_time`: 2 since contradicting reruns are inconclusive, 3 sinc
 5 since the interval belongs to the test that decided.
 `levels`: 2 since the last run of a history is clipped like the others, 3 since reruns of a commit count once,
 4 since less than half of a change may be left of a fixed regression, 5 since a job that is nearly back does not count
-towards the size of a regression.
+towards the size of a regression, 6 since a job that moves continues only the largest of two rises from one level.
 `suspects`: 2 since `no_change` has none. `upgrades`: 1 measures over the first five commits of a stack, since 2 the
 old side counts as ended after them, since 3 a single run that is not steady opens no regression, since 4 the upgrade
-report shows the judged change. `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases
-without a subject, 4 since a certain change is not called one to act on."""
+report shows the judged change, since 5 a job that was as slow in another container continues that regression.
+`sentences`: the wording of stored reasons and notes; 3 since reasons are phrases without a subject, 4 since a certain
+change is not called one to act on."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",

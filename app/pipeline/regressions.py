@@ -24,6 +24,7 @@ from app.domain.verdict.history import (
     FollowUp,
     History,
     OpenedRegression,
+    ends_back,
     find_changes,
     follow_up,
     settled_levels,
@@ -46,7 +47,15 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import IS_CLAIM, Costs, jobs_of_regressions, keep_alarms, stored_documents
+from app.storage.verdicts import (
+    ANY_BRANCH,
+    IS_CLAIM,
+    Costs,
+    jobs_of_regressions,
+    keep_alarms,
+    newest_runs,
+    stored_documents,
+)
 
 # --- The rows of a stack's regressions. Each change writes an audit record.
 
@@ -142,6 +151,67 @@ class RegressionMembers:
         row = self._insert(regression, run.id, (self._stack_key, candidate.config_key), alarm)
         self.of_stack.append(StackMember(row, regression))
         return self.of_stack[-1]
+
+    def continue_job(self, candidate: Candidate, alarm: Alarm) -> StackMember | None:
+        """Add a candidate after an upgrade to the regression that made its job as slow in an earlier stack, if any.
+
+        The upgrade is measured against the newest stack with enough runs, so the job may have been slow before it.
+        """
+        first = candidate.runs[0]
+        if alarm.cause.kind != "upgrade" or not first.facts.job:
+            return None
+        chosen = (
+            select(RegressionMemberRow, RegressionRow)
+            .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+            .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+            .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+            .where(
+                col(RegressionRow.project_id) == self._project_id,
+                col(RegressionRow.metric) == alarm.metric,
+                col(RegressionRow.state).in_(NOT_CLOSED),
+                col(RegressionMemberRow.stack_key) != self._stack_key,
+                col(RegressionMemberRow.proposal) == "",
+                col(RunRow.job) == first.facts.job,
+                col(RunRow.ordered_at) < candidate.position[0],
+                or_(
+                    col(ProjectRow.baseline_branch) == ANY_BRANCH,
+                    col(RunRow.branch).in_((col(ProjectRow.baseline_branch), first.branch)),
+                ),
+            )
+            .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        )
+        for old, regression in self._session.execute(chosen.with_for_update(of=RegressionRow)).all():
+            is_same = abs((old.usual_level or 0.0) - alarm.usual_level) <= SAME_LEVEL
+            if not is_same or not alarm.is_covered_by(old.slow_level or 0.0, has_ended=False):
+                continue
+            last = self._last_before(old, alarm.metric, first)
+            if last is not None and math.log(last) <= alarm.middle:
+                continue  # a good run in between: it is slow again, not still
+            row = self._insert(regression, first.id, (self._stack_key, candidate.config_key), alarm)
+            if _next_run(self._session, self._project_id, old.stack_key, first.ordered_at) is None:
+                _record_continued(self._session, old, row)
+            else:
+                after = {"stack": self._stack_key}
+                self._record(regression, "joined", {}, after, "Its job is as slow in another stack.")
+            self.of_stack.append(StackMember(row, regression))
+            return self.of_stack[-1]
+        return None
+
+    def _last_before(self, member: RegressionMemberRow, metric: str, run: StackRun) -> float | None:
+        """Return the newest value of the metric in the member's stack and the job of a run, before that run."""
+        value = col(RunRow.step_time_ms if metric == "step_time_ms" else RunRow.peak_memory_gib)
+        earlier = select_any(value).where(
+            col(RunRow.project_id) == self._project_id,
+            col(RunRow.stack_key) == member.stack_key,
+            col(RunRow.config_key) == member.config_key,
+            col(RunRow.job) == run.facts.job,
+            col(RunRow.quarantine) == "",
+            col(RunRow.ordered_at) < run.ordered_at,
+            value > 0,
+        )
+        newest_first = earlier.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+        newest: float | None = self._session.execute(newest_first.limit(1)).scalar_one_or_none()
+        return newest
 
     def _insert(
         self, regression: RegressionRow, run_id: int, keys: tuple[str, str], alarm: Alarm
@@ -498,6 +568,11 @@ class StackHistory:
         followed = self._follow_up(member)
         return followed[1][followed[0].run] if followed is not None and followed[0].state == "fixed" else None
 
+    def ends_back(self, member: StackMember) -> bool:
+        """Return whether the newest run is later than the slow one and back at the usual level."""
+        opened = self._opened(member)
+        return opened is not None and ends_back(opened[0], opened[1][1])
+
     def came_back(self, member: StackMember, fixed_at: datetime) -> StackRun | None:
         """Return the first run of a slow segment after `fixed_at`, the time at which a user marked it fixed."""
         followed = self._follow_up(member, fixed_at=fixed_at)
@@ -701,7 +776,7 @@ def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers
         taken = session.get(RegressionMemberRow, (member.row.regression_id, continued.after["run"]))
         if first is None or taken is None:
             continue
-        again = _next_run(session, stack, stack.stack_key, aware(first.ordered_at))
+        again = _next_run(session, stack.project_id, stack.stack_key, aware(first.ordered_at))
         if again is None or _commits_until(session, first, again) >= YOUNG:
             handed_over.append(member)
             continue
@@ -733,11 +808,26 @@ def _take_over(session: Session, stack: StackToJudge, judged: Sequence[Judged]) 
         if not (contrast.same_job or comparability.is_clean) or changed_field(comparability).field not in UPGRADES:
             continue
         before = session.execute(_STACK_OF_RUN, {"run": int(contrast.runs[-1])}).scalar_one()
-        rows = session.execute(_ENDED_MEMBERS, {"project": stack.project_id, "stack": before}).all()
-        if rows and _next_run(session, stack, before, first.ordered_at) is None:
-            for member, job in rows:
-                if not (job and first.facts.job and job != first.facts.job):
+        rows = session.execute(_MEMBERS_BEFORE, {"project": stack.project_id, "stack": before}).all()
+        if rows and _next_run(session, stack.project_id, before, first.ordered_at) is None:
+            of_job = [row[:2] for row in rows if not (row.job and first.facts.job and row.job != first.facts.job)]
+            for member in _largest(of_job):
+                if not member.proposal:
                     _continue_in(session, stack, member, first)
+
+
+def _largest(members: Sequence[Sequence[Any]]) -> list[RegressionMemberRow]:
+    """Leave out members from whose usual level another rose further: the job goes on, or recovered, with that one."""
+    return [
+        member
+        for member, metric in members
+        if not any(
+            metric == other_metric
+            and abs((other.usual_level or 0.0) - (member.usual_level or 0.0)) <= SAME_LEVEL
+            and (other.slow_level or 0.0, other.regression_id) > (member.slow_level or 0.0, member.regression_id)
+            for other, other_metric in members
+        )
+    ]
 
 
 def _stored(session: Session, run_id: int) -> VerdictDocument | None:
@@ -746,15 +836,14 @@ def _stored(session: Session, run_id: int) -> VerdictDocument | None:
 
 
 _STACK_OF_RUN = select_any(RunRow.stack_key).where(col(RunRow.id) == bindparam("run"))
-_ENDED_MEMBERS: Select[Any] = (
-    select_any(RegressionMemberRow, RunRow.job)
+_MEMBERS_BEFORE: Select[Any] = (
+    select_any(RegressionMemberRow, RegressionRow.metric, RunRow.job)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(
         col(RegressionRow.project_id) == bindparam("project"),
         col(RegressionRow.state).in_(NOT_CLOSED),
         col(RegressionMemberRow.stack_key) == bindparam("stack"),
-        col(RegressionMemberRow.proposal) == "",
     )
 )
 
@@ -777,11 +866,11 @@ _YOUNG = 4
 """Maximum commits of a new stack at which it can take over the regressions of its predecessor."""
 
 
-def _next_run(session: Session, stack: StackToJudge, other: str, since: datetime) -> datetime | None:
-    """Return the history position of the first run of stack `other` after `since`; None without one."""
+def _next_run(session: Session, project_id: int, stack_key: str, since: datetime) -> datetime | None:
+    """Return the history position of the first run of a stack after `since`; None without one."""
     chosen = select(func.min(col(RunRow.ordered_at))).where(
-        col(RunRow.project_id) == stack.project_id,
-        col(RunRow.stack_key) == other,
+        col(RunRow.project_id) == project_id,
+        col(RunRow.stack_key) == stack_key,
         col(RunRow.purpose) == "ci",
         col(RunRow.quarantine) == "",
         col(RunRow.ordered_at) >= since,
@@ -808,23 +897,29 @@ def _continue_in(session: Session, stack: StackToJudge, old: RegressionMemberRow
     """Add the first run of this stack as member, with the levels of the member whose stack ended."""
     if session.get(RegressionMemberRow, (old.regression_id, first.id)) is not None:
         return
-    session.add(
-        RegressionMemberRow(
-            regression_id=old.regression_id,
-            run_id=first.id,
-            stack_key=stack.stack_key,
-            config_key=first.config_key,
-            usual_level=old.usual_level,
-            slow_level=old.slow_level,
-            delta_pct=old.delta_pct,
-            first_delta_pct=old.first_delta_pct,
-        )
+    member = RegressionMemberRow(
+        regression_id=old.regression_id,
+        run_id=first.id,
+        stack_key=stack.stack_key,
+        config_key=first.config_key,
+        usual_level=old.usual_level,
+        slow_level=old.slow_level,
+        delta_pct=old.delta_pct,
+        first_delta_pct=old.first_delta_pct,
     )
+    session.add(member)
+    _record_continued(session, old, member)
+
+
+def _record_continued(session: Session, old: RegressionMemberRow, member: RegressionMemberRow) -> None:
+    """Record that the job of a member whose stack ended continues in the stack of another."""
     old.proposal = "fixed"
     session.flush()
+    project_id = session.get_one(RegressionRow, old.regression_id).project_id
     audit.record(
         session, who=audit.SERVICE, subject="regression", subject_id=old.regression_id, action="continued",
-        project_id=stack.project_id, before={"stack": old.stack_key}, after={"run": first.id, "stack": stack.stack_key},
+        project_id=project_id, before={"stack": old.stack_key},
+        after={"run": member.run_id, "stack": member.stack_key},
         note="Its stack ended; the job continues in this one.",
     )  # fmt: skip
 
@@ -892,11 +987,14 @@ def _place(
         ):
             return member, candidate
     taken = {member.row.run_id for member in same}
-    if members.has_regression_elsewhere(candidate, alarm) or alarm.confirmed:
-        # An upgrade is slow from its first run on, although that run alone may not show it.
-        young = stack_history.young(candidate) if alarm.cause.kind == "upgrade" else []
-        origin = young[0] if candidate in young and taken.isdisjoint(young[0].ids) else candidate
-        return members.add(origin, alarm), origin
+    # An upgrade is slow from its first run on, although that run alone may not show it.
+    young = stack_history.young(candidate) if alarm.cause.kind == "upgrade" else []
+    origin = young[0] if candidate in young and taken.isdisjoint(young[0].ids) else candidate
+    placed = members.continue_job(origin, alarm)
+    if placed is None and (members.has_regression_elsewhere(candidate, alarm) or alarm.confirmed):
+        placed = members.add(origin, alarm)
+    if placed is not None:
+        return placed, origin
     for earlier in stack_history.slow_before(candidate, alarm):
         first = next((other for other in raised.of(earlier) if other.metric == alarm.metric), None)
         if first is not None and taken.isdisjoint(earlier.ids) and first.is_confirmed_by(alarm):
@@ -967,7 +1065,9 @@ def _follow(members: RegressionMembers, stack_history: StackHistory, member: Sta
         elif regression.state == "fixed":
             members.confirm(member, stack_history.returned(member))
     elif regression.state in NOT_CLOSED:
-        members.propose(member, stack_history.returned(member))
+        returned = stack_history.returned(member)
+        if returned is not None or not stack_history.ends_back(member):  # no run has contradicted a proposal
+            members.propose(member, returned)
 
 
 # --- Costs of regressions: per member with factors for pages, and in the rows for lists.
@@ -1016,6 +1116,14 @@ def _propose_stale(
     if last is not None and aware(last) >= now - timedelta(days=SILENT_DAYS):
         if regression.proposal == "stale":
             _set_proposal(session, regression, "", "Its stacks run again.")
+    elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, slow)) is not None:
+        if back.id != regression.proposal_run_id:  # a declined proposal is not repeated
+            for member in slow:
+                member.proposal = "fixed"
+            regression.proposal_run_id = back.id
+            note = f"Back at the usual level in run {back.id}, the last of its stacks."
+            _set_proposal(session, regression, "fixed", note)
+            notify_regression(session, regression, "regression.recovered", note, note)
     elif regression.state in ACTIVE and regression.proposal != "stale":
         events = audit.events(session, "regression", regression.id or 0)
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
@@ -1023,6 +1131,26 @@ def _propose_stale(
             since = f" since {days_text(aware(last), aware(last))}" if last else ""
             which = "stacks" if len(slow) == len(members) else "slow stacks"
             _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
+
+
+def _last_that_is_back(
+    session: Session, regression: RegressionRow, slow: Sequence[RegressionMemberRow]
+) -> RunRow | None:
+    """Return the newest run of these members if the newest run of each is back at the usual level; else None.
+
+    One run cannot show that a job that goes on is back, but no later one will.
+    """
+    newest = newest_runs(session, regression.id or 0)
+    runs = []
+    for member in slow:
+        run = session.get_one(RunRow, newest.get(member.run_id, member.run_id))
+        value = run.step_time_ms if regression.metric == "step_time_ms" else run.peak_memory_gib
+        if run.id == member.run_id or not value or member.usual_level is None:
+            return None
+        if math.log(value) > member.usual_level + SAME_LEVEL:
+            return None
+        runs.append(run)
+    return max(runs, key=lambda run: (run.ordered_at, run.id or 0))
 
 
 def _set_proposal(session: Session, regression: RegressionRow, proposal: Proposal, note: str) -> None:
@@ -1042,6 +1170,7 @@ def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
     for member in members:
         member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
     regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])
+    regression.worst_delta_pct = size_pct(jobs_of_regressions(session, [regression.id or 0])[regression.id or 0])
     return regression.gpu_hours_per_day != before
 
 

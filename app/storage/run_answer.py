@@ -80,7 +80,9 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     document = since_last_good(document, ranked)
     is_opened = any(not item.continues for item in regressions)
     recovered_from = recovery(session, run.id, document)
-    cause = ranked[0].suspect.difference if ranked and ranked[0].support == "supported" and ranked[0].is_likely else None
+    cause = (
+        ranked[0].suspect.difference if ranked and ranked[0].support == "supported" and ranked[0].is_likely else None
+    )
     request, contrast, steady = rerun_request(session, run.id, document), document.contrast, run.steady_state
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:

@@ -340,16 +340,16 @@ _VALUE = case(
     (col(RegressionRow.metric) == "step_time_ms", col(_Later.step_time_ms)),
     (col(RegressionRow.metric) == "peak_memory_gib", col(_Later.peak_memory_gib)),
 )
-_NEWEST_VALUE = (
-    select_any(_VALUE)
-    .where(
-        *_OF_JOB, not_indexed(col(_Later.purpose)) == "ci", col(_Later.short).is_(False), _VALUE.is_not(None)
-    )
-    .order_by(col(_Later.ordered_at).desc(), col(_Later.id).desc())
-    .limit(1)
-    .correlate(RunRow, RegressionMemberRow, RegressionRow)
-    .scalar_subquery()
-)  # fmt: skip
+
+
+def _of_newest(value: Any) -> Any:
+    """Return the subquery of a value of the newest counted run of a member's job."""
+    counted = (not_indexed(col(_Later.purpose)) == "ci", col(_Later.short).is_(False), _VALUE.is_not(None))
+    newest_first = select_any(value).where(*_OF_JOB, *counted)
+    newest_first = newest_first.order_by(col(_Later.ordered_at).desc(), col(_Later.id).desc())
+    return newest_first.limit(1).correlate(RunRow, RegressionMemberRow, RegressionRow).scalar_subquery()
+
+
 _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
@@ -358,13 +358,27 @@ _MEASURED_MEMBERS: Select[Any] = (
             col(RegressionMemberRow.slow_level).is_not(None),
             _AGAIN.is_(None),
         ).label("is_once"),
-        _NEWEST_VALUE.label("newest"),
+        _of_newest(_VALUE).label("newest"),
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )
+
+
+_NEWEST_RUNS: Select[Any] = (
+    select_any(RegressionMemberRow.run_id, _of_newest(col(_Later.id)).label("newest"))
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .where(col(RegressionMemberRow.regression_id) == bindparam("regression"))
+)
+
+
+def newest_runs(session: Session, regression_id: int) -> dict[int, int]:
+    """Return the newest counted run of the job of each member, by the member's run."""
+    rows = session.execute(_NEWEST_RUNS, {"regression": regression_id})
+    return {row.run_id: row.newest for row in rows if row.newest is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +441,7 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 class RunRegression:
     """A regression of a run. `is_member`: the run is a member; otherwise it belongs to the segment of a member.
 
-    `continues`: the run raised no alarm: it is as fast as its baseline, which is already slow.
+    `continues`: the run raised no alarm of this metric: it is as fast as its baseline, which is already slow.
     `since_run`: the slow run of its stack, if that became slower.
     `delta_pct`: the change of the run's job, else the size of the regression. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
@@ -473,6 +487,8 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     continued = _continued(session, run_id) - named
     chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
+    explained = {row.metric for row, _ in rows if row.id in named}
+    rows = [item for item in rows if item[0].id in named or item[0].metric not in explained]
     changes = changes_of_jobs(session, [row.id for row, _ in rows])
     regressions = []
     for row, shown_state in rows:
@@ -518,7 +534,7 @@ def _continued(session: Session, run_id: int) -> set[int]:
             col(RegressionRow.state).in_(ACTIVE),
             col(RunRow.job) == run.job,
             or_(
-                col(ProjectRow.baseline_branch) == _ANY_BRANCH,
+                col(ProjectRow.baseline_branch) == ANY_BRANCH,
                 col(RunRow.branch).in_((col(ProjectRow.baseline_branch), run.branch)),
             ),
             tuple_(col(RunRow.ordered_at), col(RunRow.id)) < (run.ordered_at, run.id),
@@ -686,7 +702,7 @@ def proposed_closings(session: Session, *conditions: ColumnElement[bool]) -> tup
 
 # --- The cost of a slowdown, for regressions and upgrade reports.
 
-_ANY_BRANCH = "*"
+ANY_BRANCH = "*"
 
 
 class Costs:
@@ -715,7 +731,7 @@ class Costs:
         """
         run = self._session.execute(_SLOW_RUN, {"run": run_id}).one()
         main = run.baseline_branch
-        is_aside = main not in (_ANY_BRANCH, run.branch) and not _ran_on(self._session, run, main)
+        is_aside = main not in (ANY_BRANCH, run.branch) and not _ran_on(self._session, run, main)
         here = self._clock(run.project_id, is_replay=run.generated)
         positions = self._runs(run.project_id, frozenset(stack_keys), run.branch if is_aside else None, here)
         return regression_cost(

@@ -415,6 +415,48 @@ def test_more_memory_is_a_regression_of_the_memory_metric(engine: Engine, settin
     assert regressions_in(engine) == [("open", "fixed", more)]
 
 
+def test_one_rise_that_each_new_container_shows_again_is_one_regression(engine: Engine, settings: Settings) -> None:
+    """Each upgrade is measured against the last stack with enough runs, so the same rise is measured again."""
+    bring(engine, settings, steady(1000, 3), job="perf", peak_memory_gib=60.0)
+    first = bring(
+        engine, settings, [1000.0], 3, job="perf", peak_memory_gib=62.0, is_steady=False, fields=NEW_CONTAINER
+    )
+    next_one: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.10"}
+    second = bring(engine, settings, [1000.0], 4, job="perf", peak_memory_gib=61.9, fields=next_one)
+    assert regressions_in(engine) == [("open", "", [*first, *second])]
+    assert actions(engine) == ["opened", "continued"]
+    with read_session(engine) as session:
+        assert [len(job.stacks) for job in get_regression(session, 1).jobs] == [2]
+    bring(engine, settings, [1000.0, 1001.0], 5, job="perf", peak_memory_gib=60.0, fields=next_one)
+    assert regressions_in(engine) == [("open", "fixed", [*first, *second])]
+
+
+def test_a_further_rise_after_an_upgrade_is_a_separate_regression(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 3), job="perf", peak_memory_gib=60.0)
+    bring(engine, settings, [1000.0], 3, job="perf", peak_memory_gib=62.0, fields=NEW_CONTAINER)
+    bring(engine, settings, [1000.0], 4, job="perf", peak_memory_gib=66.0, fields={"container": "nemo:26.10"})
+    assert len(regressions_in(engine)) == 2
+
+
+def test_a_rise_that_was_over_before_the_upgrade_is_a_separate_regression(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 3), job="perf", peak_memory_gib=60.0)
+    for at, gib in ((3, 62.0), (4, 60.0)):
+        bring(engine, settings, [1000.0], at, job="perf", peak_memory_gib=gib, is_steady=False, fields=NEW_CONTAINER)
+    bring(engine, settings, [1000.0], 5, job="perf", peak_memory_gib=62.0, fields={"container": "nemo:26.10"})
+    assert len(regressions_in(engine)) == 2
+
+
+def test_a_job_that_moves_continues_the_larger_of_two_rises(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10), job="perf", peak_memory_gib=60.0)
+    small = bring(engine, settings, [1000.0], 10, job="perf", peak_memory_gib=62.0)
+    bring(engine, settings, [1000.0], 11, job="perf", peak_memory_gib=60.0)
+    large = bring(engine, settings, [1000.0], 12, job="perf", peak_memory_gib=66.0)
+    moved = bring(engine, settings, steady(1000, 4), 13, job="perf", peak_memory_gib=66.0, fields=NEW_CONTAINER)
+    assert [runs for _, _, runs in regressions_in(engine)][:2] == [small, [*large, moved[0]]]
+    with read_session(engine) as session:  # the larger one explains the alarm, so the run does not continue the other
+        assert [item.id for item in regressions_of(session, large[0])] == [2]
+
+
 def test_an_experiment_is_measured_and_opens_nothing(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, steady(1000, 10))
     trial = bring(engine, settings, [1100.0], 10, fields={"ep_overlap": True}, purpose="experiment")[0]
@@ -752,6 +794,32 @@ def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine
     answer(engine, "decline")
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "")
+
+
+def test_a_regression_whose_stack_ended_with_a_usual_run_is_proposed_as_fixed(
+    engine: Engine, settings: Settings
+) -> None:
+    """One usual run is not enough while the stack runs on; but no later one will come."""
+    for gpus in (16, 32):
+        bring(engine, settings, steady(1000, 14), fields={"gpus": gpus})
+    for gpus, ms in ((16, 1400.0), (32, 1300.0)):
+        bring(engine, settings, [ms], 14, commit="guilty", fields={"gpus": gpus})
+    bring(engine, settings, steady(1000, 2), 15, fields={"gpus": 16})
+    (last,) = bring(engine, settings, [990.0], 17, fields={"gpus": 32})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "")
+    bring(engine, settings, [500.0], 50, fields={"gpus": 8})
+    renew(engine)
+    bring(engine, settings, [1000.0], 17.5, short=True, fields={"gpus": 32})  # the stack is judged again
+    assert regressions_in(engine)[0][:2] == ("open", "fixed")
+    with read_session(engine) as session:
+        over = get_regression(session, 1)
+        assert session.get_one(RegressionRow, 1).worst_delta_pct == over.worst_delta_pct
+    assert (over.proposal_run_id, over.worst_delta_pct) == (last, pytest.approx(40, abs=1))
+    assert over.is_back
+    answer(engine, "accept")
+    with read_session(engine) as session:
+        assert get_regression(session, 1).shown_state == "fixed"  # not a claim
 
 
 def test_only_stacks_that_are_still_slow_show_whether_a_regression_is_stale(engine: Engine, settings: Settings) -> None:

@@ -301,6 +301,12 @@ def _is_back(regression: OpenedRegression, history: History, run: int) -> bool:
     return value <= regression.usual_level + reach and value < (regression.usual_level + regression.slow_level) / 2
 
 
+def ends_back(regression: OpenedRegression, history: History) -> bool:
+    """Return whether the newest run is later than the slow one and back within the old level."""
+    last = len(history.observed) - 1
+    return last > regression.run and _is_back(regression, history, last)
+
+
 def _levels_from(run: int, history: History) -> list[tuple[int, float]]:
     """Return first run and level of each segment, without the part before `run`, if three runs remain."""
     cut = [(max(segment.start, run), segment.stop) for segment in history.segments]
