@@ -257,7 +257,7 @@ def list_summary(items: tuple[Reference, ...]) -> str:
     models = len({reference.point.family for reference in items})
     own = sum(reference.entered is not None for reference in items)
     added = f", {own} of them added by teams" if own else ""
-    what = f"{plural(len(items), 'published figure')} of {plural(models, 'model')}{added}"
+    what = f"{plural(len(items), 'figure')} of {plural(models, 'model')}{added}"
     best = max(items, key=lambda reference: reference.point.tflops_per_gpu or 0.0).point
     if not best.tflops_per_gpu:
         return f"{what}."

@@ -261,7 +261,7 @@ def test_the_form_begins_with_what_the_address_names(client: TestClient) -> None
 
 
 def test_the_page_says_how_many_and_offers_a_way_on_where_none_is(client: TestClient) -> None:
-    assert f"{len(published())} published figures of 11 models" in client.get("/references").text
+    assert f"{len(published())} figures of 11 models" in client.get("/references").text
     assert "No published figure matches" in client.get("/references?q=nothing-like-it").text
     assert "No such page" in client.get("/references?page=900").text
     assert client.get("/references?page=none", headers={"accept": "text/html"}).status_code == 422
