@@ -119,6 +119,11 @@ class InvalidQuery(ThreewallsError):
 class NotFound(ThreewallsError):
     title = "Not found"
 
+    @classmethod
+    def of(cls, name: str) -> NotFound:
+        """Return the error for something with this name, such as `Run 61`."""
+        return cls(f"{name} does not exist. It may have been deleted.")
+
 
 class NotAllowed(ThreewallsError):
     title = "Not allowed"

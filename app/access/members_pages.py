@@ -61,7 +61,6 @@ class JobLines:
 
 
 def job_lines(url: str, project: str) -> JobLines:
-    """Return the commands of a job."""
     return JobLines(
         client=f"export THREEWALLS_URL={url}\nthreewalls upload train.log --wait --allow no-baseline,inconclusive",
         curl=f"THREEWALLS_URL={url}\nTHREEWALLS_PROJECT={project}\n{CURL}",

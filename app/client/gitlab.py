@@ -138,8 +138,6 @@ def _explained(error: ForgeError, target: PostTarget) -> ForgeError:
 
 
 class _MergeRequestNotes:
-    """The notes of a merge request."""
-
     def __init__(self, api: ForgeApi, target: PostTarget) -> None:
         self._api = api
         self._change = f"{target.path}/merge_requests/{target.change}"

@@ -483,7 +483,6 @@ _OTHER: Mapping[Side, Side] = {"a": "b", "b": "a"}
 
 
 def _existing(session: Session, selection: SideSelection) -> SideSelection:
-    """Return the selection with the runs that exist."""
     runs = set(session.execute(select_any(RunRow.id).where(col(RunRow.id).in_(selection.runs))).scalars())
     a, b = (tuple(run for run in side if run in runs) for side in (selection.a, selection.b))
     return SideSelection(a, b, pick=selection.pick, q=selection.q)

@@ -135,7 +135,7 @@ def _check(run_ids: Sequence[int], details: Mapping[int, RunDetail]) -> None:
 def _missing(numbers: set[int]) -> None:
     if numbers:
         named = ", ".join(f"#{number}" for number in sorted(numbers))
-        raise NotFound(f"Run {named} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {named}")
 
 
 def _record(row: RunRow, detail: RunDetail, loss: float | None) -> RunRecord:

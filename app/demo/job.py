@@ -115,7 +115,6 @@ def tflops_per_gpu(step_time_ms: float, workload: Workload | None = None) -> flo
 
 
 def model_flops(workload: Workload) -> float:
-    """Return the model FLOPs of one step."""
     shape = workload.model.shape
     return flops_per_step(shape, workload.global_batch_size, workload.sequence_length, discount_window=False)
 

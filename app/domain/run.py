@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -311,9 +311,9 @@ class Timer:
     max_over_min: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """The results of processing a run.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The results of processing a run, except its series.
 
     `error` is set if no figure can be computed (the run is `failed`, or `unread` if no reader supports its log).
     `definitions`: version of each definition behind the figures (`docs/metrics.md`); `definition_version` is their sum.
@@ -331,12 +331,9 @@ class RunSummary:
     provisional: bool
     steady_state: SteadyState | None
     metrics: Mapping[str, Metric | None]
-    health: Mapping[str, object]
+    health: Mapping[str, Any]
     evidence_level: str
     semantic_class: str
-    series: Mapping[str, FloatArray]
-    units: Mapping[str, str]
-    line_numbers: IntArray
     definition_version: int
     definitions: Mapping[str, int] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
@@ -345,19 +342,28 @@ class RunSummary:
     timers: tuple[Timer, ...] = ()
     fair_for_timing: bool = True
     not_understood: tuple[LineExample, ...] = ()
-    files: tuple[str, ...] = ()
     slices: tuple[Slice, ...] = ()
+
+    @property
+    def step_lines(self) -> tuple[LineExample, ...]:
+        """Return the lines of an unread log that look like steps."""
+        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary(RunResult):
+    """The results with the series. `files`: the names of the log files."""
+
+    series: Mapping[str, FloatArray]
+    units: Mapping[str, str]
+    line_numbers: IntArray
+    files: tuple[str, ...] = ()
 
     @property
     def status(self) -> Literal["ready", "failed", "unread"]:
         if self.error is None:
             return "ready"
         return "unread" if self.health.get("outcome") == "unread" else "failed"
-
-    @property
-    def step_lines(self) -> tuple[LineExample, ...]:
-        """Return the lines of an unread log that look like steps."""
-        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
 
 
 # --- Assignment of log lines to processes: the last one, or one that a restart replaced.

@@ -101,7 +101,7 @@ def _open(session: Session, experiment_id: int) -> ExperimentRow:
         select(ExperimentRow).where(col(ExperimentRow.id) == experiment_id).with_for_update()
     ).scalar_one_or_none()
     if row is None:
-        raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Experiment {experiment_id}")
     if row.state not in UNDECIDED:
         raise _refused("state", f"Experiment {experiment_id} was already {row.state} by {row.decided_by}.")
     return row
@@ -312,7 +312,6 @@ def advance_sweep(engine: Engine, sweep_id: int, who: str) -> None:
 
 
 def progress_of(experiments: Sequence[Experiment]) -> SweepProgress:
-    """Return the progress of a sweep, from its experiments."""
     return sweep_progress([_trial(experiment) for experiment in experiments], experiments[0].plan.confirm)
 
 

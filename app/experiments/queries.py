@@ -26,8 +26,6 @@ def _run_problem(text: str) -> str:
 
 
 class ExperimentQuery(ListQuery):
-    """Filters of the list of experiments."""
-
     max_text = 100
     not_narrowing = ("state",)
 
@@ -123,7 +121,7 @@ def journey_of(session: Session, run_id: int) -> Journey:
     candidates = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
     runs = _runs(session, {root_id, *candidates.values()})
     if root_id not in runs:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     project, root = runs[root_id]
     journey_steps = [_step(row, results[row.id or 0], runs.get(candidates.get(row.id or 0, 0))) for row in steps]
     return make_journey(run_id, project, root, journey_steps)

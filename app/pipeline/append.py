@@ -21,7 +21,7 @@ from sqlalchemy import Engine, delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.numbers import size
-from app.errors import BrokenCompression, Conflict, InvalidUpload, NotFound, OffsetConflict, TooLarge, Unavailable
+from app.errors import BrokenCompression, Conflict, InvalidUpload, OffsetConflict, TooLarge, Unavailable
 from app.pipeline.receive import deleted_on_failure
 from app.pipeline.uploaded_file import UNNAMED, Decompressed, Limits, checked, file_name, run_name
 from app.pipeline.work import rested_at, run_queue
@@ -31,7 +31,7 @@ from app.storage import audit, objects
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room
-from app.storage.runs import aware
+from app.storage.runs import aware, get_run
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, select_any, utc_now
 
 # --- The stored logs of a run.
@@ -65,8 +65,7 @@ class StoredLog:
 
 
 def read_log(session: Session, run_id: int, name: str) -> StoredLog:
-    if session.get(RunRow, run_id) is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+    get_run(session, run_id)
     rows = session.execute(select(RunFileRow).where(col(RunFileRow.run_id) == run_id, col(RunFileRow.kind) == "log"))
     files = list(rows.scalars())
     row = _file_named(files, name)

@@ -92,7 +92,7 @@ def accept_profile(
                 select_any(RunRow.project_id).where(col(RunRow.id) == run_id)
             ).scalar_one_or_none()
             if project_id is None:
-                raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+                raise NotFound.of(f"Run {run_id}")
             if accepted := _same(session, run_id, key):
                 return accepted
             _check_count(session, run_id)

@@ -148,7 +148,6 @@ class UploadIdentity:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """Return columns of RunRow."""
         return {
             "content_key": self.content_key,
             "idempotency_key": self.stored_key,

@@ -270,7 +270,7 @@ class LayoutPlanOut(ApiValue):
 
         return cls.from_values(
             plan,
-            url=base + with_degrees(typed, {name: typed[name] for name in typed}),
+            url=base + with_degrees(typed, typed),
             answer=" ".join(queries.answer(plan)),
             calibration=CalibrationOut.of(plan),
             given=out(plan.given) if plan.given else None,

@@ -200,7 +200,6 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
 
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
-    """Return one rule with the counts of the list."""
     project_id = counted_project(session, project)
     return _item(rule, rules, fired_counts(session, project_id), rule_results(session, [rule], project_id))
 

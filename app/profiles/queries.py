@@ -66,7 +66,7 @@ def profiled_run(session: Session, run_id: int) -> ProfiledRun:
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     run, project, result = row
     return ProfiledRun(
         run_id,

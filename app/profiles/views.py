@@ -173,8 +173,6 @@ def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
 
 
 class ProfilePage:
-    """Data of the page of one profile."""
-
     def __init__(self, profile: Profile, evaluation: Evaluation | None, others: Sequence[StoredProfile]) -> None:
         self.profile = profile
         self.run: ProfiledRun = profile.run

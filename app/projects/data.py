@@ -144,7 +144,7 @@ def delete_run(engine: Engine, run_id: int, *, author: str, note: str = "") -> D
         owner = select_any(ProjectRow.slug).join(RunRow, col(RunRow.project_id) == ProjectRow.id)
         slug = session.execute(owner.where(col(RunRow.id) == run_id)).scalar_one_or_none()
     if slug is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     return delete_runs(engine, slug, select_runs([run_id]), author=author, note=note)
 
 

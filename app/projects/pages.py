@@ -8,7 +8,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields import FIELD_GROUPS, FIELDS
 from app.domain.verdict.policy import RANGES
 from app.errors import InvalidUpload, ThreewallsError
 from app.projects.commands import (
@@ -110,7 +110,6 @@ class RulesForm(Form):
 
 
 def filled_rules_form(rules: Rules) -> RulesForm:
-    """Return the form with the current rules."""
     return RulesForm({name: getattr(rules, name) for name in ("baseline_branch", "commit_url", "compare_url")})
 
 
@@ -140,7 +139,6 @@ class SettingsForm(ContractForm):
 
 
 def filled_form(defaults: Defaults) -> SettingsForm:
-    """Return the form with the current defaults."""
     rule = defaults.container_image
     return SettingsForm({"container_image": str(rule.value)} if rule else {})
 
@@ -268,9 +266,6 @@ def _render_settings(
 ) -> HTMLResponse:
     defaults, rules, policy = get_defaults(session, slug), get_rules(session, slug), get_policy(session, slug)
     form = form or filled_form(defaults)
-    groups: dict[str, list[str]] = {}
-    for name, contract_field in FIELDS.items():
-        groups.setdefault(contract_field.group, []).append(name)
     return render(
         request,
         "projects/settings.html",
@@ -284,6 +279,6 @@ def _render_settings(
         policy_form=policy_form or filled_policy_form(policy),
         reruns=rerun_value(session, policy),
         inputs=form.offered(defaults),
-        groups=groups,
+        groups=FIELD_GROUPS,
         saved=saved,
     )

@@ -122,7 +122,6 @@ def withdraw_reference(engine: Engine, number: int, by: ReferenceAuthor) -> None
 
 
 def stated_values(point: ReferencePoint) -> dict[str, Any]:
-    """Return all stated values of a point by name."""
     facts = {name: getattr(point, name) for name in FACTS}
     return {**point.contract, **{name: value for name, value in facts.items() if value not in (None, "", False)}}
 

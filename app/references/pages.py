@@ -10,7 +10,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action, granted
-from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields import FIELD_GROUPS, FIELDS
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 from app.domain.numbers import contract_value
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND
@@ -190,7 +190,6 @@ def offered_form(params: Mapping[str, str]) -> ReferenceForm:
 
 
 def filled_form(reference: Reference) -> ReferenceForm:
-    """Return the form with the values of a figure."""
     stated = stated_values(reference.point)
     values = {(PREFIX + name if name in FIELDS else name): _shown(value) for name, value in stated.items()}
     if reference.entered:
@@ -417,7 +416,4 @@ def _form_parts(request: Request, session: Session, form: ReferenceForm) -> dict
     """Return the choices of the inputs."""
     where = _where(request)
     projects = reference_options(session).projects if where is None else project_slugs(session, where)
-    groups: dict[str, list[str]] = {}
-    for name, contract_field in FIELDS.items():
-        groups.setdefault(contract_field.group, []).append(name)
-    return {"inputs": form.offered(), "groups": groups, "projects": projects, "may_offer_to_all": where is None}
+    return {"inputs": form.offered(), "groups": FIELD_GROUPS, "projects": projects, "may_offer_to_all": where is None}

@@ -172,7 +172,7 @@ def compare_result(ours: ComparedResult, offered: Sequence[Reference]) -> Refere
 def _run(session: Session, run_id: int) -> ComparedResult:
     row = _read(session, run_id)
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     figures = OurFigures(row.tokens_per_s_per_gpu, row.tflops_per_gpu, row.step_time_ms)
     return _ours(row, figures, of_stack=False)
 

@@ -11,7 +11,7 @@ from app.domain.contract.statements import TAKE_BACK, read_statements, refused
 from app.domain.logs.line_template import read_template
 from app.domain.run import Stated
 from app.domain.text import one_line
-from app.errors import FieldError, InvalidChange, InvalidMetadata, NotFound
+from app.errors import FieldError, InvalidChange, InvalidMetadata
 from app.pipeline import decisions
 from app.pipeline.correction import Corrected, correct_runs
 from app.pipeline.process import READ_AS, amended_fields
@@ -34,9 +34,7 @@ def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object],
     author, note = one_line(author), one_line(note)
     stated = _checked(fields, author, note)
     with transaction(engine, durable=True) as session:
-        row = session.get(RunRow, run_id, with_for_update=True)
-        if row is None:
-            raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        row = get_run(session, run_id, lock=True)
         _check_taken_back(session, run_id, stated)
         for name, fact in stated.items():
             before = row.result.contract.get(name) or {}
@@ -114,9 +112,7 @@ def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, no
     if errors:
         raise refused(errors)
     with transaction(engine, durable=True) as session:
-        row = session.get(RunRow, run_id, with_for_update=True)
-        if row is None:
-            raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        row = get_run(session, run_id, lock=True)
         before = amended_fields(session, run_id).get(READ_AS)
         if before is None and not read_as:
             raise refused([FieldError(READ_AS, "has no description to withdraw")])

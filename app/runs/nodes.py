@@ -48,7 +48,7 @@ def nodes_of(session: Session, run_id: int) -> tuple[str, ...]:
     query = select_any(stated).select_from(RunRow).join(RunResultRow, isouter=True).where(col(RunRow.id) == run_id)
     row = session.execute(query).first()
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     return expand_nodes(row[0] or "")
 
 

@@ -66,7 +66,6 @@ def show_chart(request: Request, page: Page) -> HTMLResponse:
 @router.get("/runs/{run_id}/tab")
 @requires(Action.READ, of="run")
 def show_tab(request: Request, page: Page) -> HTMLResponse:
-    """Return one of the tabs of a run."""
     return render_run(request, page, block="run_tab", anchor="")
 
 

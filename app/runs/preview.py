@@ -57,7 +57,6 @@ _UNREAD = "No step times found. Choose another file, or upload this one and mark
 
 
 def preview(file_name: str, data: bytes) -> Preview:
-    """Read the beginning of a file."""
     if is_profile(file_name, BytesIO(data)):
         return Preview("Profile.", False, {}, (), is_profile=True)
     try:

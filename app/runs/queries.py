@@ -265,7 +265,7 @@ def get_run(session: Session, run_id: int) -> RunDetail:
         .where(col(RunRow.id) == run_id)
     ).one_or_none()
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     amended = session.execute(
         select(AmendmentRow).where(col(AmendmentRow.run_id) == run_id).order_by(col(AmendmentRow.id))
     ).scalars()
@@ -294,7 +294,7 @@ def get_state(session: Session, run_id: int) -> RunState:
     """Return only the processing state, which is cheap enough to poll. Raises NotFound."""
     row = session.execute(_STATE, {"run_id": run_id}).one_or_none()
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     return RunState(
         id=row.id,
         status=row.status,

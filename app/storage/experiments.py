@@ -136,7 +136,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     """Return an experiment. Raises NotFound."""
     joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
     if joined is None:
-        raise NotFound(f"Experiment {experiment_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Experiment {experiment_id}")
     row = joined[0]
     item = _columns(joined)
     result: ExperimentResult = item["result"]
@@ -336,7 +336,6 @@ def _columns(joined: Sequence[Any]) -> dict[str, Any]:
 
 
 def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
-    """Return the changes as stored in the column `knobs`."""
     return tuple(
         KnobChange(name, frozen(entry.get("from")), frozen(entry.get("to")), entry.get("known", True))
         for name, entry in stored.items()
@@ -386,7 +385,6 @@ def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> t
 
 
 def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, dict[str, Stated]]:
-    """Return the contracts by config key."""
     if not config_keys:
         return {}
     newest = (

@@ -113,7 +113,6 @@ def column_text(value: Any) -> str:
 
 
 def column_value(text: str | bytes) -> Any:
-    """Return the value of a JSON column."""
     try:
         return _decode(text)
     except msgspec.MsgspecError:  # what `dumps` wrote, and a NaN of an earlier version

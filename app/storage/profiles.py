@@ -24,8 +24,6 @@ _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
 
 @dataclass(frozen=True, slots=True)
 class StoredProfileFile:
-    """An uploaded file of a profile."""
-
     name: str
     position: int
     size_bytes: int

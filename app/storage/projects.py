@@ -273,7 +273,6 @@ class DashboardChart:
 
 
 def list_charts(session: Session, project_id: int) -> list[DashboardChart]:
-    """Return the charts of a project in order."""
     return [
         DashboardChart(row.id or 0, row.page, row.title, place, row.added_by, aware(row.added_at))
         for place, row in enumerate(_rows(session, project_id), 1)

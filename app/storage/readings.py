@@ -15,18 +15,17 @@ from typing import Any
 import numpy as np
 import structlog
 import zstandard
-from sqlalchemy import JSON, Column, ColumnElement, ForeignKey, Select, and_, bindparam, case, func, select
+from sqlalchemy import JSON, Column, ColumnElement, Select, and_, bindparam, case, func, select
 from sqlmodel import Field, Session, SQLModel, col
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
 from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, MemoryReport, ParsedLog, Slice
 from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
-from app.errors import NotFound
 from app.storage import audit
 from app.storage.json_text import frozen, to_json
-from app.storage.runs import RunFile, aware, entries_of, stored_contract
-from app.storage.tables import PROCESSED, ReadingRow, RunRow, SeriesRow, select_any, time_column, utc_now
+from app.storage.runs import RunFile, aware, entries_of, get_run, stored_contract
+from app.storage.tables import PROCESSED, ReadingRow, RunRow, SeriesRow, owned_by, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
 #
@@ -188,7 +187,7 @@ class StatedFactRow(SQLModel, table=True):
     __tablename__ = "stated_fact"
 
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     name: str = Field(max_length=100)
     value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
     removed: bool = False
@@ -211,9 +210,7 @@ class StatedFact:
 
 def state_facts(session: Session, run_id: int, facts: Mapping[str, object], *, author: str, note: str) -> None:
     """Record the statements; None withdraws one. The rules are evaluated again for the run. Raises NotFound."""
-    row = session.get(RunRow, run_id, with_for_update=True)
-    if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+    row = get_run(session, run_id, lock=True)
     before = in_force(statements_of(session, run_id))
     for name, value in facts.items():
         session.add(

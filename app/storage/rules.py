@@ -405,7 +405,7 @@ def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None
         .execution_options(populate_existing=True)  # a session that writes runs through Core tables has old values
     ).one_or_none()
     if row is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     run = detail(row[0], row[1], files_of(session, run_id) if in_memory is None else in_memory.files)
     if not run.done:
         raise NotReady(f"Run {run_id} is {run.status}. Suggestions are available once it has been read.")

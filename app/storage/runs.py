@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +17,6 @@ from app.domain.contract.values import read_value
 from app.domain.definitions import DEFINITIONS, changes
 from app.domain.logs.line_template import draft_template
 from app.domain.run import (
-    UNKNOWN_STEP,
     Activity,
     DispatcherAvailability,
     Failure,
@@ -25,6 +24,7 @@ from app.domain.run import (
     LineExample,
     LogEvidence,
     Metric,
+    RunResult,
     RunSummary,
     Slice,
     Stated,
@@ -72,7 +72,6 @@ def read(row: RunResultRow) -> dict[str, Any]:
 
 
 def activities(stored: Mapping[str, Any] | None) -> dict[str, Activity]:
-    """Return the column `activity`."""
     return {name: _activity(entry) for name, entry in (stored or {}).items()}
 
 
@@ -223,8 +222,8 @@ class Quarantine:
     at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class RunDetail:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDetail(RunResult):
     """A run without its series and log lines. Times are aware, in UTC.
 
     `reception`: whole, receiving, complete or incomplete. `updating`: shown as last read and queued for reading.
@@ -246,33 +245,11 @@ class RunDetail:
     processed_at: datetime | None
     status: str
     attempts: int
-    error: str | None
-    warnings: tuple[str, ...]
-    trainer: str
-    contract: Mapping[str, Stated]
-    unknown: tuple[str, ...]
-    stack_key: str
-    config_key: str
-    provisional: bool
-    steady_state: SteadyState | None
-    metrics: Mapping[str, Metric | None]
-    health: Mapping[str, Any]
-    evidence_level: str
-    semantic_class: str
-    definition_version: int
     metadata_stated: Mapping[str, Any]
     files: tuple[RunFile, ...]
     reception: str = "whole"
     heard_at: datetime | None = None
     updating: bool = False
-    definitions: Mapping[str, int] = field(default_factory=dict)
-    failures: tuple[Failure, ...] = ()
-    activity: Mapping[str, Activity] = field(default_factory=dict)
-    availability: tuple[DispatcherAvailability, ...] = ()
-    timers: tuple[Timer, ...] = ()
-    fair_for_timing: bool = True
-    not_understood: tuple[LineExample, ...] = ()
-    slices: tuple[Slice, ...] = ()
     amendments: tuple[Amendment, ...] = ()
     project_id: int = 0
     ordered_at: datetime | None = None
@@ -294,11 +271,6 @@ class RunDetail:
     @property
     def done(self) -> bool:
         return self.status in PROCESSED
-
-    @property
-    def step_lines(self) -> tuple[LineExample, ...]:
-        """Return lines of an unread log that look like steps."""
-        return tuple(example for example in self.not_understood if example.kind == UNKNOWN_STEP)
 
     @property
     def read_as(self) -> str:
@@ -450,7 +422,6 @@ def stored_contract(stored: Mapping[str, Any] | None) -> dict[str, Stated]:
 
 
 def stored_contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
-    """Return the contracts of runs by run id."""
     rows = session.execute(
         select_any(RunResultRow.run_id, RunResultRow.contract).where(col(RunResultRow.run_id).in_(run_ids))
     )
@@ -469,11 +440,11 @@ def newest_contract(session: Session, stack_key: str) -> dict[str, Stated]:
     return stored_contract(session.execute(newest).scalar_one_or_none())
 
 
-def get_run(session: Session, run_id: int) -> RunRow:
-    """Return the row of a run. Raises NotFound."""
-    run = session.get(RunRow, run_id)
+def get_run(session: Session, run_id: int, *, lock: bool = False) -> RunRow:
+    """Return the row of a run, on request locked for a change. Raises NotFound."""
+    run = session.get(RunRow, run_id, with_for_update=True if lock else None)
     if run is None:
-        raise NotFound(f"Run {run_id} does not exist. It may have been deleted.")
+        raise NotFound.of(f"Run {run_id}")
     return run
 
 

@@ -568,7 +568,6 @@ def leader_changes(
 
 
 def named_changes(session: Session, changes: Sequence[LeaderChange]) -> tuple[LeaderChange, ...]:
-    """Return the changes with the names of their stacks."""
     names = names_of_titles(session, (change.title for change in changes))
     return tuple(replace(change, name=names[change.stack_key]) for change in changes)
 

@@ -90,6 +90,11 @@ def time_column(nullable: bool = True) -> Column[datetime]:
     return Column(UTCDateTime(), nullable=nullable)
 
 
+def owned_by(column: str, *, primary_key: bool = False, index: bool = False) -> Column[int]:
+    """Return a required reference to the row that owns this one. Deleting the owner deletes this row."""
+    return Column(ForeignKey(column, ondelete="CASCADE"), primary_key=primary_key, nullable=False, index=index)
+
+
 class ProjectRow(SQLModel, table=True):
     """A project with its runs. `generated` marks the demo project, whose logs are generated.
 
@@ -299,9 +304,7 @@ class RunResultRow(SQLModel, table=True):
 
     __tablename__ = "run_result"
 
-    run_id: int | None = Field(
-        default=None, sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    )
+    run_id: int | None = Field(default=None, sa_column=owned_by("run.id", primary_key=True))
     metadata_stated: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
     warnings: list[str] = Field(default_factory=list, sa_column=Column(JSON, nullable=False))
     contract: dict[str, Any] = Field(default_factory=dict, sa_column=Column(JSON, nullable=False))
@@ -341,7 +344,7 @@ class SavedViewRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("project_id", "owner", "name"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    project_id: int = Field(sa_column=owned_by("project.id"))
     owner: str = Field(default="", max_length=100)
     name: str = Field(max_length=100)
     query: str = Field(max_length=2000)
@@ -357,7 +360,7 @@ class RunLabelRow(SQLModel, table=True):
 
     field: str = Field(primary_key=True, max_length=20)
     value: str = Field(primary_key=True, max_length=300)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
 
 
 class ConfigValueRow(SQLModel, table=True):
@@ -367,7 +370,7 @@ class ConfigValueRow(SQLModel, table=True):
 
     field: str = Field(primary_key=True, max_length=100)
     value: str = Field(primary_key=True, max_length=200)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
     config_key: str = Field(primary_key=True, max_length=64)
 
 
@@ -422,7 +425,7 @@ class RunFileRow(SQLModel, table=True):
     __tablename__ = "run_file"
 
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     kind: str = Field(max_length=20)
     document: str = Field(default="", max_length=30)
     name: str = Field(max_length=500)
@@ -440,7 +443,7 @@ class SegmentRow(SQLModel, table=True):
 
     __tablename__ = "segment"
 
-    file_id: int = Field(sa_column=Column(ForeignKey("run_file.id", ondelete="CASCADE"), primary_key=True))
+    file_id: int = Field(sa_column=owned_by("run_file.id", primary_key=True))
     position: int = Field(primary_key=True)
     size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
     object_key: str = Field(max_length=300, index=True)
@@ -486,9 +489,7 @@ class DeletionPartRow(SQLModel, table=True):
     __tablename__ = "deletion_part"
 
     id: int | None = Field(default=None, primary_key=True)
-    deletion_id: int = Field(
-        sa_column=Column(ForeignKey("deletion.id", ondelete="CASCADE"), nullable=False, index=True)
-    )
+    deletion_id: int = Field(sa_column=owned_by("deletion.id", index=True))
     document: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
 
 
@@ -498,7 +499,7 @@ class DeletionObjectRow(SQLModel, table=True):
     __tablename__ = "deletion_object"
 
     object_key: str = Field(primary_key=True, max_length=300)
-    part_id: int = Field(sa_column=Column(ForeignKey("deletion_part.id", ondelete="CASCADE"), primary_key=True))
+    part_id: int = Field(sa_column=owned_by("deletion_part.id", primary_key=True))
 
 
 class UsageRow(SQLModel, table=True):
@@ -506,7 +507,7 @@ class UsageRow(SQLModel, table=True):
 
     __tablename__ = "usage"
 
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
     day: str = Field(primary_key=True, max_length=10)
     runs: int
     bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -537,7 +538,7 @@ class SeriesRow(SQLModel, table=True):
 
     __tablename__ = "series"
 
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
     metric: str = Field(primary_key=True, max_length=100)
     unit: str = Field(default="", max_length=30)
     n: int
@@ -549,7 +550,7 @@ class ReadingRow(SQLModel, table=True):
 
     __tablename__ = "reading"
 
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
     files: str = Field(max_length=64)
     version: int
     blob: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
@@ -571,7 +572,7 @@ class ProfileRow(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     content_key: str = Field(max_length=64)
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     uploaded_by: str = Field(default="", max_length=100)
@@ -598,7 +599,7 @@ class ProfileFileRow(SQLModel, table=True):
     __tablename__ = "profile_file"
 
     id: int | None = Field(default=None, primary_key=True)
-    profile_id: int = Field(sa_column=Column(ForeignKey("profile.id", ondelete="CASCADE"), nullable=False, index=True))
+    profile_id: int = Field(sa_column=owned_by("profile.id", index=True))
     position: int = 0
     name: str = Field(max_length=500)
     size_bytes: int = Field(sa_column=Column(BigInteger, nullable=False))
@@ -618,7 +619,7 @@ class AmendmentRow(SQLModel, table=True):
     __tablename__ = "amendment"
 
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     field: str = Field(max_length=100)
     value: Any = Field(default=None, sa_column=Column(JSON(none_as_null=False), nullable=False))
     removed: bool = False
@@ -650,7 +651,7 @@ class AvailabilityRow(SQLModel, table=True):
         Index("ix_dispatcher_availability_counts", "container", "dispatcher", "project_id", "available", "run_id"),
     )
 
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
     dispatcher: str = Field(primary_key=True, max_length=30)
     project_id: int = Field(foreign_key="project.id")
     container: str = Field(default="", max_length=500)
@@ -697,12 +698,8 @@ class MemberRow(SQLModel, table=True):
 
     __tablename__ = "member"
 
-    project_id: int = Field(
-        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
-    user_id: int = Field(
-        sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
-    )
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
+    user_id: int = Field(sa_column=owned_by("account.id", primary_key=True, index=True))
     role: str = Field(max_length=20)
     added_by: str = Field(max_length=100)
     added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -724,28 +721,18 @@ class GroupMemberRow(SQLModel, table=True):
 
     __tablename__ = "group_member"
 
-    group_id: int = Field(
-        sa_column=Column(ForeignKey("user_group.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
-    user_id: int = Field(
-        sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
-    )
+    group_id: int = Field(sa_column=owned_by("user_group.id", primary_key=True))
+    user_id: int = Field(sa_column=owned_by("account.id", primary_key=True, index=True))
     by_provider: bool = False
     added_by: str = Field(max_length=100)
     added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
 
 class GroupRoleRow(SQLModel, table=True):
-    """The role of a group in a project."""
-
     __tablename__ = "group_role"
 
-    project_id: int = Field(
-        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
-    group_id: int = Field(
-        sa_column=Column(ForeignKey("user_group.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
-    )
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
+    group_id: int = Field(sa_column=owned_by("user_group.id", primary_key=True, index=True))
     role: str = Field(max_length=20)
     added_by: str = Field(max_length=100)
     added_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -760,7 +747,7 @@ class SessionRow(SQLModel, table=True):
     __tablename__ = "login_session"
 
     id: str = Field(primary_key=True, max_length=64)
-    user_id: int = Field(sa_column=Column(ForeignKey("account.id", ondelete="CASCADE"), nullable=False, index=True))
+    user_id: int = Field(sa_column=owned_by("account.id", index=True))
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     confirmed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     seen_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -780,7 +767,7 @@ class TokenRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("digest"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    project_id: int = Field(sa_column=owned_by("project.id", index=True))
     name: str = Field(max_length=100)
     shown: str = Field(max_length=20)
     digest: str = Field(max_length=64)
@@ -803,7 +790,7 @@ class ShareLinkRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("digest"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    project_id: int = Field(sa_column=owned_by("project.id", index=True))
     page: str = Field(max_length=300)
     digest: str = Field(max_length=64)
     created_by: str = Field(max_length=100)
@@ -825,7 +812,7 @@ class InvitationRow(SQLModel, table=True):
     __table_args__ = (UniqueConstraint("digest"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    project_id: int = Field(sa_column=owned_by("project.id", index=True))
     role: str = Field(max_length=20)
     email: str = Field(default="", max_length=300)
     digest: str = Field(max_length=64)
@@ -847,9 +834,7 @@ class WatchRow(SQLModel, table=True):
     __tablename__ = "watch"
 
     user_id: int = Field(primary_key=True)
-    project_id: int = Field(
-        sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
     kind: str = Field(primary_key=True, max_length=20)
     target: str = Field(primary_key=True, max_length=64)
     watched_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -861,7 +846,7 @@ class DashboardChartRow(SQLModel, table=True):
     __tablename__ = "dashboard_chart"
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    project_id: int = Field(sa_column=owned_by("project.id", index=True))
     page: str = Field(max_length=300)
     title: str = Field(max_length=200)
     position: int
@@ -898,7 +883,7 @@ class ExperimentRow(SQLModel, table=True):
         default=None, sa_column=Column(ForeignKey("experiment.id", ondelete="SET NULL"), nullable=True, index=True)
     )
     sweep_id: int | None = Field(default=None, index=True)
-    baseline_run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    baseline_run_id: int = Field(sa_column=owned_by("run.id", index=True))
     rule_id: str = Field(default="", max_length=100)
     title: str = Field(max_length=300)
     stack_key: str = Field(max_length=64)
@@ -925,12 +910,8 @@ class ExperimentRunRow(SQLModel, table=True):
 
     __tablename__ = "experiment_run"
 
-    experiment_id: int = Field(
-        sa_column=Column(ForeignKey("experiment.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
-    run_id: int = Field(
-        sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
-    )
+    experiment_id: int = Field(sa_column=owned_by("experiment.id", primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True, index=True))
     side: str = Field(max_length=20)
     joined_by: str = Field(max_length=20)
     joined_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -942,7 +923,7 @@ class RuleFiringRow(SQLModel, table=True):
     __tablename__ = "rule_firing"
     __table_args__ = (Index("ix_rule_firing_rule", "rule_id", "run_id"),)
 
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
     rule_id: str = Field(primary_key=True, max_length=100)
     fired_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
 
@@ -968,7 +949,7 @@ class VerdictRow(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, primary_key=True)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False))
+    run_id: int = Field(sa_column=owned_by("run.id"))
     current: bool = True
     made_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     because: str = Field(default="", max_length=300)
@@ -1032,12 +1013,8 @@ class RegressionMemberRow(SQLModel, table=True):
     __tablename__ = "regression_member"
     __table_args__ = (Index("ix_regression_member_stack", "stack_key", "config_key"),)
 
-    regression_id: int = Field(
-        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), primary_key=True, nullable=False)
-    )
-    run_id: int = Field(
-        sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False, index=True)
-    )
+    regression_id: int = Field(sa_column=owned_by("regression.id", primary_key=True))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True, index=True))
     stack_key: str = Field(max_length=64)
     config_key: str = Field(max_length=64)
     usual_level: float | None = None
@@ -1054,11 +1031,9 @@ class RunAlarmRow(SQLModel, table=True):
 
     __tablename__ = "run_alarm"
 
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True, nullable=False))
+    run_id: int = Field(sa_column=owned_by("run.id", primary_key=True))
     metric: str = Field(primary_key=True, max_length=100)
-    regression_id: int = Field(
-        sa_column=Column(ForeignKey("regression.id", ondelete="CASCADE"), nullable=False, index=True)
-    )
+    regression_id: int = Field(sa_column=owned_by("regression.id", index=True))
 
 
 class UpgradeChangeRow(SQLModel, table=True):
@@ -1079,12 +1054,12 @@ class UpgradeChangeRow(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    project_id: int = Field(sa_column=owned_by("project.id"))
     stack_key: str = Field(max_length=64)
     config_key: str = Field(max_length=64)
     job: str = Field(default="", max_length=300)
     from_stack_key: str = Field(max_length=64)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     at: datetime = Field(sa_column=time_column(nullable=False))
     field: str = Field(max_length=100)
     from_value: str = Field(default="", max_length=500)
@@ -1110,7 +1085,7 @@ class PinRow(SQLModel, table=True):
     id: int | None = Field(default=None, primary_key=True)
     project_id: int = Field(foreign_key="project.id")
     stack_key: str = Field(max_length=64)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     pinned_by: str = Field(max_length=100)
     pinned_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     note: str = Field(default="", max_length=1000)
@@ -1129,9 +1104,9 @@ class GoldenProposalRow(SQLModel, table=True):
     __table_args__ = (Index("ix_golden_proposal_stack", "project_id", "stack_key"),)
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False))
+    project_id: int = Field(sa_column=owned_by("project.id"))
     stack_key: str = Field(max_length=64)
-    run_id: int = Field(sa_column=Column(ForeignKey("run.id", ondelete="CASCADE"), nullable=False, index=True))
+    run_id: int = Field(sa_column=owned_by("run.id", index=True))
     state: str = Field(default="open", max_length=20)
     proposed_by: str = Field(max_length=100)
     proposed_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
@@ -1200,7 +1175,7 @@ class ReceiverRow(SQLModel, table=True):
     __tablename__ = "receiver"
 
     id: int | None = Field(default=None, primary_key=True)
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), nullable=False, index=True))
+    project_id: int = Field(sa_column=owned_by("project.id", index=True))
     kind: str = Field(max_length=20)
     name: str = Field(max_length=100)
     target: str = Field(max_length=2000)
@@ -1228,9 +1203,7 @@ class DeliveryRow(SQLModel, table=True):
     )
 
     id: int | None = Field(default=None, primary_key=True)
-    receiver_id: int = Field(
-        sa_column=Column(ForeignKey("receiver.id", ondelete="CASCADE"), nullable=False, index=True)
-    )
+    receiver_id: int = Field(sa_column=owned_by("receiver.id", index=True))
     event: str = Field(max_length=40)
     cause: str = Field(max_length=200)
     message_id: str = Field(default_factory=new_message_id, max_length=60)
@@ -1254,7 +1227,7 @@ class AllowanceRow(SQLModel, table=True):
 
     __tablename__ = "allowance"
 
-    project_id: int = Field(sa_column=Column(ForeignKey("project.id", ondelete="CASCADE"), primary_key=True))
+    project_id: int = Field(sa_column=owned_by("project.id", primary_key=True))
     what: str = Field(primary_key=True, max_length=40)
     began_at: datetime = Field(default_factory=utc_now, sa_column=time_column(nullable=False))
     used: int = 0

@@ -115,7 +115,6 @@ def revoke_token(session: Session, token_id: int, *, by: str) -> TokenRow:
 
 
 def is_active_token() -> ColumnElement[bool]:
-    """Return the condition for active tokens."""
     return and_(
         col(TokenRow.revoked_at).is_(None),
         or_(col(TokenRow.expires_at).is_(None), col(TokenRow.expires_at) > utc_now()),

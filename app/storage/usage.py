@@ -125,7 +125,6 @@ def usage_of_projects(session: Session, project_id: int | None = None) -> list[P
 
 
 def _counted(session: Session, project_id: int | None) -> list[dict[str, Any]]:
-    """Return the stored count."""
     counted = select_any(UsageRow.project_id, UsageRow.day, UsageRow.runs, UsageRow.bytes)
     if project_id is not None:
         counted = counted.where(col(UsageRow.project_id) == project_id)
@@ -151,7 +150,6 @@ def _project_usage(owner: int, slug: str, days: Sequence[tuple[date, int, int]],
 
 
 def database_bytes(session: Session) -> int:
-    """Return the size of the database in bytes."""
     if session.get_bind().dialect.name == "sqlite":
         pages = session.execute(text("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"))
         return int(pages.scalar_one())

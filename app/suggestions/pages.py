@@ -114,8 +114,6 @@ MOST_TITLE_WORDS = 11
 
 
 class NextPage:
-    """Data of the page."""
-
     def __init__(self, advice: RunSuggestions, form: StateForm | None = None, fact: str = "") -> None:
         self._advice = advice
         self._missing = MissingView(advice, form or StateForm(), fact)

@@ -229,8 +229,8 @@ def _usable(project: ProjectRow) -> tuple[Any, ...]:
     return (col(RunRow.project_id) == project.id, text(USABLE))
 
 
-def _newest_usable(project: ProjectRow, column: Any, most: int) -> Select[Any]:
-    return select_any(column).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc()).limit(most)
+def _newest_usable(project: ProjectRow, column: Any) -> Select[Any]:
+    return select_any(column).where(*_usable(project)).order_by(col(RunRow.ordered_at).desc()).limit(MOST_READ)
 
 
 def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
@@ -238,7 +238,7 @@ def _newest_configurations(session: Session, project: ProjectRow) -> set[str]:
 
     Grouping all runs would take time in proportion to them.
     """
-    newest_first = dict.fromkeys(session.execute(_newest_usable(project, RunRow.config_key, MOST_READ)).scalars())
+    newest_first = dict.fromkeys(session.execute(_newest_usable(project, RunRow.config_key)).scalars())
     keys = set(list(newest_first)[:MOST_CONFIGURATIONS])
     if len(keys) < MOST_CONFIGURATIONS:
         newest = (

@@ -180,7 +180,6 @@ class ListQuery(FilterQuery):
         return query.model_copy(update={"page": int(text)})
 
     def address(self, path: str) -> str:
-        """Return the address of this page of the list at `path`."""
         query = self.query(self.page)
         return f"{path}?{query}" if query else path
 

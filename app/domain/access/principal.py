@@ -55,7 +55,6 @@ GRANTED: Mapping[Scope, frozenset[Action]] = {
 
 
 def least_role(action: Action) -> str:
-    """Return the least role that allows the action."""
     return next((role.value for role in Role if action in ALLOWED[role]), ADMINISTRATOR)
 
 

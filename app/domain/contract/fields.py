@@ -452,6 +452,12 @@ FIELDS: dict[str, ContractField] = {
     )
 }
 
+FIELD_GROUPS = {
+    group: tuple(name for name, field in FIELDS.items() if field.group == group)
+    for group in dict.fromkeys(field.group for field in FIELDS.values())
+}
+"""The names of the fields by group."""
+
 STACK_FIELDS = tuple(name for name, field in FIELDS.items() if field.role == "stack")
 """Members of the stack key, in addition to the project."""
 

@@ -62,8 +62,6 @@ class Journey:
 
 @dataclass(frozen=True, slots=True)
 class JourneyRun:
-    """The displayed values of a run."""
-
     run_id: int
     name: str
     step_time_ms: float | None

@@ -50,7 +50,6 @@ def _check(step_time_ms: float, gpus: int) -> None:
 
 
 def step_time_metric(steady: SteadyState) -> Metric:
-    """Return the steady step time in ms."""
     return Metric(steady.step_time_ms, steady.ci_low_ms, steady.ci_high_ms, steady.n)
 
 

@@ -312,7 +312,6 @@ def _values(request: PlanRequest, name: str, free: Iterable[int]) -> Sequence[in
 
 
 def _of_stages(request: PlanRequest, pp: int, degrees: tuple[Sequence[int], ...]) -> Candidates:
-    """Return all combinations with this PP."""
     grids = np.meshgrid(*(np.asarray(values, dtype=np.int64) for values in degrees), indexing="ij")
     tp, cp, ep, etp = (grid.ravel() for grid in grids)
     mesh = Mesh(tp, cp, np.full_like(tp, pp), ep, etp)

@@ -90,8 +90,6 @@ def _facts_of_sums(traces: Sequence[Trace]) -> Document:
 
 @dataclass(frozen=True, slots=True)
 class ProfiledRank:
-    """One rank of a profile."""
-
     file: ProfileFile
     analysis: Analysis
     rank: int | None

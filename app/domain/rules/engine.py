@@ -266,8 +266,6 @@ Met = Literal["met", "unmet", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class ShownFact:
-    """A fact in a condition, with its value."""
-
     fact: Fact
     value: object
 

@@ -156,7 +156,6 @@ _SUPPLY = {
 
 
 def read_tables() -> tuple[Fact, ...]:
-    """Return all facts of the tables, in order."""
     return tuple(
         _tables_fact(section, name, row)
         for path in sorted(FOLDER.glob("*.yaml"))

@@ -333,7 +333,6 @@ MAX_TITLE = 90
 
 
 def mistakes(book: RuleBook) -> list[Mistake]:
-    """Return every error of every rule."""
     return [mistake for rule in book.rules.values() for mistake in mistakes_of(rule, book)]
 
 

@@ -42,7 +42,6 @@ class TuningPhases:
     wall: WallReading
 
     def step(self, phase: Phase) -> Step:
-        """Return the step of a phase."""
         return next(step for step in self.steps if step.phase == phase)
 
 

@@ -182,7 +182,6 @@ def _by_rule() -> Mapping[str, tuple[Contradiction, ...]]:
 
 
 def contradictions_of(rule: str) -> tuple[Contradiction, ...]:
-    """Return the contradictions that concern this rule."""
     return _by_rule().get(rule, ())
 
 
