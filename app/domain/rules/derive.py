@@ -20,6 +20,13 @@ from app.domain.text import capitalized
 # configurations.
 
 Values = Mapping[str, object]
+Rule = Callable[[Values], object]
+
+
+def _when_known(name: str, of: Callable[[Any], object]) -> Rule:
+    """Return `of` applied to the value of `name`, also if it is unset; nothing if it is unknown."""
+    return lambda values: of(values[name]) if name in values else None
+
 
 FAMILIES = (
     ("deepseekv3", "deepseek-v3"),
@@ -111,11 +118,6 @@ def _mla(values: Values) -> bool | None:
     return None if family in (None, "other") else family in _MLA
 
 
-def _moe(values: Values) -> bool | None:
-    experts = values.get("num_experts")
-    return None if "num_experts" not in values else experts is not None and int(str(experts)) > 1
-
-
 def _dense_layers(values: Values) -> int | None:
     layers, frequency = values.get("num_layers"), values.get("moe_layer_freq")
     if values.get("moe") is False and isinstance(layers, int):
@@ -168,14 +170,14 @@ def _gflop(values: Values) -> float | None:
     return _GFLOP_PER_TOKEN.get((_name(values), values.get("seq_len"), mtp))
 
 
-MODEL_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
+MODEL_RULES: tuple[tuple[str, Rule], ...] = (
     ("family", _family),
     ("num_layers", _shape("layers")),
     ("hidden_size", _shape("hidden")),
     ("num_attention_heads", _shape("heads")),
     ("num_experts", _shape("experts")),
     ("topk", _shape("topk")),
-    ("moe", _moe),
+    ("moe", _when_known("num_experts", lambda experts: experts is not None and int(str(experts)) > 1)),
     ("mla", _mla),
     ("dense_layers", _dense_layers),
     ("shared_experts", _shared),
@@ -443,12 +445,7 @@ def _kv_heads(values: Values) -> int | None:
     return groups or (_count(values, "num_attention_heads") if unset else None)
 
 
-def _capacity_on(values: Values) -> bool | None:
-    capacity = values.get("capacity")
-    return None if "capacity" not in values else isinstance(capacity, float) and capacity >= 0
-
-
-PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
+PREFLIGHT_RULES: tuple[tuple[str, Rule], ...] = (
     ("ep", lambda values: 1 if values.get("moe") is False else None),
     ("split_layers", _split_layers),
     ("even_split", _even_split),
@@ -457,7 +454,7 @@ PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
     ("microbatch_group", _microbatch_group),
     ("hcp_product", _hcp_product),
     ("kv_heads", _kv_heads),
-    ("capacity_on", _capacity_on),
+    ("capacity_on", _when_known("capacity", lambda factor: isinstance(factor, float) and factor >= 0)),
     ("check_for_nan_in_loss", lambda values: values.get("nan_checks")),
     ("dataset_seq_len", lambda values: values.get("seq_len") if values.get("framework") == "megatron_lm" else None),
     ("offline_packing", lambda values: False if values.get("task") == "pretrain" else None),
@@ -470,8 +467,6 @@ PREFLIGHT_RULES: tuple[tuple[str, Callable[[Values], object]], ...] = (
 
 A dense model without stated expert parallelism has none. Packing before the job is specific to fine-tuning.
 """
-
-Rule = Callable[[Values], object]
 
 
 def derive(facts: Values, settings: Mapping[str, float] | None = None) -> dict[str, object]:
@@ -500,35 +495,35 @@ def _ints(values: Values, *names: str) -> list[int] | None:
     return counts if len(counts) == len(names) else None
 
 
-def _quotient(whole: str, *parts: str) -> Rule:
-    def rule(values: Values) -> int | None:
-        counts = _ints(values, whole, *parts)
-        if counts is None or counts[0] % math.prod(counts[1:]):
-            return None
-        return counts[0] // math.prod(counts[1:])
+def _of_counts(of: Callable[..., object], *names: str) -> Rule:
+    """Return `of` applied to the integers with these names; nothing unless all are known."""
+
+    def rule(values: Values) -> object:
+        counts = _ints(values, *names)
+        return None if counts is None else of(*counts)
 
     return rule
+
+
+def _quotient(whole: str, *parts: str) -> Rule:
+    def of(count: int, *counts: int) -> int | None:
+        return None if count % math.prod(counts) else count // math.prod(counts)
+
+    return _of_counts(of, whole, *parts)
 
 
 def _product(*names: str) -> Rule:
-    def rule(values: Values) -> int | None:
-        counts = _ints(values, *names)
-        return None if counts is None else math.prod(counts)
-
-    return rule
+    return _of_counts(lambda *counts: math.prod(counts), *names)
 
 
-def _ratio(above: str, below: str) -> Callable[[Values], float | None]:
-    def rule(values: Values) -> float | None:
+def _of_ratio(of: Callable[[float], object], above: str, below: str) -> Rule:
+    """Return `of` applied to the ratio of two facts; nothing unless both are known."""
+
+    def rule(values: Values) -> object:
         a, b = values.get(above), values.get(below)
-        return a / b if isinstance(a, float) and isinstance(b, float) and b > 0 else None
+        return of(a / b) if isinstance(a, float) and isinstance(b, float) and b > 0 else None
 
     return rule
-
-
-def _when_known(name: str, of: Callable[[Any], object]) -> Rule:
-    """Return `of` applied to the value of `name`, also if it is unset; nothing if it is unknown."""
-    return lambda values: of(values[name]) if name in values else None
 
 
 def _etp(values: Values) -> int | None:
@@ -552,11 +547,6 @@ def _dispatcher_type(values: Values) -> object:
 def _flex_backend(values: Values) -> object:
     dispatcher = values.get("dispatcher")
     return dispatcher if dispatcher in ("deepep", "hybridep", "ncclep") else None
-
-
-def _flex(values: Values) -> bool | None:
-    kind = values.get("dispatcher_type")
-    return None if kind is None else kind == "flex"
 
 
 def _base_dtype(values: Values) -> str | None:
@@ -611,14 +601,6 @@ def _ample_memory(values: Values) -> bool:
     return isinstance(free, float) and isinstance(least, float) and free > 2 * least
 
 
-def _min_gpus(values: Values) -> int | None:
-    counts = _ints(values, "pp", "tp", "cp", "ep", "etp")
-    if counts is None:
-        return None
-    pp, tp, cp, ep, etp = counts
-    return pp * max(tp * cp, ep * etp)
-
-
 def _shard(values: Values) -> int | None:
     counts = _ints(values, "seq_len", "cp", "tp")
     if counts is None or ("sp" not in values and counts[2] > 1):
@@ -627,30 +609,10 @@ def _shard(values: Values) -> int | None:
     return seq_len // (cp * (tp if values.get("sp") else 1))
 
 
-def _cp0(values: Values) -> int | None:
-    counts = _ints(values, "seq_len")
-    return None if counts is None else max(1, 2 ** round(math.log2(counts[0] / 4096)))
-
-
-def _nodes(values: Values) -> int | None:
-    counts = _ints(values, "gpus", "gpus_per_node")
-    return None if counts is None else -(-counts[0] // counts[1])
-
-
-def _ga_headroom(values: Values) -> int | None:
-    counts = _ints(values, "ga", "pp")
-    return None if counts is None else counts[0] - counts[1]
-
-
 def _gpus_per_node(values: Values) -> int | None:
     usual = gpus_per_node(values.get("gpu"))
     gpus = _ints(values, "gpus")
     return None if usual is None else min(usual, gpus[0] if gpus else usual)
-
-
-def _headroom(values: Values) -> float | None:
-    used = _ratio("mem_alloc_peak_gb", "hbm_gb")(values)
-    return None if used is None else max(0.0, 1 - used)
 
 
 def _memory_pressure(values: Values) -> str | None:
@@ -696,20 +658,8 @@ def _too_wide(values: Values) -> str:
 
 
 def _fragmentation(values: Values) -> float | None:
-    reserved, allocated = values.get("mem_reserved_peak_gb"), values.get("mem_alloc_peak_gb")
-    if not isinstance(reserved, float) or not isinstance(allocated, float):
-        return None
-    return max(0.0, reserved - allocated)
-
-
-def _gflop_per_token(values: Values) -> float | None:
-    ratio = _ratio("tflops_gpu", "tokens_s_gpu")(values)
-    return None if ratio is None else 1000 * ratio
-
-
-def _slowdown(values: Values) -> float | None:
-    ratio = _ratio("profiled_step_s", "unprofiled_step_s")(values)
-    return None if ratio is None else ratio - 1
+    reserved, allocated = _number(values, "mem_reserved_peak_gb"), _number(values, "mem_alloc_peak_gb")
+    return None if reserved is None or allocated is None else max(0.0, reserved - allocated)
 
 
 def _tokens_s_gpu(values: Values) -> float | None:
@@ -721,11 +671,6 @@ def _tokens_s_gpu(values: Values) -> float | None:
 
 PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
 """Shares that determine a wall alone. GPU utilisation by kernels counts only once these are known."""
-
-
-def _profiled(values: Values) -> bool:
-    """Return whether the run has a profile: one without any of these figures has none, so the fact is never unknown."""
-    return any(name in values for name in PROFILE_SHARES)
 
 
 def _nothing(empty: object) -> Rule:
@@ -745,25 +690,25 @@ RULES: tuple[tuple[str, Rule], ...] = (
     *PREFLIGHT_RULES,
     ("gpus", _product("tp", "pp", "cp", "dp")),
     ("gpus_per_node", _gpus_per_node),
-    ("nodes", _nodes),
+    ("nodes", _of_counts(lambda gpus, per_node: -(-gpus // per_node), "gpus", "gpus_per_node")),
     ("etp_unset", lambda values: False if "etp" in values else None),
     ("etp", _etp),
     ("dp", _quotient("gpus", "tp", "pp", "cp")),
     ("edp", _quotient("gpus", "pp", "ep", "etp")),
     ("ga", _quotient("gbs", "mbs", "dp")),
-    ("min_gpus", _min_gpus),
-    ("min_ga_headroom", _ga_headroom),
+    ("min_gpus", _of_counts(lambda pp, tp, cp, ep, etp: pp * max(tp * cp, ep * etp), "pp", "tp", "cp", "ep", "etp")),
+    ("min_ga_headroom", _of_counts(lambda ga, pp: ga - pp, "ga", "pp")),
     ("vpp_or_1", _when_known("vpp", lambda vpp: vpp or 1)),
     ("tokens_per_cp_shard", _quotient("seq_len", "cp")),
     ("tokens_per_cp_tp_shard", _shard),
     ("tokens_per_step", _product("gbs", "seq_len")),
-    ("cp0", _cp0),
+    ("cp0", _of_counts(lambda seq_len: max(1, 2 ** round(math.log2(seq_len / 4096))), "seq_len")),
     ("local_experts", _quotient("num_experts", "ep")),
     ("expert_group", _product("ep", "etp")),
     ("dispatcher", _dispatcher),
     ("dispatcher_type", _dispatcher_type),
     ("flex_backend", _flex_backend),
-    ("flex", _flex),
+    ("flex", _when_known("dispatcher_type", lambda kind: None if kind is None else kind == "flex")),
     ("forced_routing", _when_known("routing_mode", lambda mode: str(mode).startswith("forced"))),
     ("base_dtype", _base_dtype),
     ("fp8", _when_known("precision", lambda value: str(value).startswith("fp8"))),
@@ -776,18 +721,18 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("expandable_segments", _when_known(f"{PREFIX}PYTORCH_CUDA_ALLOC_CONF", _expandable)),
     ("overlap_grad_reduce", _when_known("dp_overlap", lambda words: "grad_reduce" in words)),
     ("overlap_param_gather", _when_known("dp_overlap", lambda words: "param_gather" in words)),
-    ("headroom_frac", _headroom),
+    ("headroom_frac", _of_ratio(lambda used: max(0.0, 1 - used), "mem_alloc_peak_gb", "hbm_gb")),
     ("ample_memory", _ample_memory),
     ("memory_pressure", _memory_pressure),
     ("too_wide", _too_wide),
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),
-    ("gflop_per_token", _gflop_per_token),
+    ("gflop_per_token", _of_ratio(lambda ratio: 1000 * ratio, "tflops_gpu", "tokens_s_gpu")),
     ("mfu", mfu),
     ("low_utilization", _low_utilization),
     ("utilization_text", _utilization_text),
-    ("profiler_slowdown", _slowdown),
-    ("profiled", _profiled),
+    ("profiler_slowdown", _of_ratio(lambda ratio: ratio - 1, "profiled_step_s", "unprofiled_step_s")),
+    ("profiled", lambda values: any(name in values for name in PROFILE_SHARES)),  # never unknown
     ("wrote_profile", lambda values: values.get("profiler_on") is True),
     ("stage_ranks", _stage_ranks(" ")),
     ("stage_ranks_listed", _stage_ranks(",")),
