@@ -154,24 +154,13 @@ def _unused(facts: Facts, because: str, *names: str) -> dict[str, Stated]:
     }
 
 
-def _without_pipeline(facts: Facts) -> dict[str, Stated]:
-    if _value(facts, "pp") == 1:
-        return _unused(facts, "pp is 1", "vpp", "pp_layout", "pp_account", "pp_overlap")
-    return _unused(facts, "1 chunk per stage is not a virtual pipeline", "vpp") if _value(facts, "vpp") == 1 else {}
+def _when(field: str, value: Value, because: str, *names: str) -> Callable[[Facts], dict[str, Stated]]:
+    """Return a rule: `names` have no effect while `field` has this value."""
 
+    def rule(facts: Facts) -> dict[str, Stated]:
+        return _unused(facts, because, *names) if field in facts and facts[field].value == value else {}
 
-def _without_tensor_parallelism(facts: Facts) -> dict[str, Stated]:
-    return _unused(facts, "tp is 1", "sp", "tp_overlap") if _value(facts, "tp") == 1 else {}
-
-
-def _without_context_parallelism(facts: Facts) -> dict[str, Stated]:
-    return _unused(facts, "cp is 1", "cp_comm", "hcp_sizes") if _value(facts, "cp") == 1 else {}
-
-
-def _without_experts(facts: Facts) -> dict[str, Stated]:
-    if "num_experts" not in facts or facts["num_experts"].value is not None:
-        return {}
-    return _unused(facts, "the model is dense", *MOE_FIELDS)
+    return rule
 
 
 MOE_FIELDS = (
@@ -211,41 +200,13 @@ def _without_flex(facts: Facts) -> dict[str, Stated]:
     return unused
 
 
-def _without_recomputation(facts: Facts) -> dict[str, Stated]:
-    granularity = _value(facts, "recompute_granularity")
-    because = f"recomputation is {granularity}"
-    if granularity == "none":
-        return _unused(facts, because, "recompute_modules", "recompute_method", "recompute_layers")
-    if granularity == "selective":
-        return _unused(facts, because, "recompute_method", "recompute_layers")
-    return _unused(facts, because, "recompute_modules") if granularity == "full" else {}
-
-
-def _without_graphs(facts: Facts) -> dict[str, Stated]:
-    implementation = _value(facts, "graph_impl")
-    if implementation == "none":
-        return _unused(facts, "no CUDA graphs", "graph_modules", "graph_warmup")
-    if implementation == "full_iteration":
-        return _unused(facts, "the graph is the whole iteration", "graph_modules")
-    return {}
-
-
-def _without_switches(facts: Facts) -> dict[str, Stated]:
-    """Unset the amounts of features that are switched off."""
-    unused: dict[str, Stated] = {}
-    for switch, *amounts in (
-        ("opt_offload", "opt_offload_fraction"),
-        ("act_offload", "act_offload_layers"),
-        ("manual_gc", "manual_gc_interval"),
-    ):
-        if _value(facts, switch) is False:
-            unused |= _unused(facts, f"{switch} is off", *amounts)
-    for name in ("mtp", "recompute_layers"):
-        if name in facts and facts[name].value == 0:
-            unused[name] = replace(facts[name], value=None, in_use=False, stated_value=0)
-    if _value(facts, "precision") in ("bf16", "fp16"):
-        unused |= _unused(facts, "the precision is not a low one", "param_gather_lp")
-    return unused
+def _without_zeros(facts: Facts) -> dict[str, Stated]:
+    """Unset amounts that are stated as 0."""
+    return {
+        name: replace(facts[name], value=None, in_use=False, stated_value=0)
+        for name in ("mtp", "recompute_layers")
+        if name in facts and facts[name].value == 0
+    }
 
 
 def _graph_scope(facts: Facts) -> dict[str, Stated]:
@@ -262,16 +223,27 @@ def _graph_scope(facts: Facts) -> dict[str, Stated]:
     return changed
 
 
+_NOT_LOW = "the precision is not a low one"
 _NOT_IN_USE = (
     _graph_scope,
-    _without_pipeline,
-    _without_tensor_parallelism,
-    _without_context_parallelism,
-    _without_experts,
+    _when("pp", 1, "pp is 1", "vpp", "pp_layout", "pp_account", "pp_overlap"),
+    _when("vpp", 1, "1 chunk per stage is not a virtual pipeline", "vpp"),
+    _when("tp", 1, "tp is 1", "sp", "tp_overlap"),
+    _when("cp", 1, "cp is 1", "cp_comm", "hcp_sizes"),
+    _when("num_experts", None, "the model is dense", *MOE_FIELDS),
     _without_flex,
-    _without_recomputation,
-    _without_graphs,
-    _without_switches,
+    _when("recompute_granularity", "none", "recomputation is none", "recompute_modules"),
+    _when("recompute_granularity", "none", "recomputation is none", "recompute_method", "recompute_layers"),
+    _when("recompute_granularity", "selective", "recomputation is selective", "recompute_method", "recompute_layers"),
+    _when("recompute_granularity", "full", "recomputation is full", "recompute_modules"),
+    _when("graph_impl", "none", "no CUDA graphs", "graph_modules", "graph_warmup"),
+    _when("graph_impl", "full_iteration", "the graph is the whole iteration", "graph_modules"),
+    _when("opt_offload", False, "opt_offload is off", "opt_offload_fraction"),
+    _when("act_offload", False, "act_offload is off", "act_offload_layers"),
+    _when("manual_gc", False, "manual_gc is off", "manual_gc_interval"),
+    _without_zeros,
+    _when("precision", "bf16", _NOT_LOW, "param_gather_lp"),
+    _when("precision", "fp16", _NOT_LOW, "param_gather_lp"),
 )
 
 
