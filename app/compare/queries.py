@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlmodel import Session, col
 
 from app.domain.numbers import plural
+from app.domain.performance.health import LOSS_NAMES
 from app.domain.rules.engine import Suggestion, evaluate, rules_of_two
 from app.domain.rules.run_facts import memory_kinds
 from app.domain.run import FloatArray
@@ -38,7 +39,6 @@ from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
 _WINDOW = ("iteration", "step_time_ms", "step_time_true_ms")
-_LOSSES = ("lm_loss", "loss", "reduced_train_loss")
 _HIDDEN = ("iteration", "log_line", "log_file", "step_time_true_ms")
 
 
@@ -65,7 +65,7 @@ def read_runs(session: Session, run_ids: Sequence[int]) -> dict[int, ComparedRun
     ).all()
     details = {row.id or 0: (row, detail(row, project, ())) for row, project in rows}
     _check(run_ids, {number: detail for number, (_, detail) in details.items()})
-    columns = read_columns(session, run_ids, (*_WINDOW, *_LOSSES))
+    columns = read_columns(session, run_ids, (*_WINDOW, *LOSS_NAMES))
     losses = shared_losses([columns[number] for number in run_ids])
     return {
         number: ComparedRun(details[number][1], _record(*details[number], loss), columns[number])

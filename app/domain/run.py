@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -441,6 +441,8 @@ def is_after_last_iteration(event: LogEvent, log: ParsedLog) -> bool:
 # steps with a window such as 41 to 50.
 
 EvidenceLevel = Literal["smoke", "screen", "matched_ab", "validated"]
+EVIDENCE_LEVELS: tuple[EvidenceLevel, ...] = get_args(EvidenceLevel)
+"""Weakest first."""
 SemanticClass = Literal["training_equivalent", "benchmark_only", "unknown"]
 
 _LABELS = {"matched_ab": "matched A/B", "validated": "full length"}
@@ -449,7 +451,7 @@ SCREEN_WINDOW = 6
 VALIDATED_WINDOW = 10
 VALIDATED_STEPS = 50
 
-_FORCED = ("forced-balance", "forced-biased")
+FORCED_ROUTING = ("forced-balance", "forced-biased")
 
 
 def evidence_label(level: str) -> str:
@@ -484,7 +486,11 @@ def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:
     `benchmark_only` with forced routing, synthetic data or disabled NaN checks; `unknown` if not stated.
     """
     value = {name: stated.value for name, stated in contract.items()}
-    if value.get("routing_mode") in _FORCED or value.get("data_mode") == "mock" or value.get("nan_checks") is False:
+    if (
+        value.get("routing_mode") in FORCED_ROUTING
+        or value.get("data_mode") == "mock"
+        or value.get("nan_checks") is False
+    ):
         return "benchmark_only"
     if "routing_mode" in contract and value.get("data_mode") == "real":
         return "training_equivalent"

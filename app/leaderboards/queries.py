@@ -13,7 +13,8 @@ from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.experiments.values import KnobChange
 from app.domain.numbers import gain_change
 from app.domain.ranking.pairwise import DISPATCHER_AXIS
-from app.domain.ranking.runs import DISPATCHERS, LEVELS
+from app.domain.ranking.runs import DISPATCHERS
+from app.domain.run import EVIDENCE_LEVELS
 from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
 from app.leaderboards.picture import DispatcherExperiment
@@ -46,7 +47,7 @@ class BoardQuery(ListQuery):
 
     page_size: int = 10  # rankings take much vertical space
     rank: Annotated[str, OneOf(tuple(RANKINGS))] = Field(BY_STEP_TIME, description="Order of the results.")
-    evidence: Annotated[str, OneOf(LEVELS)] = Field(
+    evidence: Annotated[str, OneOf(EVIDENCE_LEVELS)] = Field(
         DEFAULT_FLOOR, description="The weakest evidence level that counts."
     )
     routing: Annotated[str, OneOf(ROUTINGS)] = Field("", description="A kind of routing, or one routing mode.")

@@ -17,12 +17,12 @@ import structlog
 from sqlalchemy import Engine, bindparam, delete, select
 from sqlmodel import Session, col
 
-from app.domain.contract.values import shown
 from app.domain.definitions import VERDICT_VERSION
 from app.domain.run import Stated
 from app.domain.verdict.alarms import move_of
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
+from app.domain.verdict.evidence import value_text
 from app.domain.verdict.step_time import StepTimeChange
 from app.pipeline import rank
 from app.pipeline.assess import (
@@ -48,7 +48,6 @@ from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.stacks import newest_runs
 from app.storage.tables import EVERYTHING, RunRow, StackWorkRow, UpgradeChangeRow, select_any, utc_now
-from app.storage.upgrade_changes import MOST_VALUE
 from app.storage.verdicts import put_verdict, stored_documents
 from app.storage.worker_activity import timed
 
@@ -108,8 +107,8 @@ def _values(
         "run_id": first.id,
         "at": first.ordered_at,
         "field": difference.field,
-        "from_value": _text(difference.a),
-        "to_value": _text(difference.b),
+        "from_value": value_text(difference.a),
+        "to_value": value_text(difference.b),
         "others": len(comparability.stack) + len(comparability.knobs) - 1,
         "side_by_side": contrast.side_by_side,
         "decision": time.decision,
@@ -121,10 +120,6 @@ def _values(
         "from_runs": len(measured.baseline_used),
         "measured": to_json(measured),
     }
-
-
-def _text(side: Stated | None) -> str:
-    return "" if side is None else shown(side.value)[:MOST_VALUE]
 
 
 # --- Judging a stack.

@@ -12,12 +12,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.numbers import THIN, change_text, plural
+from app.domain.run import EVIDENCE_LEVELS
 from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.words import DECISIONS
 from app.errors import Conflict, FieldError, InvalidChange, InvalidQuery, NotFound, ThreewallsError
 from app.runs.commands import quarantine_runs, tag_runs
 from app.runs.queries import (
-    EVIDENCE_LEVELS,
     LIST_COLUMNS,
     PURPOSES,
     RUN_COLUMNS,

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Engine, Row, Select, String, and_, bindpar
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
+from app.domain.run import EVIDENCE_LEVELS
 from app.errors import NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
@@ -62,7 +63,6 @@ STATUSES = ("received", "processing", "ready", "failed", "unread")
 PURPOSES = ("ci", "experiment", "release")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed", "none")
 """`none`: not judged."""
-EVIDENCE_LEVELS = ("smoke", "screen", "matched_ab", "validated")
 SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
 UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""

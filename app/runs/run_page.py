@@ -21,6 +21,7 @@ from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.failures import failed_allocation, failure_lead
+from app.domain.performance.health import LOSS_NAMES
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.report.what_changed import AXIS_TITLES
@@ -29,7 +30,7 @@ from app.domain.run import Activity, FloatArray, LineExample, Metric, Slice, Sta
 from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
-from app.domain.verdict.record import LOSS_NAMES, PEAK_MEMORY
+from app.domain.verdict.record import PEAK_MEMORY
 from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals

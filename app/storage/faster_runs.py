@@ -22,7 +22,7 @@ from app.domain.references.point import ReferencePoint
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
-from app.domain.run import Stated, Value
+from app.domain.run import FORCED_ROUTING, Stated, Value
 from app.domain.text import first_of
 from app.domain.verdict.comparability import (
     Difference,
@@ -358,7 +358,6 @@ FORCED_GAP_PCT = 25.0
 """The same job was 8 to 20 % slower with natural routing, so a record with forced balance must be faster by more."""
 _MUST_EQUAL = ("task", "seq_len", "gbs", "precision", "mtp")
 _NOT_TAKEN = frozenset((*_OTHER_RESULT, "container", "precision"))
-_FORCED = ("forced-balance", "forced-biased")
 
 
 def _record(session: Session, run: RunDetail) -> FasterWork | None:
@@ -391,7 +390,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
         for difference in compare(ours, point)
         if difference.field == "container" and difference.is_known
     ]
-    forced = point.contract.get("routing_mode") in _FORCED and ours.get("routing_mode") not in _FORCED
+    forced = point.contract.get("routing_mode") in FORCED_ROUTING and ours.get("routing_mode") not in FORCED_ROUTING
     take = " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items())
     facts = {
         "record_pct": time_saved(gain),
@@ -418,7 +417,7 @@ def _record_gain(run: RunDetail, ours: Mapping[str, Value], point: ReferencePoin
     if any(name in certain for name in _MUST_EQUAL) or "seq_len" not in point.contract:
         return None
     routing = certain.get("routing_mode")
-    is_ceiling = routing is not None and routing.theirs in _FORCED and routing.ours not in _FORCED
+    is_ceiling = routing is not None and routing.theirs in FORCED_ROUTING and routing.ours not in FORCED_ROUTING
     if routing is not None and not is_ceiling:
         return None
     for name, theirs in (

@@ -20,8 +20,9 @@ from sqlmodel import Field, Session, SQLModel, col
 
 from app.domain.definitions import DEFINITION_VERSION, DEFINITIONS
 from app.domain.documents.document import Document
+from app.domain.performance.health import LOSS_NAMES
 from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, MemoryReport, ParsedLog, Slice
-from app.domain.verdict.record import LOSS_NAMES, Losses, losses_of
+from app.domain.verdict.record import Losses, losses_of
 from app.storage import audit
 from app.storage.json_text import frozen, to_json
 from app.storage.runs import RunFile, aware, entries_of, get_run, stored_contract

@@ -16,6 +16,7 @@ import structlog
 from sqlalchemy import CursorResult, Select, bindparam, delete, func, insert, or_, select, update
 from sqlmodel import Session, col
 
+from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.documents.metadata import extra_of
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
 from app.domain.rules.facts import SETTINGS
@@ -335,8 +336,6 @@ def planned(session: Session, rule: str) -> int:
 
 # --- The input of the rules: a stored run, its launch arguments, and the dispatchers of its container.
 
-_FLEX = ("deepep", "hybridep", "ncclep")
-
 
 @dataclass(frozen=True, slots=True)
 class AdvisedRun:
@@ -458,8 +457,8 @@ def _installed(session: Session, run: RunDetail) -> list[str] | None:
         availability.dispatcher: availability.available
         for availability in find_availability(session, [container.value[:500]], project=run.project)
     }
-    working = [name for name in _FLEX if states.get(name)]
-    return working if working or all(states.get(name) is False for name in _FLEX[:2]) else None
+    working = [name for name in FLEX_BACKENDS if states.get(name)]
+    return working if working or all(states.get(name) is False for name in FLEX_BACKENDS[:2]) else None
 
 
 # --- The baseline runs of a run, for the rules about two runs.

@@ -13,9 +13,9 @@ from app.domain.contract.fields import STACK_FIELDS
 from app.domain.naming import SEPARATOR
 from app.domain.ranking.across import BoardResults, ClassSummary, StackResult, summaries
 from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange
-from app.domain.ranking.runs import LEVELS, routing_class, slug
+from app.domain.ranking.runs import routing_class, slug
 from app.domain.ranking.standings import Board, StackStandings
-from app.domain.run import Value
+from app.domain.run import EVIDENCE_LEVELS, Value
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
@@ -411,7 +411,7 @@ def _stored(row: StandingRow, project: str, generated: bool, boards: Iterable[Bo
 
 def _order(board: Board) -> tuple[str, str, int]:
     """Return the sort key of a board: by class, then from the weakest evidence level to the strongest."""
-    return board.routing_mode, board.semantic_class, LEVELS.index(board.floor)
+    return board.routing_mode, board.semantic_class, EVIDENCE_LEVELS.index(board.floor)
 
 
 # --- Look-ups of hardware, family, project and stack by name.

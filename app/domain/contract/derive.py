@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from app.domain.contract.fields import FIELDS
+from app.domain.contract.fields import FIELDS, FLEX_BACKENDS
 from app.domain.contract.values import GPUS_PER_NODE, known_model, outline_name, recognise, shown, stages
 from app.domain.run import ParsedLog, Stated, Value
 
@@ -128,7 +128,6 @@ def _task(log: ParsedLog) -> dict[str, Stated]:
 # Each function handles one switch. `stated_value` of an unset knob is the value that a source states.
 
 Facts = Mapping[str, Stated]
-FLEX_BACKENDS = ("deepep", "hybridep", "ncclep")
 
 
 def switch_off_unused(facts: Facts) -> dict[str, Stated]:

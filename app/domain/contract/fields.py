@@ -233,6 +233,8 @@ RECOMPUTE_MODULES = (
     "gdp_qkv",
     "mhc",
 )
+FLEX_BACKENDS = ("deepep", "hybridep", "ncclep")
+"""Dispatchers that are backends of Megatron Core's flex dispatcher."""
 PRECISIONS = ("bf16", "fp16", "fp8_ds", "fp8_cs", "fp8_sc", "fp8_mx", "nvfp4")
 """ds: delayed scaling, cs: current (tensorwise) scaling, sc: sub-channel (blockwise) scaling, mx: MXFP8."""
 

@@ -175,7 +175,7 @@ KNOWN_MODELS = (
 )
 
 OUTLINE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
-"""Fields that must be known and equal before a run gets the name of a known model."""
+"""Fields that must be known and equal before a run gets the name of a known model. Others have several notations."""
 
 
 def _folded(name: str) -> str:

@@ -16,7 +16,7 @@ from app.domain.contract.values import same_value
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
 from app.domain.numbers import contract_value, gain_change, plural, signed
-from app.domain.run import Activity, EvidenceLevel, Metric, Stated, Value
+from app.domain.run import EVIDENCE_LEVELS, Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
 from app.domain.verdict.decide import judge, metric_changes
@@ -259,7 +259,6 @@ def _guards(verdict: Verdict) -> str:
 
 
 ONE_SIDE_ONLY = "the other side has no run at its commit"
-LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,4 +480,4 @@ def _level(
 
 
 def _place(level: str) -> int:
-    return LEVELS.index(level) if level in LEVELS else 0
+    return EVIDENCE_LEVELS.index(level) if level in EVIDENCE_LEVELS else 0

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
-from app.domain.contract.derive import FLEX_BACKENDS, derive
-from app.domain.contract.fields import FIELDS
+from app.domain.contract.derive import derive
+from app.domain.contract.fields import FIELDS, FLEX_BACKENDS
 from app.domain.contract.values import is_stated, read_value, same_value
 from app.domain.experiments.values import (
     SIDES,

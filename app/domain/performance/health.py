@@ -33,7 +33,7 @@ _ENDS: dict[str, Outcome] = {
 _ORDER = {kind: place for place, kind in enumerate(KINDS)}
 _REPORTS = frozenset({"error", "exit_code", "process_failed", "scheduler"})
 """Events that indicate an end only if training had stopped unfinished."""
-_LOSSES = ("lm_loss", "loss", "reduced_train_loss")
+LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
 
 
 def outcome_of(log: ParsedLog) -> tuple[Outcome, LogEvent | str]:
@@ -123,7 +123,7 @@ def reached_the_end(log: ParsedLog) -> bool:
 
 def loss_of(log: ParsedLog) -> FloatArray | None:
     """Return the column of the training loss under any trainer's name."""
-    return next((log.columns[name] for name in _LOSSES if name in log.columns), None)
+    return next((log.columns[name] for name in LOSS_NAMES if name in log.columns), None)
 
 
 def counts_of(log: ParsedLog, name: str) -> FloatArray | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.planning.costs import Activations, ModelCosts
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +25,6 @@ _LOGITS = 4.0
 _INPUT_BYTES: Mapping[str, float] = {"bf16": 2.0, "fp16": 2.0, "nvfp4": 0.5 + 1 / 16}
 """Bytes of an element that is kept as input of a GEMM; FP8 recipes keep one byte and their scales."""
 _INPUT_FP8 = 1.0 + 1 / 32
-FLEX = ("deepep", "hybridep", "ncclep")
 FLEX_BUFFERS = 2.0
 """Buffers of a flex dispatcher: one each to dispatch and combine, for the tokens of all ranks in the NVLink domain."""
 
@@ -186,7 +186,7 @@ def _in_flight(degrees: Degrees) -> tuple[Floats, Floats]:
 def _buffers(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, rank: Floats, nvlink: int) -> Floats:
     """Return bytes of the dispatcher's buffers, of the schedule that overlaps two micro-batches, and of graphs."""
     buffers = np.zeros_like(rank)
-    if recipe.dispatcher in FLEX:
+    if recipe.dispatcher in FLEX_BACKENDS:
         receivers = np.minimum(degrees.ep * degrees.etp, nvlink)
         buffers = buffers + FLEX_BUFFERS * 2.0 * rank * receivers * costs.dispatch_width
     chunk = rank * saved_per_token(costs, recipe) / (degrees.pp * degrees.vpp)

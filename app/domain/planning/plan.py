@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.planning.candidates import BITS, Candidates, Mesh, candidates, combinations, splits_of
 from app.domain.planning.constraints import BY_ID, Constraint, Violation, judge
 from app.domain.planning.estimate import (
@@ -31,7 +32,7 @@ from app.domain.planning.layout import (
     first_cp,
     static_gb,
 )
-from app.domain.planning.memory import FLEX, MemoryOptions
+from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.request import DEGREES, SPLIT, WORK, InvalidPlan, PlanRequest
 from app.domain.rules.derive import FACTS
 from app.domain.rules.flags import written
@@ -659,7 +660,7 @@ def _recipe_settings(request: PlanRequest, layout: Layout, recipe: MemoryOptions
 
 def _dispatcher_settings(layout: Layout, recipe: MemoryOptions) -> dict[str, Setting]:
     """Return the dispatcher; flex backends need more than one rank, and the trainer's default gathers all tokens."""
-    if layout.tp * layout.ep == 1 or recipe.dispatcher not in FLEX:
+    if layout.tp * layout.ep == 1 or recipe.dispatcher not in FLEX_BACKENDS:
         settings: dict[str, Setting] = {"dispatcher_type": "alltoall"}
     else:
         settings = {"dispatcher_type": "flex", "flex_backend": recipe.dispatcher, "router_dtype": "fp32"}

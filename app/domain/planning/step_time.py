@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.planning.costs import Gemm, ModelCosts
 from app.domain.planning.hardware import Hardware
-from app.domain.planning.memory import FLEX, Degrees, Floats, MemoryOptions, overlapped, saved_per_token
+from app.domain.planning.memory import Degrees, Floats, MemoryOptions, overlapped, saved_per_token
 
 _BACKWARD = 2.0
 """Products of the backward pass for one of the forward pass: gradients of data and of weights."""
@@ -206,7 +207,7 @@ class _Parts:
     def _copies(self, receivers: Floats) -> Floats:
         """Return the copies of a token that a rank sends: one per expert, with a flex dispatcher one per receiver."""
         topk = float(self.costs.topk)
-        if self.recipe.dispatcher not in FLEX:
+        if self.recipe.dispatcher not in FLEX_BACKENDS:
             return np.full_like(receivers, topk)
         return receivers * (1.0 - (1.0 - 1.0 / np.maximum(receivers, 1.0)) ** topk)
 

@@ -25,7 +25,7 @@ from app.domain.ranking.pairwise import (
     position_ranges,
 )
 from app.domain.ranking.pools import Pool, Pools, Segments, log_work
-from app.domain.ranking.runs import LEVELS, RankedRun, Refusal, headroom_pct, reaches
+from app.domain.ranking.runs import RankedRun, Refusal, headroom_pct, reaches
 from app.domain.ranking.standings import (
     REFERENCE,
     Board,
@@ -42,7 +42,7 @@ from app.domain.ranking.standings import (
     gain_sentence,
     reading_sentence,
 )
-from app.domain.run import Stated
+from app.domain.run import EVIDENCE_LEVELS, Stated
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.decide import SAME_WORK
 from app.domain.verdict.step_time import DroppedRun
@@ -166,7 +166,7 @@ def _fastest_first(pool: Pool) -> tuple[float, str, str]:
 
 
 def _level(pool: Pool) -> int:
-    return next((place for place, level in enumerate(LEVELS) if level == pool.level), 0)
+    return next((place for place, level in enumerate(EVIDENCE_LEVELS) if level == pool.level), 0)
 
 
 # --- Dispatchers that were measured only in other segments than the board's.

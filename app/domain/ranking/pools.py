@@ -9,8 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from app.domain.performance.health import BYTES_PER_GIB
-from app.domain.ranking.runs import LEVELS, RankedRun, reaches
-from app.domain.run import FloatArray
+from app.domain.ranking.runs import RankedRun, reaches
+from app.domain.run import EVIDENCE_LEVELS, FloatArray
 from app.domain.verdict.record import RunFacts, level_starts
 from app.domain.verdict.special import t_quantile
 from app.domain.verdict.step_time import (
@@ -90,7 +90,9 @@ class Pool:
     def level(self) -> str:
         """Return the strongest evidence level that at least half of its runs reach; at most `screen` for one run."""
         needed = (len(self.runs) + 1) // 2
-        level = next((level for level in reversed(LEVELS) if self.runs_at(level) >= needed), LEVELS[0])
+        level = next(
+            (level for level in reversed(EVIDENCE_LEVELS) if self.runs_at(level) >= needed), EVIDENCE_LEVELS[0]
+        )
         return "screen" if reaches(level, "screen") and len(self.runs) < FEWEST_VALIDATED else level
 
     def runs_at(self, level: str) -> int:

@@ -10,8 +10,9 @@ from app.domain.numbers import plural
 from app.domain.ranking.board import BoardInputs, Contracts, board, empty_board
 from app.domain.ranking.pairwise import LossGuard, LossReader, no_losses
 from app.domain.ranking.pools import Pools, Segments
-from app.domain.ranking.runs import LEVELS, MEASURED, RankedRun, Refusal, fallbacks, other_shapes, refusal
+from app.domain.ranking.runs import MEASURED, RankedRun, Refusal, fallbacks, other_shapes, refusal
 from app.domain.ranking.standings import Board, MissingDispatcher, StackStandings, UnrankedResult, listed
+from app.domain.run import EVIDENCE_LEVELS
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 
 MOST_NAMED = 50
@@ -110,13 +111,13 @@ def _boards(
         measured = BoardInputs(
             *wanted, mine, Segments(mine, family_prior), Pools(family_prior), contracts, LossGuard(losses)
         )
-        offered = (board(measured, _unranked(seen), missing, floor, seen) for floor in LEVELS)
+        offered = (board(measured, _unranked(seen), missing, floor, seen) for floor in EVIDENCE_LEVELS)
         boards += [board for board in offered if board is not None]
     shown = {board.floor for board in boards}
     newest = refused.get(ordered[-1].name)
     why = newest.sentence if newest else "below the requested evidence level"
-    boards += [empty_board(*class_of(ordered[-1]), floor, why) for floor in LEVELS if floor not in shown]
-    return sorted(boards, key=lambda item: (item.routing_mode, item.semantic_class, LEVELS.index(item.floor)))
+    boards += [empty_board(*class_of(ordered[-1]), floor, why) for floor in EVIDENCE_LEVELS if floor not in shown]
+    return sorted(boards, key=lambda item: (item.routing_mode, item.semantic_class, EVIDENCE_LEVELS.index(item.floor)))
 
 
 def _unranked(refused: Sequence[Refusal]) -> tuple[UnrankedResult, ...]:

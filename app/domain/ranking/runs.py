@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.contract.values import (
     GPU_MEMORY_GIB,
     canonical_model,
@@ -17,20 +18,17 @@ from app.domain.contract.values import (
     recognise,
 )
 from app.domain.definitions import DEFINITION_VERSION
-from app.domain.run import EvidenceLevel, Value
+from app.domain.run import EVIDENCE_LEVELS, FORCED_ROUTING, Value
 from app.domain.verdict.record import RunFacts
 from app.domain.verdict.step_time import FEWEST_ITERATIONS
 
-LEVELS: tuple[EvidenceLevel, ...] = ("smoke", "screen", "matched_ab", "validated")
-"""Weakest first."""
-_STRENGTHS: dict[str, int] = {name: strength for strength, name in enumerate(LEVELS)}
+_STRENGTHS: dict[str, int] = {name: strength for strength, name in enumerate(EVIDENCE_LEVELS)}
 
 DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
-NEED_A_PACKAGE = frozenset({"deepep", "hybridep", "ncclep"})
+NEED_A_PACKAGE = frozenset(FLEX_BACKENDS)
 """Backends that a container may lack: requesting one does not prove that it ran."""
 
 RoutingClass = Literal["forced", "natural", "unknown"]
-_FORCED = frozenset({"forced-balance", "forced-biased"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +92,7 @@ def routing_class(routing_mode: str) -> RoutingClass:
     """Return the class of a routing mode. Forced routing is separate: its speed is a ceiling for real routers."""
     if not routing_mode:
         return "unknown"
-    return "forced" if routing_mode in _FORCED else "natural"
+    return "forced" if routing_mode in FORCED_ROUTING else "natural"
 
 
 # --- Eligibility: which runs may be ranked, and why the others may not.

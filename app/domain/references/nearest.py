@@ -10,14 +10,13 @@ from app.domain.contract.values import same_value, shown
 from app.domain.numbers import change_text, grouped, percent, plural, significant, step_time
 from app.domain.ranking.runs import family_of
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
-from app.domain.run import Stated, Value
+from app.domain.run import FORCED_ROUTING, Stated, Value
 from app.domain.text import coded_names, first_of
 
 # --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
 
 SAME_FLOPS = 0.005
 """FLOPs per token are a constant of model and sequence length: equal conventions agree to within 0.5 %."""
-_FORCED = frozenset({"forced-balance", "forced-biased"})
 _DROPPING = frozenset({"drop-and-pad", "capacity-drop"})
 _LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp")
 
@@ -82,8 +81,8 @@ def _routing(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     routing = certain.get("routing_mode")
     if routing is None:
         return
-    if (routing.theirs in _FORCED) != (routing.ours in _FORCED):
-        forced, natural = ("It", "this stack") if routing.theirs in _FORCED else ("This stack", "it")
+    if (routing.theirs in FORCED_ROUTING) != (routing.ours in FORCED_ROUTING):
+        forced, natural = ("It", "this stack") if routing.theirs in FORCED_ROUTING else ("This stack", "it")
         yield Cause(
             "routing_mode",
             f"{forced} forces balanced routing, {natural} does not. Forced balance is a ceiling: with natural routing"

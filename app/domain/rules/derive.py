@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.domain.contract import values as pp_layout
-from app.domain.contract.fields import PREFIX
+from app.domain.contract.fields import FLEX_BACKENDS, PREFIX
 from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
 from app.domain.numbers import share_text
 from app.domain.performance.flops import peak_flops
@@ -541,12 +541,12 @@ def _dispatcher(values: Values) -> object:
 
 def _dispatcher_type(values: Values) -> object:
     dispatcher = values.get("dispatcher")
-    return "flex" if dispatcher in ("deepep", "hybridep", "ncclep") else dispatcher
+    return "flex" if dispatcher in FLEX_BACKENDS else dispatcher
 
 
 def _flex_backend(values: Values) -> object:
     dispatcher = values.get("dispatcher")
-    return dispatcher if dispatcher in ("deepep", "hybridep", "ncclep") else None
+    return dispatcher if dispatcher in FLEX_BACKENDS else None
 
 
 def _base_dtype(values: Values) -> str | None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS, Role
-from app.domain.contract.values import same_value, shown
+from app.domain.contract.values import OUTLINE, same_value, shown
 from app.domain.run import Stated
-from app.domain.verdict.record import SHAPE, RunFacts
+from app.domain.verdict.record import RunFacts
 
 # --- Differences, field by field, each on an axis. Compared are the members of the
 # keys; versions, driver and commit, because they are suspects; and the model's shape, which identifies the model
@@ -101,7 +101,7 @@ def differing_project(a: str, b: str) -> Iterator[Difference]:
 
 def differing_shape(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> Iterator[Difference]:
     """Yield `model` if both shapes are known and differ, regardless of their names."""
-    names = [name for name in SHAPE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
+    names = [name for name in OUTLINE if name in a and name in b and not same_value(name, a[name].value, b[name].value)]
     if names:
         yield Difference("model", "stack", axis_of("model"), _shape(names, a), _shape(names, b))
 

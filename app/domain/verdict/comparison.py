@@ -14,7 +14,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, METRICS, STACK_FIELDS
 from app.domain.contract.values import GPU_MEMORY_GIB, same_value, shown
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.performance.steady_state import mad, usable
-from app.domain.run import FloatArray, Metric, Stated, SteadyState
+from app.domain.run import FORCED_ROUTING, FloatArray, Metric, Stated, SteadyState
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
@@ -214,7 +214,6 @@ def _distinct(commits: Sequence[str]) -> list[str]:
 
 Winner = Literal["", "a", "b"]
 
-_FORCED = ("forced-balance", "forced-biased")
 _NO_END = ("truncated", "stopped", "running")
 """Outcomes with valid figures but no result, because the job did not finish."""
 
@@ -326,7 +325,7 @@ def _of_run(run: RunRecord) -> Iterator[str]:
 
 def _forced(difference: Difference, side: Literal["a", "b"]) -> bool:
     stated = difference.a if side == "a" else difference.b
-    return stated is not None and shown(stated.value) in _FORCED
+    return stated is not None and shown(stated.value) in FORCED_ROUTING
 
 
 def _listed(differences: Sequence[Difference]) -> str:

@@ -8,8 +8,8 @@ from typing import Self, TypeVar
 
 import numpy as np
 
-from app.domain.contract.values import shown
-from app.domain.performance.health import BYTES_PER_GIB
+from app.domain.contract.values import OUTLINE, shown
+from app.domain.performance.health import BYTES_PER_GIB, LOSS_NAMES
 from app.domain.run import FloatArray, Metadata, RunSummary, Stated
 from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, find_changes
 from app.domain.verdict.step_time import (
@@ -23,8 +23,6 @@ from app.domain.verdict.step_time import (
     unusable_as_baseline,
 )
 
-SHAPE = ("num_layers", "hidden_size", "num_attention_heads", "num_experts", "topk")
-"""Sizes by which models are recognised. Other sizes have several notations or follow a knob."""
 UNREAD = "unread"
 """Outcome of a run whose files contain no figure."""
 _ENDINGS = {
@@ -137,7 +135,7 @@ def shape_of(contract: Mapping[str, Stated]) -> tuple[str, ...]:
 
     It belongs to no key, because most logs name the model; it distinguishes models that are not named.
     """
-    shape = tuple(shown(contract[name].value) if name in contract else "" for name in SHAPE)
+    shape = tuple(shown(contract[name].value) if name in contract else "" for name in OUTLINE)
     return shape if any(shape) else ()
 
 
@@ -161,7 +159,6 @@ LAST_ITERATIONS = 10
 """A single loss depends on its batch; the median of ten stays within 0.5 % between launches of one job."""
 PEAK_MEMORY = "peak_memory_bytes"
 """The series of peak memory, of trainers and documents that state one."""
-LOSS_NAMES = ("lm_loss", "loss", "reduced_train_loss")
 _NOTHING = np.empty(0)
 
 

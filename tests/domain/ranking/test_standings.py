@@ -28,7 +28,6 @@ from app.domain.ranking.rank import (
 )
 from app.domain.ranking.runs import (
     DISPATCHERS,
-    LEVELS,
     UNKNOWN_FAMILY,
     UNKNOWN_HARDWARE,
     RankedRun,
@@ -43,7 +42,7 @@ from app.domain.ranking.runs import (
     slug,
 )
 from app.domain.ranking.standings import Board, Reading, StackStandings
-from app.domain.run import Value
+from app.domain.run import EVIDENCE_LEVELS, Value
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.storage.json_text import from_json, to_json
 from tests.cases import sized
@@ -274,7 +273,7 @@ SOUND: dict[str, st.SearchStrategy[Any]] = {
     "se": st.floats(0.0005, 0.01),
     "hour": st.integers(0, 5),
     "memory_gib": st.floats(50, 60),
-    "evidence_level": st.sampled_from(LEVELS),
+    "evidence_level": st.sampled_from(EVIDENCE_LEVELS),
 }
 ODD: dict[str, st.SearchStrategy[Any]] = {
     "dispatcher": st.sampled_from((*DISPATCHERS, None)),
