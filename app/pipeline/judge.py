@@ -201,7 +201,7 @@ def judge_stack(engine: Engine, settings: Settings, work_id: int) -> int | None:
 def give_verdicts(engine: Engine, settings: Settings, claim: StackClaim) -> Outcome | None:
     """Judge the claimed stack and commit the verdicts. Return None if the claim was lost."""
     with stack_queue.renewed(engine, claim, settings.lease_seconds), read_session(engine) as session:
-        finished = _assess(session, claim, settings)
+        finished = _judge(session, read_stack(session, claim), settings)
         elsewhere = _elsewhere(session, claim, finished.stack) | stacks_to_judge_for_reference(
             session, finished.stack, finished.judged
         )
@@ -269,10 +269,6 @@ def judge_at_once(session: Session, settings: Settings, change: StackChange) -> 
         rank.keep(session, ranked)
     document = next(document for candidate, document in finished.judged if change.run_id in candidate.ids)
     return JudgedAtOnce(document, concerned.receivers)
-
-
-def _assess(session: Session, claim: StackClaim, settings: Settings) -> JudgingPass:
-    return _judge(session, read_stack(session, claim), settings)
 
 
 def _judge(session: Session, stack: StackToJudge, settings: Settings) -> JudgingPass:
