@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Row
 from sqlmodel import Session, col
 
+from app.domain.performance.health import LOSS_NAMES
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
@@ -18,7 +19,7 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.nodes import SlowNode
-from app.domain.verdict.record import LOSS_NAMES, PEAK_MEMORY
+from app.domain.verdict.record import PEAK_MEMORY
 from app.domain.verdict.words import (
     answer,
     further_notes,
