@@ -8,12 +8,13 @@ from pydantic import BaseModel, Field
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
-from app.domain.verdict.bisect import Bisection, CommitLaunch, NotBisectableError, bisect
+from app.domain.contract.values import shown
+from app.domain.verdict.bisect import Bisection, CommitLaunch, NotBisectableError, bisect, commands_in
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.step_time import ALARM_PCT, DEFAULT_PRIOR
 from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
-from app.storage.runs import get_run
+from app.storage.runs import get_run, stored_contract
 from app.storage.suspect_evidence import document_of_member, last_good
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict
@@ -130,8 +131,17 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
     else:
         priors = stored_priors(session, run.project_id, run.gpu)
         variance = priors.of_class.get(run.semantic_class, DEFAULT_PRIOR).variance
+    launches = _launches(session, run, metric, set(commits))
+    other, container = _container_of(session, run, commits[0]), _container(session, run.id)
+    if other and container not in ("", other) and all(launch.commit != commits[0] for launch in launches):
+        worse = "uses more memory" if metric == "peak_memory_gib" else "is slower"
+        raise _refused(
+            f"{commits[0][:12]} was measured in {other} and run {run.id} in {container}: code and container changed "
+            f"together. Hold the container fixed: measure {commits[-1][:12]} in {other}. If it {worse} there, too, "
+            f"bisect that run; if not, the container is the cause.\n{commands_in(other, commits[-1])}"
+        )
     try:
-        result = bisect(commits, _launches(session, run, metric, set(commits)), variance)
+        result = bisect(commits, launches, variance)
     except NotBisectableError as problem:
         raise _refused(str(problem)) from problem
     return BisectOut.of(run_id, run.job, metric, result)
@@ -177,11 +187,38 @@ def _launches(session: Session, run: RunRow, metric: Metric, commits: set[str]) 
     return launches
 
 
+def _container_of(session: Session, run: RunRow, commit: str) -> str:
+    """Return the container in which the newest run of the same job measured a commit; empty if it is unknown."""
+    names = ("project_id", "job", "model", "gpu", "gpus")
+    rows = session.execute(
+        select_any(RunRow.id, RunRow.commit)
+        .where(
+            *(col(getattr(RunRow, name)) == getattr(run, name) for name in names),
+            col(RunRow.quarantine) == "",
+            col(RunRow.status) == "ready",
+            col(RunRow.commit).startswith(commit[:_SHORTEST], autoescape=True),
+        )
+        .order_by(col(RunRow.id).desc())
+    )
+    measured = next((row.id for row in rows if _in_range(row.commit.lower(), {commit})), None)
+    return "" if measured is None else _container(session, measured)
+
+
+def _container(session: Session, run_id: int | None) -> str:
+    result = session.get(RunResultRow, run_id)
+    container = stored_contract(result.contract if result else None).get("container")
+    return shown(container.value) if container and container.value else ""
+
+
+_SHORTEST = 7
+"""Digits of a shortened commit."""
+
+
 def _in_range(commit: str, commits: set[str]) -> str:
     """Return the commit of the range that a run states, which may be shortened; empty for any other commit."""
     if commit in commits:
         return commit
-    if len(commit) < 7:
+    if len(commit) < _SHORTEST:
         return ""
     alike = [full for full in commits if full.startswith(commit) or commit.startswith(full)]
     return alike[0] if len(alike) == 1 else ""

@@ -15,7 +15,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import gain_change, on_off, time_saved
+from app.domain.numbers import contract_value, gain_change, on_off, time_saved
 from app.domain.ranking.runs import family_of
 from app.domain.references.nearest import compare
 from app.domain.references.point import ReferencePoint
@@ -24,6 +24,7 @@ from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.run import FORCED_ROUTING, Stated, Value
 from app.domain.text import first_of
+from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import (
     Difference,
     differing,
@@ -115,6 +116,13 @@ class _Rival(NamedTuple):
         return 2 if self.is_matched else 3
 
 
+def _in_container(rival: _Rival, commit: str) -> str:
+    """Return the commands that measure a commit in the rival's container; empty unless that is the only change."""
+    fields = {change.field: change.a for change in rival.changes}
+    container = fields.get("container")
+    return commands_in(contract_value(container.value), commit) if container and len(fields) == 1 else ""
+
+
 def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork:
     """Return faster runs and records of the same work. `variance`: of ln(step time) between launches of this job."""
     if run.status != "ready" or run.steady_state is None or not run.steady_state.is_steady:
@@ -131,6 +139,7 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
             "faster_high_pct": time_saved(rival.high),
             "faster_changes": _changes_text(rival.changes),
             "faster_take": undo_text(rival.changes, "to") + (_SHARED if len(rival.changes) > 1 else ""),
+            "faster_in_container": _in_container(rival, run.commit),
             "faster_doubt": " ".join(("", *rival.doubts)),
             "faster_same_code": not rival.software and not rival.beside,
             "faster_also": _faster_still(rival, rivals),

@@ -22,6 +22,7 @@ from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
 from app.domain.text import first_of
+from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -89,32 +90,8 @@ def setbacks_of(
     if document is not None and not is_side:
         regression = _regression(session, run, document, in_regressions=in_regressions)
     if regression is not None:
-        causes = _causes(session, regression)
-        certain = [cause for cause in causes.first if cause.is_certain]
-        undo, settings = undo_text(certain), values_of(certain)
-        bisected = _range(certain) if causes.is_likely else ""
-        is_unconfirmed = regression.run == run.id and rerun_request(session, run.id, regression.document) is not None
-        title = back_title("the baseline", certain)
-        if settings:  # a knob is tested with one run
-            taken[REGRESSION_RULE] = Taken(settings, _restored(run, regression), title=title)
-        elif causes.is_likely and not is_unconfirmed:
-            restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
-            taken[REGRESSION_RULE] = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
-        else:
-            title = f"Rerun, then bisect {bisected}" if bisected else _apart_title(causes.differences)
-            taken[REGRESSION_RULE] = Taken({}, title=title)
-            undo = f"Rerun the job. If it is slow again: {undo_text(causes.differences)}" if causes.differences else ""
-        by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
-        bisect = f"threewalls bisect {regression.run}{by_metric}"
-        facts |= {
-            "regression_rerun": is_unconfirmed and not settings,
-            "regression_bisect": bisect if bisected and not settings else "",
-            "regression_metric": regression.metric,
-            "regression_pct": regression.pct,
-            "regression_text": regression.text,
-            "regression_cause": _cause_text(causes),
-            "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
-        }
+        of_regression, taken[REGRESSION_RULE] = _undoing(session, run, regression)
+        facts |= of_regression
     is_open = document is not None and not is_side and document.rerun_decides
     if document is not None and is_open and run.health.get("outcome") not in ENDED_BADLY:
         of_run = regressions_of(session, run.id) if in_regressions and document.comparability is None else ()
@@ -186,6 +163,45 @@ def _regression(
     return None
 
 
+def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple[Facts, Taken]:
+    """Return the facts of a regression, and what its rule takes over from the baseline."""
+    causes = _causes(session, regression)
+    certain = [cause for cause in causes.first if cause.is_certain]
+    undo, settings = undo_text(certain), values_of(certain)
+    bisected = _range(certain) if causes.is_likely else ""
+    is_unconfirmed = regression.run == run.id and rerun_request(session, run.id, regression.document) is not None
+    title = back_title("the baseline", certain)
+    if settings:  # a knob is tested with one run
+        taken = Taken(settings, _restored(run, regression), title=title)
+    elif causes.is_likely and causes.differences and not is_unconfirmed:
+        restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
+        taken = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
+    else:
+        test = f"bisect {bisected}" if bisected else _apart_text(causes.differences)
+        rerun = f"Rerun, then {test}" if test else "Rerun the job on other nodes"
+        is_repeated = regression.run != run.id  # the runs since then were as slow
+        title = rerun if not (is_repeated and test) else f"{test[0].upper()}{test[1:]}"
+        taken = Taken({}, title=title)
+        undo = undo_text(causes.differences)
+        undo = f"Rerun the job. If it is slow again: {undo}" if undo and not is_repeated else undo
+    by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
+    bisect = f"threewalls bisect {regression.run}{by_metric}"
+    container = next((item for item in causes.differences if item.field == "container" and item.a), None)
+    before = "" if container is None or settings else _side(container.a)
+    commit = session.get_one(RunRow, regression.run).commit
+    facts = {
+        "regression_rerun": is_unconfirmed and not settings,
+        "regression_bisect": bisect if bisected and not settings else "",
+        "regression_in_container": commands_in(before, commit) if before else "",
+        "regression_metric": regression.metric,
+        "regression_pct": regression.pct,
+        "regression_text": regression.text,
+        "regression_cause": _cause_text(causes),
+        "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
+    }
+    return facts, taken
+
+
 _BELOW_AB = 4
 """Evidence level of a suggestion to go back. A verdict names only a likely cause; an A/B must prove it."""
 
@@ -254,12 +270,12 @@ def _range(differences: Sequence[Difference]) -> str:
     return "" if code is None else f"{short_commit(_side(code.a))}..{short_commit(_side(code.b))}"
 
 
-def _apart_title(differences: Sequence[Difference]) -> str:
-    """Return `Rerun, then test container and code one by one`; `Rerun the job` if nothing differs."""
+def _apart_text(differences: Sequence[Difference]) -> str:
+    """Return `test container and code one by one`; empty if nothing differs."""
     names = ["code" if item.axis == "code" else item.field for item in differences]
     if len(names) < 2:
-        return f"Rerun, then test {names[0]}" if names else "Rerun the job"
-    return f"Rerun, then test {names[0]} and {names[1] if len(names) == 2 else f'{len(names) - 1} more'} one by one"
+        return f"test {names[0]}" if names else ""
+    return f"test {names[0]} and {names[1] if len(names) == 2 else f'{len(names) - 1} more'} one by one"
 
 
 _HASH = re.compile(r"[0-9a-f]{40}")

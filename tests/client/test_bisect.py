@@ -80,6 +80,26 @@ def test_the_good_end_is_the_newest_run_before_the_change_also_in_another_contai
         assert (address, "0000009" in text, "000000a" in text) == (address, False, True)
 
 
+def test_code_and_container_are_separated_in_the_earlier_container(
+    engine: Engine, settings: Settings, client: TestClient
+) -> None:
+    for number, time in enumerate(steady(1000, 10)):
+        arrive(engine, time, number, f"{number:07x}")
+    old, new = "nvcr.io/nvidia/nemo:26.06", "nvcr.io/nvidia/nemo:26.08"
+    moved = arrive(engine, 1200.0, 10, "abcdef0", fields={"container": new})
+    judge_all(engine, settings)
+    full = ["0000009" + "0" * 33, "1" * 40, "abcdef0" + "0" * 33]
+    refused = client.post(f"/api/v1/runs/{moved}/bisect", json={"commits": full})
+    (error,) = refused.json()["errors"]
+    assert (refused.status_code, new in error["message"]) == (422, True)
+    upload = f"threewalls upload train.log --set container={old} --set commit={full[-1]} --purpose experiment --wait"
+    assert error["message"].splitlines()[-1] == upload
+    again = arrive(engine, 1190.0, 11, "abcdef0", fields={"container": old}, purpose="experiment")
+    judge_all(engine, settings)
+    assert client.get(f"/api/v1/runs/{again}/bisect").json()["good"] == "0000009"
+    assert client.post(f"/api/v1/runs/{again}/bisect", json={"commits": full}).json()["next"] == full[1]
+
+
 def test_the_ends_are_those_of_the_verdict(engine: Engine, settings: Settings, client: TestClient) -> None:
     for number, time in enumerate(steady(1000, 10)):
         arrive(engine, time, number, f"{number:07x}")

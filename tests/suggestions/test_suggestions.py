@@ -522,6 +522,11 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
     assert first["title"] == "Rerun, then test container and code one by one"
     assert first["changes"]["text"].startswith("Rerun the job. If it is slow again: Set container back to")
     assert first["changes"]["fields"] == []
+    (recipe,) = first["recipes"]
+    assert f"git checkout {'c' * 40}" in recipe["run"]
+    assert f"--set container={old} --set commit={'c' * 40}" in recipe["run"]
+    page = client.get(f"/runs/{upgraded}/next/val-regression-cause").text
+    assert re.search(r'<button class="button primary"[^>]*data-copy', page)
     # The only possible cause is the cause once a rerun confirms the regression. A bisection gains nothing itself.
     first = rows_of(client, only_code)[0]
     assert (first["title"], first["place"]["expected_gain"]) == ("Rerun, then bisect cccccccc..dddddddd", None)

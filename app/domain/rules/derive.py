@@ -609,6 +609,11 @@ def _shard(values: Values) -> int | None:
     return seq_len // (cp * (tp if values.get("sp") else 1))
 
 
+def _group_nodes(values: Values) -> int | None:
+    counts = _ints(values, "expert_group", "gpus_per_node")
+    return None if counts is None else math.ceil(counts[0] / counts[1])
+
+
 def _gpus_per_node(values: Values) -> int | None:
     usual = gpus_per_node(values.get("gpu"))
     gpus = _ints(values, "gpus")
@@ -738,6 +743,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("stage_ranks_listed", _stage_ranks(",")),
     ("profile_start", profile_start),
     ("profile_end", lambda values: profile_start(values) + PROFILED_STEPS),
+    ("group_nodes", _group_nodes),
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
     ("ran", _ran),
     ("gpu_known", lambda values: values.get("gpu") is not None),

@@ -208,6 +208,7 @@ def _from_figures(run: RunReading) -> dict[str, object]:
             "window_last": run.steady.last_iteration,
             "slow_iterations": round(run.steady.spike_share * run.steady.n),
             "slow_text": _slow_text(run.steady, run.arguments),
+            **_slow_range([iteration for iteration, _ in run.steady.spikes]),
             "slow_loss_frac": max(1 - run.steady.step_time_ms / run.steady.mean_step_time_ms, 0.0),
         }
     shares = [timer.share_of_step for timer in run.timers if timer.name in _COMMUNICATION_TIMERS]
@@ -228,6 +229,23 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     if run.is_baseline is not None:
         facts["is_baseline"] = run.is_baseline
     return facts
+
+
+_MOST_PROFILED = 20
+"""Steps whose trace is still small enough to open."""
+
+
+def _slow_range(slow: Sequence[int]) -> dict[str, object]:
+    """Return the steps to profile so that one slow iteration is among them; none if the iterations are unknown.
+
+    Steps count from 0, printed iterations from 1. The range is as long as the longest gap between slow iterations,
+    because they may come at other iterations in the next run.
+    """
+    if not slow:
+        return {}
+    start = max(slow[0] - 2, 0)
+    gap = max((after - before for before, after in pairwise(slow)), default=1)
+    return {"slow_start": start, "slow_end": start + min(gap + 2, _MOST_PROFILED)}
 
 
 _PERIODIC = {"save_interval": "checkpoints", "eval_interval": "evaluation", "manual_gc_interval": "garbage collection"}

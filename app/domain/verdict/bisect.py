@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Literal
 
 State = Literal["good", "bad", "unclear", "failed"]
@@ -113,6 +114,19 @@ def bisect(commits: Sequence[str], launches: Sequence[CommitLaunch], variance: f
         gpu_hours_each=statistics.median(hours) if hours else math.nan,
         is_mixed=is_mixed,
     )
+
+
+def commands_in(container: str, commit: str) -> str:
+    """Return the commands that measure a commit in another container, which tells code and container apart.
+
+    `commit`: empty if the run states none.
+    """
+    stated = f" --set {quote(f'commit={commit}')}" if commit else ""
+    lines = [
+        f"# start the job in {' '.join(container.split())}, with its output in train.log",
+        f"threewalls upload train.log --set {quote(f'container={container}')}{stated} --purpose experiment --wait",
+    ]
+    return "\n".join([f"git checkout {quote(commit)}", *lines] if commit else lines)
 
 
 def _values(launches: Sequence[CommitLaunch]) -> list[float]:

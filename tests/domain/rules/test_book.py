@@ -140,6 +140,7 @@ OF_A_RUN = {
         "steps_done",
         "window",
         "slow_iterations",
+        "slow_start",
         "slow_loss_frac",
         "window_first",
         "window_last",
@@ -152,9 +153,10 @@ OF_A_RUN = {
 """What `run_facts.py` reads from figures, health and activity."""
 OF_THE_SERVICE = {
     *("regression_pct", "regression_text", "regression_cause", "regression_undo", "rerun_why"),
+    "regression_in_container",
     *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
-    *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code"),
+    *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code", "faster_in_container"),
     *("record_pct", "record_title", "record_changes", "record_take", "record_doubt"),
 }
 """What `storage/setbacks.py` and `storage/faster_runs.py` find in other runs and in records."""

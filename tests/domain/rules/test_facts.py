@@ -1,6 +1,7 @@
 """Facts of a run: read from its log and metadata, derived from each other, and stated by people."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -327,6 +328,11 @@ def test_slow_iterations_are_named_with_what_explains_them(
     facts = facts_of(RunReading(contract={}, steady=steady, arguments=arguments))
     text = str(facts["slow_text"])
     assert facts["slow_iterations"] == len(slow)
+    start, end = facts["slow_start"], facts["slow_end"]
+    assert isinstance(start, int)
+    assert isinstance(end, int)
+    assert start <= slow[0] - 1 < end, "steps count from 0"
+    assert max((after - before for before, after in pairwise(slow)), default=1) <= end - start <= 22
     assert all(part in text for part in parts), text
     assert text.count("`") == (2 if any("`" in part for part in parts) else 0)
     assert ("profiler" in text) is (len(slow) == 1 and arguments.get("profile") is not False and "`" not in text)
