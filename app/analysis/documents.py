@@ -232,7 +232,9 @@ def _contract(contract: Mapping[str, Stated]) -> list[str]:
 def comparison_text(comparison: LocalComparison) -> str:
     """Line 1 is the badge and the lead, as a service shows them; line 2 the baseline and what differs."""
     document = comparison.document
-    badge = document.badge(in_regression=document.alarms and not document.needs_confirmation)
+    badge = document.badge(
+        in_regression=("step_time_ms",) if document.alarms and not document.needs_confirmation else ()
+    )
     is_ab = document.comparability is not None and not document.raises_regression
     verdict = verdict_text(document, badge, offered=len(comparison.earlier))
     line = answer_line(badge, lead(document, label=as_named), is_ab=is_ab)

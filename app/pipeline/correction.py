@@ -189,7 +189,7 @@ def _move(session: Session, run_id: int, row: RunRow, target: ProjectRow) -> set
     session.execute(update(AvailabilityRow).where(col(AvailabilityRow.run_id) == run_id).values(project_id=target.id))
     row.project_id = target.id or 0
     row.idempotency_key = None
-    row.stack_key = row.config_key = row.verdict = row.badge = ""
+    row.stack_key = row.config_key = row.verdict = row.badge = row.badge_label = ""
     row.verdict_delta_pct = None
     return regressions
 

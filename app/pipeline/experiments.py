@@ -225,7 +225,10 @@ def _show(session: Session, experiment_id: int, runs: Iterable[int], result: Exp
             experiment_id == EXPERIMENT_OF_RUN,
         )
         .values(
-            verdict=result.decision, badge=result.decision, verdict_delta_pct=None if time is None else time.delta_pct
+            verdict=result.decision,
+            badge=result.decision,
+            badge_label="",
+            verdict_delta_pct=None if time is None else time.delta_pct,
         )
         .execution_options(synchronize_session=False)
     )

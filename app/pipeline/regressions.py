@@ -54,6 +54,7 @@ from app.storage.verdicts import (
     jobs_of_regressions,
     keep_alarms,
     newest_runs,
+    show_badges,
     stored_documents,
 )
 
@@ -128,6 +129,8 @@ class RegressionMembers:
         self._since = since
         self._changed: set[int] = set()
         self.of_stack = self._read()
+        self.runs = {member.row.run_id for member in self.of_stack}
+        """The runs that are or were members, of this stack and of others that it joined."""
         self._notifications: dict[tuple[int, str, str], RegressionRow] = {}
 
     def lock(self) -> None:
@@ -229,6 +232,7 @@ class RegressionMembers:
         )
         self._session.add(row)
         self._session.flush()
+        self.runs.add(run_id)
         return row
 
     def refresh(self, member: StackMember, alarm: Alarm) -> None:
@@ -264,6 +268,7 @@ class RegressionMembers:
         self._session.expunge(member.row)
         regression_id = member.row.regression_id
         member.row = self._session.get_one(RegressionMemberRow, (regression_id, run_id))
+        self.runs.add(run_id)
         others = [row for row in self._all_of(member.regression) if row.run_id != run_id]
         if alarm is not None and not others:
             member.regression.cause, member.regression.cause_key = alarm.cause.text, alarm.cause.key
@@ -747,7 +752,12 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
             if is_followed and stack_history.position_of_run(member.row.run_id) is not None:
                 _follow(members, stack_history, member)
         members.write()
-    keep_alarms(session, explained)
+    changed = keep_alarms(session, explained)
+    # A verdict was stored with the badge of a run in no regression.
+    changed |= {run for run, by_metric in explained.items() if by_metric}
+    changed |= members.runs
+    changed |= {run for candidate, document in judged if document.decision == "improvement" for run in candidate.ids}
+    show_badges(session, changed)
 
 
 # --- A stack ends when its job moves to another container or cluster. The new stack then continues its regressions.

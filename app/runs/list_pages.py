@@ -206,7 +206,7 @@ def _change(run: RunListItem) -> float | None:
 
 
 def _mark(run: RunListItem) -> str:
-    return "unconfirmed" if run.slower == UNCONFIRMED else run.step_decision.replace("_", "-")
+    return "unconfirmed" if run.label == UNCONFIRMED else run.step_decision.replace("_", "-")
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:
@@ -218,7 +218,7 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
         return f"{plural(len(runs), 'run')} shown {'waits' if len(runs) == 1 else 'wait'} to be read."
     slower = [run for run in runs if run.step_decision == "regression" and _change(run) is not None]
     heavier = sum(run.memory_pct is not None for run in runs)
-    unconfirmed = sum(run.slower == UNCONFIRMED for run in slower)
+    unconfirmed = sum(run.label == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."

@@ -16,7 +16,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import MORE_MEMORY, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.record import PEAK_MEMORY
@@ -159,7 +159,7 @@ class VerdictView:
     def leads_with_time(self) -> bool:
         """Return whether `lead` names the run's step time; it does not if it tells a worse loss or more memory."""
         document = self.document
-        if document.needs_more_memory or self.leads_with_loss:
+        if self.badge[1] == MORE_MEMORY or self.leads_with_loss:
             return False
         is_alone = not document.misses and document.other_branch is None
         contrast = document.contrast

@@ -12,14 +12,14 @@ from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import MORE_MEMORY, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.lead import answer_line, lead
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence
-from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request
+from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,8 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     """Return the answer of a judged run. `document`: its stored verdict."""
     ranked, regressions = suspects_with_evidence(session, run.id, document), regressions_of(session, run.id)
     document = since_last_good(document, ranked)
-    is_opened = any(not item.continues for item in regressions)
+    opened = {item.metric for item in regressions if not item.continues}
+    is_opened = bool(opened)
     recovered_from = recovery(session, run.id, document)
     cause = (
         ranked[0].suspect.difference if ranked and ranked[0].support == "supported" and ranked[0].is_likely else None
@@ -87,7 +88,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    badge = ("improvement", "recovered") if recovered_from else document.badge(in_regression=is_opened)
+    badge = run_badge(session, run.id, document, opened)
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
@@ -98,6 +99,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             _ongoing(session, regressions),
             unsteady=unsteady_briefly(steady.reasons, steady.n) if steady else "",
             recovered_from=recovered_from,
+            is_heavier=badge == ("regression", MORE_MEMORY),
         )
     )
     other_branch = document.other_branch if document.decision == "no_baseline" else None

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, exists, func, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, func, select, update
 from sqlalchemy.orm import aliased, joinedload
 from sqlmodel import Session, col
 
@@ -32,9 +32,9 @@ from app.domain.run import (
     Timer,
     Value,
 )
-from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.document import MORE_MEMORY, SLOWER, UNCONFIRMED
 from app.errors import DamagedObject, NotFound
-from app.storage.json_text import from_json, frozen, to_json
+from app.storage.json_text import frozen, to_json
 from app.storage.log_files import LogFiles
 from app.storage.tables import (
     PROCESSED,
@@ -42,7 +42,6 @@ from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
-    RunAlarmRow,
     RunFileRow,
     RunResultRow,
     RunRow,
@@ -480,14 +479,12 @@ class RunListItem:
 
     `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
     one, empty until the run is judged and for a side of an experiment, which has the result; its change is of step
-    time. `badge`: the decision by which lists find it (`VerdictDocument.listed`). `step_decision`: the decision about
-    step time. `memory_pct`: the increase of peak memory that alone made the
-    verdict a regression. `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`:
-    its experiment (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it
-    opens no regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a
-    run without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no
-    verdict. `slower`: the label of a slower run that is in no regression (`slower,
-    unconfirmed`), else empty.
+    time. `badge`, `label`: the decision by which lists find it, and its label (`VerdictDocument.badge`).
+    `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone makes it worse.
+    `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`: its experiment
+    (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
+    regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a run
+    without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no verdict.
     """
 
     id: int
@@ -513,6 +510,7 @@ class RunListItem:
     metrics: Mapping[str, Metric | None]
     verdict: str = ""
     badge: str = ""
+    label: str = ""
     verdict_delta_pct: float | None = None
     step_decision: str = ""
     memory_pct: float | None = None
@@ -525,7 +523,6 @@ class RunListItem:
     contrast_field: str = ""
     contrast_decision: str = ""
     contrast_delta_pct: float | None = None
-    slower: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,20 +561,20 @@ _SIDE = (
 _MEASURED = VerdictRow.document["verdict"]
 _CONTRAST = VerdictRow.document["contrast"]["measured"]
 _IS_REGRESSION = col(VerdictRow.decision) == "regression"
-_MAY_BE_SLOWER = and_(col(VerdictRow.decision).in_(("regression", "no_baseline")), col(VerdictRow.delta_pct) > 0)
 _LIST_COLUMNS = (
     RunRow.id, RunRow.name, RunRow.purpose, RunRow.branch, RunRow.commit, RunRow.commit_time, RunRow.created_at,
     RunRow.status, RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
-    RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.badge, RunRow.verdict_delta_pct,
-    RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
+    RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.badge, RunRow.badge_label,
+    RunRow.verdict_delta_pct, RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
     col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
     EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
-    RunAlarmRow.regression_id,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
     case((col(VerdictRow.decision) == "no_baseline", _CONTRAST["step_time"]["decision"].as_string())).label("contrast"),
-    case((_IS_REGRESSION, _MEASURED["memory"]["delta_pct"].as_float())).label("memory_pct"),
-    case((and_(_MAY_BE_SLOWER, col(RunAlarmRow.regression_id).is_(None)), VerdictRow.document)).label("slower"),
+    case(
+        (_IS_REGRESSION, _MEASURED["memory"]["delta_pct"].as_float()),
+        (col(RunRow.badge_label) == MORE_MEMORY, _CONTRAST["memory"]["delta_pct"].as_float()),
+    ).label("memory_pct"),
 )  # fmt: skip
 """Columns of the list. Contracts and warnings are left out: 50 runs would read megabytes of JSON."""
 
@@ -589,7 +586,6 @@ _LIST_ROWS: Select[Any] = (
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .outerjoin(VerdictRow, and_(col(VerdictRow.run_id) == RunRow.id, col(VerdictRow.current)))
-    .outerjoin(RunAlarmRow, and_(col(RunAlarmRow.run_id) == RunRow.id, col(RunAlarmRow.metric) == "step_time_ms"))
     .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
 )
 
@@ -643,36 +639,19 @@ def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
     return frozenset(session.execute(chosen).scalars())
 
 
-_SLOWER: Select[Any] = select_any(VerdictRow.run_id, VerdictRow.document).where(
-    col(VerdictRow.run_id).in_(bindparam("run_ids", expanding=True)),
-    col(VerdictRow.current),
-    _MAY_BE_SLOWER,
-    ~exists().where(
-        col(RunAlarmRow.run_id) == VerdictRow.run_id,
-        col(RunAlarmRow.metric) == "step_time_ms",
-        col(RunAlarmRow.regression_id).is_not(None),
-    ),
-)
-
-
 def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
     """Return the labels of slower runs that are in no regression (`VerdictDocument.badge`), by run."""
-    rows = session.execute(_SLOWER, {"run_ids": list(run_ids)})
-    labels = {row.run_id: _slower_label(row.document) for row in rows}
-    return {run_id: label for run_id, label in labels.items() if label}
-
-
-def _slower_label(document: Mapping[str, Any]) -> str:
-    return from_json(VerdictDocument, document).badge(in_regression=False)[1]
+    chosen = select_any(RunRow.id, RunRow.badge_label).where(
+        col(RunRow.id).in_(run_ids), col(RunRow.badge_label).in_((SLOWER, UNCONFIRMED))
+    )
+    return {row.id: row.badge_label for row in session.execute(chosen)}
 
 
 def _list_item(row: Row[Any]) -> RunListItem:
-    slower = _slower_label(row.slower) if row.slower else ""
+    by_memory = row.badge_label == MORE_MEMORY
     # Slower than in another container: part of a regression, or waiting for a rerun.
-    upgraded = row.regression_id is not None and (row.delta_pct or 0) > 0
-    is_contrast = row.decision == "no_baseline" and (upgraded or slower)
+    is_contrast = row.decision == "no_baseline" and row.badge == "regression" and not by_memory
     is_side = row.purpose == "experiment" and row.experiment_id is not None
-    by_memory = row.decision == "regression" and row.time_decision != "regression"
     contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
@@ -682,9 +661,9 @@ def _list_item(row: Row[Any]) -> RunListItem:
         evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
-        badge="" if is_side else row.badge,
+        badge="" if is_side else row.badge, label="" if is_side else row.badge_label,
         verdict_delta_pct=None if is_side else row.verdict_delta_pct,
-        step_decision=row.time_decision or row.badge,
+        step_decision=row.time_decision or (by_memory and row.contrast) or row.badge,
         memory_pct=row.memory_pct if by_memory else None,
         quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
@@ -692,7 +671,6 @@ def _list_item(row: Row[Any]) -> RunListItem:
         contrast_pct=row.delta_pct if is_contrast else None,
         contrast_field=contrast_field if row.contrast else "",
         contrast_decision=row.contrast or "", contrast_delta_pct=row.delta_pct if row.contrast else None,
-        slower=slower,
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def suspects_with_evidence(
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
     ranked = rank_suspects(change_pct(document), evidence, unaffected)
-    is_doubtful = document.badge(in_regression=False)[1] == UNCONFIRMED and not is_in_regression(session, run_id)
+    is_doubtful = document.badge(in_regression=())[1] == UNCONFIRMED and not is_in_regression(session, run_id)
     return without_likely(ranked) if is_doubtful else ranked
 
 

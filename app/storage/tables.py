@@ -188,7 +188,7 @@ class RunRow(SQLModel, table=True):
     `shape`: the outline of the model (`RunFacts.shape`).
 
     Columns from `model` on repeat values of `RunResultRow` and of the current verdict. `badge`: the decision that lists
-    show and filter by (`VerdictDocument.listed`).
+    show and filter by, with its label (`VerdictDocument.badge`).
     """
 
     __tablename__ = "run"
@@ -290,6 +290,7 @@ class RunRow(SQLModel, table=True):
     verdict: str = Field(default="", max_length=20)
     verdict_delta_pct: float | None = None
     badge: str = Field(default="", max_length=20, sa_column_kwargs={"server_default": text("''")})
+    badge_label: str = Field(default="", max_length=20, sa_column_kwargs={"server_default": text("''")})
 
     result: "RunResultRow" = Relationship(
         sa_relationship_kwargs={"uselist": False, "cascade": "all, delete-orphan", "passive_deletes": True}

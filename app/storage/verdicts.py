@@ -70,7 +70,6 @@ _VERDICTS: Table = table_of(VerdictRow)
 _RUNS: Table = table_of(RunRow)
 _EVENTS: Table = table_of(AuditEventRow)
 _MEMBERS: Table = table_of(RegressionMemberRow)
-_ALARMED: Table = table_of(RunAlarmRow)
 _INSERT = insert(_VERDICTS)
 _EARLIER = _VERDICTS.alias()
 _CHANGED_BY_USER = (
@@ -101,14 +100,14 @@ _FORGET = delete(_VERDICTS).where(
 _SUPERSEDE = (
     update(_VERDICTS).where(_VERDICTS.c.run_id == bindparam("of_run"), _VERDICTS.c.current).values(current=False)
 )
-_IN_REGRESSION = exists().where(_ALARMED.c.run_id == _RUNS.c.id, _ALARMED.c.metric == "step_time_ms")
 _SHOW = (
     update(_RUNS)
     .where(_RUNS.c.id == bindparam("of_run"))
     .values(
         verdict=bindparam("decision"),
         verdict_delta_pct=bindparam("delta"),
-        badge=case((_IN_REGRESSION, bindparam("slow_badge")), else_=bindparam("badge_text")),
+        badge=bindparam("shown"),
+        badge_label=bindparam("label"),
     )
 )
 
@@ -186,8 +185,22 @@ def put_verdict(
     session.execute(_INSERT, columns | _attribution(document))
     judged = document.verdict.step_time
     delta = None if judged is None else judged.delta_pct
-    badges = {"badge_text": document.listed(in_regression=False), "slow_badge": document.listed(in_regression=True)}
-    session.execute(_SHOW, {"of_run": run_id, "decision": document.decision, "delta": delta} | badges)
+    shown, label = document.badge(in_regression=())
+    values = {"decision": document.decision, "delta": delta, "shown": shown or document.undecided, "label": label}
+    session.execute(_SHOW, {"of_run": run_id} | values)
+
+
+def show_badges(session: Session, run_ids: Iterable[int]) -> None:
+    """Store the badges of judged runs again, which depend on their regressions. Runs of experiments keep theirs."""
+    for run_id, verdict in current_verdicts(session, sorted(run_ids)).items():
+        if verdict.side is not None:
+            continue
+        own, explaining = _named(session, run_id)
+        metrics = select(col(RegressionRow.metric)).where(col(RegressionRow.id).in_(own | explaining))
+        shown, label = run_badge(session, run_id, verdict.document, session.execute(metrics).scalars().all())
+        values = {"badge": shown or verdict.document.undecided, "badge_label": label}
+        differs = or_(_RUNS.c.badge != values["badge"], _RUNS.c.badge_label != label)
+        session.execute(update(_RUNS).where(_RUNS.c.id == run_id, differs).values(values))
 
 
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
@@ -565,6 +578,19 @@ _SAME_LEVEL = 0.02
 """How much faster (ln) than before a regression a run may be, to be back at that level."""
 
 
+RECOVERED = "recovered"
+"""Label of an improvement that is only back at the level before a regression."""
+
+
+def run_badge(
+    session: Session, run_id: int, document: VerdictDocument, in_regression: Collection[str]
+) -> tuple[str, str]:
+    """Return decision and label of a run as `VerdictDocument.badge`, with the label of a recovered run."""
+    if recovery(session, run_id, document) is not None:
+        return "improvement", RECOVERED
+    return document.badge(in_regression=in_regression)
+
+
 def recovery(session: Session, run_id: int, document: VerdictDocument) -> int | None:
     """Return the newest regression before a faster run whose slow level is its baseline, if the run is only back."""
     time, run = document.verdict.step_time, session.get_one(RunRow, run_id)
@@ -614,9 +640,12 @@ def slow_member(session: Session, regression_id: int, run_id: int) -> Regression
     return None if best is None else best.RegressionMemberRow
 
 
-def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> None:
-    """Store the regressions that explain alarms, by run and metric. An empty entry deletes those of a run."""
-    runs = sorted(alarms)
+def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> set[int]:
+    """Store the regressions that explain alarms, by run and metric. An empty entry deletes those of a run.
+
+    Return the runs whose alarms changed.
+    """
+    runs, changed_runs = sorted(alarms), set[int]()
     for start in range(0, len(runs), _AT_ONCE):
         some = runs[start : start + _AT_ONCE]
         stored = _stored_alarms(session, some)
@@ -632,18 +661,8 @@ def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> No
             if run in others
         )
         session.flush()
-        _show_in_regression(session, others)
-
-
-def _show_in_regression(session: Session, runs: Iterable[int]) -> None:
-    """Store again what lists show of runs without a baseline, which depends on their regressions."""
-    chosen = select_any(VerdictRow.run_id, VerdictRow.document, _IN_REGRESSION.label("in_regression")).join(
-        _RUNS, _RUNS.c.id == VerdictRow.run_id
-    )
-    contrast = and_(col(VerdictRow.current), col(VerdictRow.decision) == "no_baseline")
-    for row in session.execute(chosen.where(col(VerdictRow.run_id).in_(runs), contrast)).all():
-        badge = from_json(VerdictDocument, row.document).listed(in_regression=row.in_regression)
-        session.execute(update(_RUNS).where(_RUNS.c.id == row.run_id).values(badge=badge))
+        changed_runs |= others
+    return changed_runs
 
 
 def _stored_alarms(session: Session, runs: Sequence[int]) -> dict[tuple[int, str], int]:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +16,8 @@ from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import RunRow, utc_now
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.verdicts import show_badges
 from tests.builders import FIRST_PLACE, make_run, make_stack
 
 HTMX = {"HX-Request": "true"}
@@ -260,7 +262,7 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
         [label] = [stack.slower for stack in find_stacks(session, StackQuery()).items]
     [item] = [run for run in items if run.id == slow]
     change = item.contrast_pct if upgraded else item.verdict_delta_pct
-    assert (item.slower, label) == ("slower, unconfirmed",) * 2
+    assert (item.label, label) == ("slower, unconfirmed",) * 2
     assert change == pytest.approx(39.9, abs=0.2)
     strip = run_strip(items)
     assert strip is not None
@@ -274,3 +276,62 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
     verdict = client.get(f"/api/v1/runs/{slow}/verdict").json()
     assert (verdict["needs_confirmation"], verdict["raises_regression"]) == (True, not upgraded)
     assert verdict["reason"] in page
+
+
+def add_to_regression(engine: Engine, run: int, usual_ms: float, slow_ms: float) -> None:
+    """Make the run the only member of a regression of step time."""
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, run)
+        regression = RegressionRow(project_id=row.project_id, kind="run", cause_key=f"run {run}", metric="step_time_ms")
+        session.add(regression)
+        session.flush()
+        member = RegressionMemberRow(
+            regression_id=regression.id or 0, run_id=run, stack_key=row.stack_key, config_key=row.config_key,
+            usual_level=math.log(usual_ms), slow_level=math.log(slow_ms),
+        )  # fmt: skip
+        session.add(member)
+        session.flush()
+        show_badges(session, [run])
+
+
+def badges_of(client: TestClient, run: int) -> tuple[list[str], list[str]]:
+    """Return the badges of a run on its page and in the list."""
+    page, listed = client.get(f"/runs/{run}").text, client.get("/runs").text
+    head = page[page.index('class="badges"') : page.index('class="answer')]
+    row = next(row for row in re.findall(r"<tr>.*?</tr>", listed, re.DOTALL) if f'href="/runs/{run}"' in row)
+    badge = re.compile(r'<span class="badge (?!plain)[^>]*>(?:<svg.*?</svg>)?\s*([^<]+?)\s*</span>', re.DOTALL)
+    return badge.findall(head), badge.findall(row)
+
+
+@pytest.mark.parametrize(
+    ("metric", "memory", "badges"),
+    [("", {}, []), ("step_time_ms", {}, []), ("peak_memory_gib", {"peak_memory_gib": 70.0}, ["more memory"])],
+)
+def test_a_faster_run_of_a_new_container_is_no_regression_of_speed(
+    client: TestClient, engine: Engine, metric: str, memory: dict[str, Any], badges: list[str]
+) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        started = FIRST_PLACE + timedelta(days=8)
+        run, _ = make_stack(session, [900.0, 901.0], fields={"container": "train:2"}, started=started, **memory)
+    if metric == "step_time_ms":
+        add_to_regression(engine, run, 1000.0, 1100.0)
+    assert badges_of(client, run) == (badges, badges)
+    reason = client.get(f"/api/v1/runs/{run}/verdict").json()["reason"]
+    assert ("more peak memory" in reason, "faster" in reason) == (bool(badges), not badges)
+
+
+def test_a_member_of_a_regression_and_a_recovered_run_have_one_badge_everywhere(
+    client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        started = FIRST_PLACE + timedelta(days=8)
+        [slow] = make_stack(session, [1400.0], started=started)
+    assert badges_of(client, slow) == (["slower, unconfirmed"], ["unconfirmed"])
+    add_to_regression(engine, slow, 1000.0, 1400.0)
+    assert badges_of(client, slow) == (["regression"], ["regression"])
+    with transaction(engine) as session:
+        make_stack(session, [1400.0, 1401.0, 1402.0, 1400.0], started=started + timedelta(days=1))
+        [back] = make_stack(session, [1001.0], started=started + timedelta(days=9))
+    assert badges_of(client, back) == (["recovered"], ["recovered"])

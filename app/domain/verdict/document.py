@@ -3,7 +3,7 @@
 Run names are run numbers (as text) in the service and file names on the command line.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from app.domain.numbers import plural
@@ -32,10 +32,8 @@ class RerunRequest:
     command: str
 
 
-SLOWER, UNCONFIRMED = "slower", "slower, unconfirmed"
-"""Labels of a slower run in no regression: confirmed, and waiting for a rerun."""
-MORE_MEMORY = "more memory"
-"""Label of a regression that memory alone makes."""
+SLOWER, UNCONFIRMED, MORE_MEMORY = "slower", "slower, unconfirmed", "more memory"
+"""Labels of a slower run in no regression, confirmed and waiting for a rerun; of a run that only needs more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,28 +161,31 @@ class VerdictDocument:
         """Return whether memory alone makes this a regression: the step time is not worse, or unknown."""
         return self.decision == "regression" and not self.is_slower and self.verdict.memory is not None
 
-    def badge(self, *, in_regression: bool) -> tuple[str, str]:
-        """Return the decision that pages and lists show, and the label of a regression by memory alone, or of a slower
-        run in no regression.
+    def badge(self, *, in_regression: Collection[str]) -> tuple[str, str]:
+        """Return the decision that pages and lists show, and its label where that says more.
 
-        The decision is empty for a contrast that is neither part of a regression nor waits for a rerun.
+        `in_regression`: the metrics of the regressions that the run is in. The decision is empty for a contrast that is
+        neither worse and part of a regression, nor waits for a rerun.
         """
-        if self.needs_more_memory:
-            return "regression", MORE_MEMORY
+        in_slowdown = "step_time_ms" in in_regression
         if self.decision != "no_baseline" or self.contrast is None:
+            if self.needs_more_memory:
+                return self.decision, MORE_MEMORY
             label = UNCONFIRMED if self.requested_reruns > 0 else SLOWER
-            return self.decision, label if self.is_slower and not in_regression else ""
-        if in_regression:
+            return self.decision, label if self.is_slower and not in_slowdown else ""
+        time, memory = self.contrast.measured.step_time, self.contrast.measured.memory
+        if in_slowdown and time is not None and time.delta_pct > 0:
             return "regression", ""
-        return ("regression", UNCONFIRMED) if self.contrast.is_unconfirmed else ("", "")
+        if self.contrast.is_unconfirmed:
+            return "regression", UNCONFIRMED
+        is_heavier = "peak_memory_gib" in in_regression and memory is not None and memory.delta_pct > 0
+        return ("regression", MORE_MEMORY) if is_heavier else ("", "")
 
-    def listed(self, *, in_regression: bool) -> str:
-        """Return the decision by which lists find the run: that of `badge`, else of an undecided contrast."""
-        slower = self.measured is not None and self.measured.delta_pct > 0
-        decision, _ = self.badge(in_regression=in_regression and slower)
-        step_time = None if self.contrast is None else self.contrast.measured.step_time
-        undecided = step_time is not None and step_time.decision == "inconclusive"
-        return decision or ("inconclusive" if undecided else self.decision)
+    @property
+    def undecided(self) -> str:
+        """Return the decision by which lists find a run whose badge has none."""
+        time = None if self.contrast is None else self.contrast.measured.step_time
+        return "inconclusive" if time is not None and time.decision == "inconclusive" else self.decision
 
     @property
     def upgrade(self) -> MeasuredContrast | None:

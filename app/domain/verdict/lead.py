@@ -23,19 +23,21 @@ def lead(
     unsteady: str = "",
     recovered_from: int | None = None,
     label: Label = numbered,
+    is_heavier: bool = False,
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
-    baseline of a run that is as fast as before it. `label`: names another run.
+    baseline of a run that is as fast as before it. `label`: names another run. `is_heavier`: peak memory alone makes
+    the run worse.
     """
     verdict, time = document.verdict, document.verdict.step_time
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document, own_ms, unsteady, label)
+        return _without_baseline(document, own_ms, unsteady, label, is_heavier=is_heavier)
     if verdict.loss is not None and verdict.loss.decision == "worse":
         also = ""
         if verdict.memory is not None and verdict.memory.decision == "regression":
@@ -103,16 +105,19 @@ def _named(difference: Difference) -> str:
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label) -> str:
+def _without_baseline(
+    document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label, *, is_heavier: bool
+) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
     contrast = document.contrast
     if contrast is not None and contrast.measured.step_time is not None:
-        return _contrast(contrast, contrast.measured.step_time, own_ms, unsteady)
+        time = contrast.measured.step_time
+        return _heavier(contrast) if is_heavier else _contrast(contrast, time, own_ms, unsteady)
     if not document.misses:
         why = f", not steady ({unsteady})" if unsteady else ""
-        time = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
-        return f"{time}Nothing to compare with yet."
+        own = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
+        return f"{own}Nothing to compare with yet."
     miss = document.misses[0]
     if not miss.fields:
         return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
@@ -120,6 +125,12 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     if miss.is_other_cell:
         return f"No baseline yet. The closest configuration, {label(miss.run)}, differs in {fields}: compare them."
     return f"No comparable run yet: the closest, {label(miss.run)}, differs in {fields}."
+
+
+def _heavier(contrast: MeasuredContrast) -> str:
+    memory, difference = contrast.measured.memory, changed_field(contrast.comparability)
+    more = "More" if memory is None else f"{percent(memory.delta_pct)} more"
+    return f"{more} peak memory than with {difference.field} {sides_text(difference)[0]}."
 
 
 def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None, unsteady: str) -> str:

@@ -10,7 +10,7 @@ from app.domain.verdict import decide
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
 from app.domain.verdict.comparability import Comparability, Difference, Suspect
-from app.domain.verdict.document import MeasuredContrast, OtherBranch, RerunRequest, VerdictDocument
+from app.domain.verdict.document import MORE_MEMORY, MeasuredContrast, OtherBranch, RerunRequest, VerdictDocument
 from app.domain.verdict.policy import ReferenceMove
 from app.domain.verdict.step_time import (
     StepTimeChange,
@@ -49,6 +49,8 @@ def decision_word(decision: str, *, is_verdict: bool = True) -> str:
 
 def badge_text(decision: str, label: str = "", *, is_ab: bool = False) -> str:
     """Return the text of a run's badge: `slower, unconfirmed`, `A/B slower`, `no change`. `label`: as of its badge."""
+    if is_ab and label == MORE_MEMORY:
+        return f"A/B {label}"
     if is_ab and decision not in ("no_baseline", "failed", ""):
         return f"A/B {_AB.get(decision) or decision_word(decision)}"
     return label or decision_word(decision)
