@@ -17,6 +17,7 @@ from app.domain.access.principal import Action
 from app.domain.experiments.outcome import short_result
 from app.domain.experiments.values import LETTERS
 from app.domain.logs.line_template import draft_template
+from app.domain.performance.figures import too_much_memory
 from app.domain.report.text import (
     LinkedRun,
     ProfiledChange,
@@ -83,6 +84,9 @@ def get_report(
     whole = detail(row, session.get_one(ProjectRow, row.project_id), ())
     answered = run_answer(session, whole, verdict.document)
     report = _judged(session, row, run, answered, address=address)
+    memory = whole.metrics.get("peak_memory_gib")
+    if contradiction := too_much_memory(whole.contract, None if memory is None else memory.value):
+        report = replace(report, remarks=(f"The contract contradicts itself: {contradiction}.", *report.remarks))
     return (report if verdict.side is None else _of_side(report, verdict.side)), verdict, answered
 
 

@@ -21,6 +21,7 @@ from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
 from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
 from app.domain.performance.failures import failed_allocation, failure_lead
+from app.domain.performance.figures import too_much_memory
 from app.domain.performance.health import LOSS_NAMES
 from app.domain.performance.timers import step_parts
 from app.domain.planning.request import REQUIRED, plan_address
@@ -885,12 +886,16 @@ class RunPage:
             if headline.name == "peak_memory_gib":
                 size = self._gpu_memory
                 value = f"{text.value} of {size} GiB" if size else f"{text.text} peak memory"
-                if size and metric.value > size:
-                    gpu = self.run.contract["gpu"].value
-                    value = f"stated GPU cannot be right: peak {text.text}, {gpu} has {size} GiB"
+                value = self.contradiction or value
             interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
             shown.append((value, interval + text.note))
         return shown
+
+    @property
+    def contradiction(self) -> str:
+        """Return why the stated GPU cannot be right; empty if it can."""
+        memory = self.run.metrics.get("peak_memory_gib")
+        return too_much_memory(self.run.contract, None if memory is None else memory.value)
 
     @property
     def missing_figures(self) -> list[tuple[str, list[str]]]:

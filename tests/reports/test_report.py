@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import THIN
 from app.domain.verdict.document import UNCONFIRMED
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunResultRow, RunRow
 from app.storage.verdicts import keep_alarms
 from tests.builders import make_run
 from tests.profiles.attaching import attached, trace
@@ -102,6 +102,19 @@ def test_an_unsteady_run_in_another_container_begins_with_the_rerun(client: Test
     assert document["headline"].startswith("slower, unconfirmed · 22.2")
     assert document["next_step"]["rule"] == "val-rerun"
     assert 'id="rerun"' in client.get(f"/runs/{run_id}?tab=why").text
+
+
+def test_a_report_says_that_the_stated_gpu_cannot_be_right(client: TestClient, lab: Lab) -> None:
+    nightly(lab)
+    run_id = lab.run()
+    lab.judge(run_id)
+    assert not any("contradicts itself" in line for line in comment(client, lab, run_id))
+    result = lab.session.get_one(RunResultRow, run_id)
+    peak = result.metrics["peak_memory_gib"] | {"value": 222.2, "ci_low": 222.2, "ci_high": 222.2}
+    result.metrics = result.metrics | {"peak_memory_gib": peak}
+    lines = [line for line in comment(client, lab, run_id) if "contradicts itself" in line]
+    assert len(lines) == 1
+    assert "peak 222.2 GiB, H100 has 80 GiB" in lines[0]
 
 
 def test_a_report_names_each_run_that_does_not_count_once(client: TestClient, lab: Lab) -> None:

@@ -151,7 +151,7 @@ def test_a_series_that_the_run_does_not_have_is_refused_with_those_it_has(client
 def test_a_peak_above_the_memory_of_the_stated_gpu_is_a_contradiction(
     client: TestClient, make: Make, engine: Engine
 ) -> None:
-    run = make()
+    run = make(purpose="ci")
     assert "61.4 of 80 GiB" in client.get(f"/runs/{run}").text
     with transaction(engine) as session:
         (result,) = session.scalars(select(RunResultRow).where(col(RunResultRow.run_id) == run))
@@ -159,7 +159,11 @@ def test_a_peak_above_the_memory_of_the_stated_gpu_is_a_contradiction(
         result.metrics = result.metrics | {"peak_memory_gib": peak}
     text = client.get(f"/runs/{run}").text
     assert "of 80 GiB" not in text
-    assert re.search(r"stated GPU cannot be right: peak 222\.2.GiB, H100 has 80 GiB", text)
+    contradiction = "stated GPU cannot be right: peak 222.2\u202fGiB, H100 has 80\u202fGiB"
+    assert contradiction in text
+    for form in ("pin", "propose"):
+        offered = client.get(f"/runs/{run}?tab=record").text
+        assert re.search(rf'id="{form}".*?data-contradiction', offered, re.DOTALL), form
 
 
 def test_the_run_page_says_its_answer_first_and_names_every_figure(client: TestClient, make: Make) -> None:

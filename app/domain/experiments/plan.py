@@ -21,6 +21,8 @@ from app.domain.experiments.values import (
     SpreadSource,
 )
 from app.domain.numbers import THIN, plural
+from app.domain.performance.figures import too_much_memory
+from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.rules.change import Changing, change_of, without_context
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.launch import read_command
@@ -222,6 +224,9 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
 
 
 def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:
+    memory = baseline.estimate.peak_memory_bytes
+    if contradiction := too_much_memory(baseline.contract, None if memory is None else memory / BYTES_PER_GIB):
+        yield f"The contract of the baseline run contradicts itself: {contradiction}."
     if not baseline.commit:
         yield "The commit of the baseline run is unknown: use the same code on both sides."
     if change.commands and not any(command.candidate for command in change.commands):

@@ -8,13 +8,25 @@ import numpy as np
 import numpy.typing as npt
 
 from app.domain.contract.fields import METRICS
-from app.domain.contract.values import MAX_WHOLE
-from app.domain.numbers import plural
+from app.domain.contract.values import GPU_MEMORY_GIB, MAX_WHOLE
+from app.domain.numbers import THIN, plural, significant
 from app.domain.performance.flops import Inputs, explain_difference, flops_per_step, peak_flops
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.performance.model_shape import read_shape
 from app.domain.performance.steady_state import usable
 from app.domain.run import FloatArray, Metric, ParsedLog, Stated, SteadyState
+
+
+def too_much_memory(contract: Mapping[str, Stated], peak_gib: float | None) -> str:
+    """Return why the stated GPU cannot be right: it has less memory than the run used; empty if it can."""
+    size = GPU_MEMORY_GIB.get(str(contract["gpu"].value)) if "gpu" in contract else None
+    if size is None or peak_gib is None or peak_gib <= size:
+        return ""
+    return (
+        f"stated GPU cannot be right: peak {significant(peak_gib)}{THIN}GiB, {contract['gpu'].value} has "
+        f"{size}{THIN}GiB"
+    )
+
 
 # --- Throughput from the steady step time. Each figure is a constant over step time: same interval, sign flipped.
 
@@ -256,6 +268,8 @@ class Figures:
             )
             return None
         value = max(values) / BYTES_PER_GIB
+        if contradiction := too_much_memory(self._contract, value):
+            self.warnings.append(f"The {contradiction}. Correct `gpu`; comparisons of this run are of the stated GPU.")
         ranks = len({report.rank for report in reports})
         note = f"most allocated on {plural(ranks, 'rank')} that reported it" if reports else ""
         return Metric(value, value, value, len(values), note)

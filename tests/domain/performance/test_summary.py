@@ -197,6 +197,13 @@ def test_peak_memory_is_the_most_of_all_ranks_up_to_the_windows_end() -> None:
     assert "2 ranks" in metric.note
 
 
+@pytest.mark.parametrize(("gpu", "used_gib", "wrong"), [("H100", 79, False), ("H100", 90, True), ("X1", 90, False)])
+def test_a_peak_above_the_memory_of_the_stated_gpu_is_a_warning(gpu: str, used_gib: int, wrong: bool) -> None:
+    log = make_log([100.0] * 20, memory=[MemoryReport(1, 0, 1, used_gib * 2.0**30)])
+    warnings = summarise(log, make_metadata({"gpu": gpu})).warnings
+    assert any("The stated GPU cannot be right" in warning for warning in warnings) is wrong
+
+
 def test_peak_memory_of_a_column() -> None:
     log = make_log([100.0] * 5, columns={"peak_memory_bytes": [2.0**30, 2.0**31, np.nan, 2.0**30, 2.0**30]})
     assert value(summarise(log, make_metadata()), "peak_memory_gib") == 2
