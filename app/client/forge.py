@@ -13,6 +13,7 @@ import json
 import random
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -36,7 +37,6 @@ MOST_BYTES = 60_000
 _RUN_OF_MARKER = re.compile(r" run=(\d{1,19})(?: regression)? -->")
 _REGRESSION = re.compile(r"<!-- threewalls:report project=\S* key=\S* run=\d{1,19} regression -->")
 _NUMBERED = re.compile(r"(.+) #(\d{1,9})")
-_TITLES = {"success": "No regression", "failure": "Regression or failed run", "neutral": "No verdict to act on"}
 
 
 class State(str, Enum):
@@ -56,7 +56,7 @@ _WORST_FIRST = (State.FAILURE, State.NEUTRAL, State.SUCCESS)
 
 @dataclass(frozen=True)
 class PostedReport:
-    """The report of a run. `exit_code` is None without a verdict, `markdown` is report.md.
+    """The report of a run. `exit_code` is None without a verdict, `badge` as on its page, `markdown` is report.md.
 
     `key` is the same for all runs of a CI job; empty if it is not known yet.
     """
@@ -67,6 +67,7 @@ class PostedReport:
     url: str
     headline: str
     exit_code: int | None
+    badge: str
     markdown: str
 
     @property
@@ -189,8 +190,8 @@ def bounded(text: str, url: str) -> str:
 
 
 def _title(runs: Sequence[PostedReport]) -> str:
-    counts = [(state, sum(run.state is state for run in runs)) for state in _WORST_FIRST]
-    return f"{_TITLES[runs[0].state]}: " + ", ".join(f"{count} {state}" for state, count in counts if count)
+    """Return how many runs have each badge, worst first: `1 regression; 2 no change`."""
+    return "; ".join(f"{count} {badge}" for badge, count in Counter(run.badge for run in runs).items())
 
 
 def _table(runs: Sequence[PostedReport]) -> str:

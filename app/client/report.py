@@ -129,6 +129,7 @@ def _read_run(service: Service, run_id: int, report: Mapping[str, Any]) -> Poste
         url=run["address"],
         headline=report["headline"],
         exit_code=report["exit_code"],
+        badge=report["badge"],
         markdown=service.get(f"/api/v1/runs/{run_id}/report.md", accept="text/markdown").text,
     )
 

@@ -295,6 +295,7 @@ def read_report(request: Request, run_id: int) -> tuple[RunReport, str, dict[str
         "schema": SCHEMA,
         "run": {"id": report.run.id, "name": report.run.name, "address": report.run.address, **of},
         "status": report.status,
+        "badge": report.decision or report.status if answered is None else answered.word,
         "headline": report.headline,
         "baseline": report.baseline,
         "nothing_processed_since": since and since.isoformat(),

@@ -1,5 +1,7 @@
 """Runs as the service reports them, for tests of messages to a forge."""
 
+import re
+
 from app.client.forge import PostedReport
 
 SLOWER = "regression · 9.4 % slower: 437.4 ms, was 399.9 ms."
@@ -21,7 +23,8 @@ def judged(
         "",
         f"[nightly \\| `x` (run {run_id})]({url})",
     )
-    return PostedReport(run_id, "moe-lab", key, url, headline, exit_code, "\n".join(lines) + "\n")
+    badge = re.split(" · |: ", headline, maxsplit=1)[0]
+    return PostedReport(run_id, "moe-lab", key, url, headline, exit_code, badge, "\n".join(lines) + "\n")
 
 
 def fine(run_id: int = 40, key: str = "9f8e7d6c5b4a") -> PostedReport:

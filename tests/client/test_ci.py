@@ -595,7 +595,7 @@ def test_several_runs_of_a_job_are_one_comment_with_a_table(server: Running, tmp
     assert done.code == 4, done.out + done.err
     assert "label performance: regression" in done.err
     body = forge.comments[0]["body"].splitlines()
-    assert body[1].endswith(": 2 neutral**")
+    assert body[1].endswith("2 no baseline**")
     assert [line.split("(run ")[1].split(")")[0] for line in body if line.startswith("| [")] == runs
     assert [entry["state"] for entry in forge.statuses] == ["pending"]
 

@@ -43,13 +43,19 @@ def test_several_runs_are_one_table_with_the_worst_first() -> None:
     comment = message([fine(), undecided(), judged()])
     lines = comment.text.splitlines()
     assert comment.state is State.FAILURE
-    assert lines[0].endswith(": 1 failure, 1 neutral, 1 success**")
+    assert lines[0] == "**1 regression; 1 no baseline; 1 no change**"
     assert lines[2:4] == ["| run | verdict |", "| --- | --- |"]
     assert [line[: line.index("](")] for line in lines[4:7]] == [
         f"| [nightly \\| `x` (run {run})" for run in (41, 39, 40)
     ]
     assert "| ↘ no baseline" in lines[5]
     assert [line for line in lines if line.startswith("<details>")].count("<details><summary>Run 41</summary>") == 1
+
+
+def test_an_unconfirmed_run_is_not_called_a_regression_among_others() -> None:
+    assert message([fine(), judged(headline="slower, unconfirmed · 9.4 % slower."), fine(43)]).title == (
+        "1 slower, unconfirmed; 2 no change"
+    )
 
 
 def test_a_run_without_baseline_among_good_ones_is_not_green() -> None:
