@@ -340,11 +340,21 @@ def _behind(offer: Offer, best: Offer) -> str:
     times = [item.prediction.step_time_s for item in (offer, best) if item.prediction and item.prediction.step_time_s]
     if len(times) < 2 or times[0] / times[1] - 1 >= _SAME:
         return ""
-    if offer.layout.etp > best.layout.etp:
-        return " Ranked lower: splits experts by ETP."
-    if offer.layout.expert_group > best.layout.expert_group and times[0] < times[1]:
-        return " Ranked lower: larger expert group."
-    return " Ranked lower: larger TP." if offer.layout.tp > best.layout.tp else ""
+    here, there = offer.layout, best.layout
+    reasons = (
+        (here.etp > there.etp, "splits experts by ETP"),
+        (here.expert_group > there.expert_group and times[0] < times[1], "larger expert group"),
+        (bool(best.measured) and not offer.measured, "not measured"),
+        (here.tp > there.tp, "larger TP"),
+        (_has_odd_shards(offer) and not _has_odd_shards(best), "unusual number of tokens per CP rank"),
+    )
+    text = next((text for holds, text in reasons if holds), "")
+    return text and f" Ranked lower: {text}."
+
+
+def _has_odd_shards(offer: Offer) -> bool:
+    shards = (offer.tokens_per_cp_shard, offer.tokens_per_cp_tp_shard)
+    return not any(SHARD_FLOOR <= tokens <= SHARD_CEILING for tokens in shards)
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,7 +475,9 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     if slower < -_SAME:
         return f"{-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
-        return "Predicted as fast."
+        equal = f"{100 * slower:.1f}" in ("0.0", "-0.0")
+        change = f"{100 * abs(slower):.1f}\u202f% {'slower' if slower > 0 else 'faster'}, within the error"
+        return "Predicted as fast." if equal else f"Predicted {change}."
     return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}."
 
 

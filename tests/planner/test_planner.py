@@ -11,9 +11,12 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.planning.hardware import in_gib
+from app.domain.planning.plan import make_plan
+from app.domain.planning.request import read_request
 from app.domain.run import Value
 from app.pipeline.rank import rebuild_all
 from app.planner.pages import EXAMPLES
+from app.planner.queries import short_reason
 from app.storage.database import transaction
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
@@ -171,6 +174,7 @@ def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(cl
     for offer, article in zip(offers[1:], best.split("<article")[2:], strict=True):
         is_tie = offer["prediction"]["step_time_s"] == pytest.approx(first["step_time_s"], rel=0.01)
         assert ("Ranked lower: larger TP" in article) is (is_tie and offer["tp"] > offers[0]["tp"])
+        assert "Ranked lower" in article or "slower" in article, "each says what puts it behind the first"
     assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
     assert "GEMMs take" in text[text.index('id="offers"') :]
     assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
@@ -337,3 +341,12 @@ def test_memory_before_offload_says_so(client: TestClient) -> None:
     query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "256", "seq_len": "4096", "gbs": "8192"}
     text = re.sub(r"\s+", " ", client.get("/plan", params=query | {"precision": "fp8_sc"}).text)
     assert "without activations, before offload</span>" in text
+
+
+def test_layouts_that_are_predicted_equally_fast_say_what_ranks_them() -> None:
+    texts = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": "128", "seq_len": "4096", "gbs": "2048"}
+    best, *others = make_plan(read_request(texts)).offers
+    assert short_reason(best, best) == ""
+    reasons = [short_reason(offer, best) for offer in others]
+    assert "Predicted 0.8\u202f% slower, within the error." in reasons
+    assert all("slower" in reason or "Ranked lower" in reason for reason in reasons)
