@@ -186,7 +186,7 @@ def put_verdict(
     judged = document.verdict.step_time
     delta = None if judged is None else judged.delta_pct
     shown, label = document.badge(in_regression=())
-    values = {"decision": document.decision, "delta": delta, "shown": shown or document.undecided, "label": label}
+    values = {"decision": document.decision, "delta": delta, "shown": shown or document.decision, "label": label}
     session.execute(_SHOW, {"of_run": run_id} | values)
 
 
@@ -198,7 +198,7 @@ def show_badges(session: Session, run_ids: Iterable[int]) -> None:
         own, explaining = _named(session, run_id)
         metrics = select(col(RegressionRow.metric)).where(col(RegressionRow.id).in_(own | explaining))
         shown, label = run_badge(session, run_id, verdict.document, session.execute(metrics).scalars().all())
-        values = {"badge": shown or verdict.document.undecided, "badge_label": label}
+        values = {"badge": shown or verdict.document.decision, "badge_label": label}
         differs = or_(_RUNS.c.badge != values["badge"], _RUNS.c.badge_label != label)
         session.execute(update(_RUNS).where(_RUNS.c.id == run_id, differs).values(values))
 

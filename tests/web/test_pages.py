@@ -458,7 +458,7 @@ def test_names_and_branches_are_never_cut_by_the_server(client: TestClient, make
 
 def test_the_upload_form_has_its_button_before_the_script_and_the_default_of_the_api(client: TestClient) -> None:
     text = client.get("/upload").text
-    assert text.index('name="log"') < text.index('type="submit" data-send>Upload') < text.index("Upload from a script")
+    assert text.index('name="log"') < text.index('type="submit" data-send>Upload') < text.index("Upload from CI")
     assert "<option selected>ci</option>" in text
 
 

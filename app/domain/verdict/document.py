@@ -164,8 +164,8 @@ class VerdictDocument:
     def badge(self, *, in_regression: Collection[str]) -> tuple[str, str]:
         """Return the decision that pages and lists show, and its label where that says more.
 
-        `in_regression`: the metrics of the regressions that the run is in. The decision is empty for a contrast that is
-        neither worse and part of a regression, nor waits for a rerun.
+        `in_regression`: the metrics of the regressions that the run is in. The decision is empty for a decided contrast
+        that is neither worse and part of a regression, nor waits for a rerun.
         """
         in_slowdown = "step_time_ms" in in_regression
         if self.decision != "no_baseline" or self.contrast is None:
@@ -179,13 +179,9 @@ class VerdictDocument:
         if self.contrast.is_unconfirmed:
             return "regression", UNCONFIRMED
         is_heavier = "peak_memory_gib" in in_regression and memory is not None and memory.delta_pct > 0
-        return ("regression", MORE_MEMORY) if is_heavier else ("", "")
-
-    @property
-    def undecided(self) -> str:
-        """Return the decision by which lists find a run whose badge has none."""
-        time = None if self.contrast is None else self.contrast.measured.step_time
-        return "inconclusive" if time is not None and time.decision == "inconclusive" else self.decision
+        if is_heavier:
+            return "regression", MORE_MEMORY
+        return ("inconclusive", "") if time is not None and time.decision == "inconclusive" else ("", "")
 
     @property
     def upgrade(self) -> MeasuredContrast | None:
