@@ -42,6 +42,7 @@ class PlanQuery(BaseModel, extra="forbid"):
     pp_layout: str = Field("", description="For example `Et*3|(tt|)*29m|L`.")
     pp_account: str = Field("", description="`embedding,loss`, one of them, or `none`.")
     mtp: str = ""
+    host_memory_gib: str = ""
     num_layers: str = Field("", description="With the next four: the shape of a model without a known name.")
     num_attention_heads: str = ""
     num_query_groups: str = ""
@@ -101,6 +102,7 @@ class PredictionOut(ApiValue):
     recompute: list[str] = Field(description="Modules; `full`: whole layers.")
     gradients_bf16: bool
     optimizer_offload: float
+    host_gb: float
     dispatcher: str
     ep_overlap: bool
 
@@ -119,6 +121,7 @@ class PredictionOut(ApiValue):
             memory_parts_gb={name: round(size, 2) for name, size in prediction.memory.items()},
             recompute=sorted(recipe.recompute),
             optimizer_offload=recipe.offload,
+            host_gb=round(prediction.host_gb, 2),
             ep_overlap=recipe.overlap,
         )
 

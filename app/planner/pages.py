@@ -16,7 +16,7 @@ from app.domain.numbers import grouped
 from app.domain.planning.estimate import Record
 from app.domain.planning.hardware import in_gib
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout, degrees_text
-from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, offer_flags
+from app.domain.planning.plan import REASONS, LayoutFlags, Offer, Plan, host_gib_per_node, offer_flags
 from app.domain.planning.records import LAYOUT, UsedLayout
 from app.domain.planning.request import DEGREES, INPUTS, PATH, SHAPE, named_models
 from app.domain.rules.load import built_in_rules
@@ -186,6 +186,13 @@ class PlanPage:
         batch = f"GBS {grouped(request.gbs)}" if request.gbs is not None else ""
         mtp = f"MTP {request.model.mtp}" if request.model.mtp else ""
         return " · ".join(filter(None, [f"seq {grouped(request.seq_len)}", batch, request.precision, mtp]))
+
+    def host_memory(self, offer: Offer) -> str:
+        """Format the optimizer states of a node in host memory: ` (416 GiB per node)`; empty if unknown."""
+        if self.plan is None or offer.prediction is None:
+            return ""
+        gib = host_gib_per_node(self.plan.request, offer.prediction)
+        return "" if gib is None else f" ({gib:,.0f} GiB per node)"
 
     def memory_parts(self, offer: Offer) -> list[tuple[queries.MemoryPart, int]]:
         """Return the parts of the predicted peak in whole GiB that add up to it."""

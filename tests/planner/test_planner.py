@@ -350,3 +350,15 @@ def test_layouts_that_are_predicted_equally_fast_say_what_ranks_them() -> None:
     reasons = [short_reason(offer, best) for offer in others]
     assert "Predicted 0.8\u202f% slower, within the error." in reasons
     assert all("slower" in reason or "Ranked lower" in reason for reason in reasons)
+
+
+def test_a_layout_that_offloads_more_than_the_host_memory_of_a_node_says_so(client: TestClient) -> None:
+    offers = planned(client, **DEEPSEEK, opt_offload_fraction="1")["offers"]
+    needed = 8 * offers[0]["prediction"]["host_gb"] / 1.073741824
+    assert needed > 8
+    for gib, warned in ((int(needed) - 1, True), (int(needed) + 1, False)):
+        (offer, *_) = planned(client, **DEEPSEEK, opt_offload_fraction="1", host_memory_gib=str(gib))["offers"]
+        assert any(f"{gib} GiB" in note["text"] for note in offer["notes"]) is warned
+    on_gpu = planned(client, **DEEPSEEK, opt_offload_fraction="0", host_memory_gib="1")["offers"]
+    assert {offer["prediction"]["host_gb"] for offer in on_gpu} <= {0}
+    assert "GiB per node)" in page(client, {**DEEPSEEK, "opt_offload_fraction": "1"})

@@ -101,6 +101,8 @@ IDENTITY_FIELDS = (
         also=("world_size", "num_gpus", "n_gpus", "gpu_count", "ngpus")),
     ContractField("gpus_per_node", WHERE, "config", "count",
         "GPUs per node: 8 on HGX boards, 4 on GB200 and GB300 trays.", unit="GPUs"),
+    ContractField("host_memory_gib", WHERE, "info", "count", "Memory of a node's hosts, which offloading uses.",
+        unit="GiB"),
     ContractField("cluster", WHERE, "stack", "name",
         "Cluster of the job. Clusters with the same GPU differ by 7-15 %."),
     ContractField("driver", WHERE, "info", "text", "Version of the GPU driver."),

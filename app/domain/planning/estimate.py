@@ -74,9 +74,13 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The prediction for one layout. `low_s` and `high_s` are the step time divided and multiplied by `spread`."""
+    """The prediction for one layout. `low_s` and `high_s` are the step time divided and multiplied by `spread`.
+
+    `host_gb`: optimizer states of one GPU in host memory.
+    """
 
     memory: Mapping[str, float]
+    host_gb: float
     peak_gb: float
     usable_gb: float
     fits: bool
@@ -183,11 +187,13 @@ class Estimator:
         peak, total = memory.total, time.total
         scale = self._bounded(degrees, total) / total
         memories = {name: np.broadcast_to(getattr(memory, name), peak.shape) for name in memory.__slots__}
+        host = memories.pop("host")
         parts = {name: np.broadcast_to(getattr(time, name), peak.shape) * scale for name in time.__slots__}
         decided, spread = self.request.gbs is not None, self.calibration.spread
         return [
             Prediction(
                 memory={name: float(column[index]) for name, column in memories.items()},
+                host_gb=float(host[index]),
                 peak_gb=float(peak[index]),
                 usable_gb=self.usable_gb,
                 fits=bool(peak[index] <= self.usable_gb),

@@ -5,7 +5,7 @@ of a rank times the micro-batches in flight of the schedule. `docs/planner.md` s
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -83,13 +83,17 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """GB of one GPU by part, of the stage that needs most. `total`: the peak of allocated tensors."""
+    """GB of one GPU by part, of the stage that needs most. `total`: the peak of allocated tensors.
+
+    `host`: optimizer states of the GPU in host memory.
+    """
 
     weights: Floats
     optimizer: Floats
     activations: Floats
     logits: Floats
     buffers: Floats
+    host: Floats
 
     @property
     def static(self) -> Floats:
@@ -101,7 +105,8 @@ class Memory:
 
     def scaled(self, by: float) -> "Memory":
         """Return the estimate with all but the static part scaled by a factor from measured peaks."""
-        return Memory(self.weights, self.optimizer, self.activations * by, self.logits * by, self.buffers * by)
+        scaled = {name: getattr(self, name) * by for name in ("activations", "logits", "buffers")}
+        return replace(self, **scaled)
 
 
 def memory_of(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, *, tokens: float, nvlink: int) -> Memory:
@@ -119,15 +124,16 @@ def memory_of(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions, *, tok
     head_is_peak = alone | (with_head > at_first)
     return Memory(
         weights=weights / GB,
-        optimizer=optimizer / GB,
+        optimizer=optimizer * (1.0 - recipe.offload) / GB,
         activations=np.where(head_is_peak, with_head - head, at_first) / GB,
         logits=np.where(head_is_peak, head, 0.0) / GB,
         buffers=(_buffers(costs, degrees, recipe, rank, nvlink)) / GB + OVERHEAD_GB,
+        host=optimizer * recipe.offload / GB,
     )
 
 
 def _static(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions) -> tuple[Floats, Floats]:
-    """Return bytes of weights with gradients, and of optimizer states, of the most loaded stage.
+    """Return bytes of weights with gradients, and of optimizer states wherever they are, of the most loaded stage.
 
     As Megatron-LM: an equal share of the layers, one embedding, and multi-token prediction.
     """
@@ -139,7 +145,7 @@ def _static(costs: ModelCosts, degrees: Degrees, recipe: MemoryOptions) -> tuple
     state = SHARED_STATE - (4.0 if recipe.moments_bf16 else 0.0)
     ranks, expert_ranks = (degrees.dp * degrees.cp, degrees.edp) if recipe.distributed else (1.0, 1.0)
     optimizer = state * (rest / ranks + experts / expert_ranks)
-    return per_weight * (rest + experts), optimizer * (1.0 - recipe.offload)
+    return per_weight * (rest + experts), optimizer
 
 
 def _mtp(parameters: float, degrees: Degrees) -> Floats:

@@ -34,7 +34,7 @@ from app.domain.planning.layout import (
 )
 from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.request import DEGREES, SPLIT, WORK, InvalidPlan, PlanRequest
-from app.domain.rules.derive import FACTS
+from app.domain.rules.derive import FACTS, gpus_per_node
 from app.domain.rules.flags import written
 from app.domain.rules.rule import Setting
 from app.domain.run import IntArray
@@ -190,6 +190,7 @@ def notes_of(
     """Return the notes that apply, the costliest first."""
     notes = (
         _memory(request, static) if prediction is None else None,
+        _host_memory(request, prediction),
         _dp_floor(request, layout),
         _hot_groups(request, layout),
         _no_vpp(request, layout),
@@ -242,6 +243,25 @@ def _memory(request: PlanRequest, static: float | None) -> Note | None:
     if static > memory:
         return Note("", f"{what}: this does not fit without offloading or more ranks.", ("M-arg",))
     return Note("", f"{what}, which leaves little for activations.", ("M-arg",))
+
+
+def host_gib_per_node(request: PlanRequest, prediction: Prediction) -> float | None:
+    """Return the optimizer states that a node holds in host memory; None if its number of GPUs is unknown."""
+    per_node = gpus_per_node(request.gpu)
+    return None if per_node is None else in_gib(prediction.host_gb) * min(per_node, request.gpus)
+
+
+def _host_memory(request: PlanRequest, prediction: Prediction | None) -> Note | None:
+    if prediction is None or request.host_memory_gib is None:
+        return None
+    needed = host_gib_per_node(request, prediction)
+    if needed is None or needed <= request.host_memory_gib:
+        return None
+    text = (
+        f"The offloaded optimizer states take {needed:.0f} GiB of a node's host memory, more than its "
+        f"{request.host_memory_gib} GiB: offload less, or use more ranks."
+    )
+    return Note("", text, ("U-off",))
 
 
 def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:

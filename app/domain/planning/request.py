@@ -161,13 +161,14 @@ RECIPE = (
     "graph_impl",
 )  # fmt: skip
 """What else decides memory and step time; what is not stated is chosen: the least recomputation that fits."""
-INPUTS = (*WORK, *DEGREES, *SPLIT, *SHAPE, *WIDTHS, *RECIPE)
+INPUTS = (*WORK, "host_memory_gib", *DEGREES, *SPLIT, *SHAPE, *WIDTHS, *RECIPE)
 
 
 """Contract fields that a plan takes, in the order of the form."""
 REQUIRED = ("gpu", "gpus", "seq_len")
 LARGEST: Mapping[str, int] = {
     "gpus": 2**17,
+    "host_memory_gib": 2**17,
     "seq_len": 2**27,
     "gbs": 10**8,
     "mbs": 10**5,
@@ -212,7 +213,7 @@ class PlanRequest:
     layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
     share of optimizer states in host memory; None: as needed. `graphs`: any CUDA graphs; None: as an own run of
     the work had them, else without. `fastest_dispatcher`: the one that own runs showed to be faster than another; it
-    replaces an unstated one.
+    replaces an unstated one. `host_memory_gib`: of a node; None: unlimited.
     """
 
     model: PlannedModel
@@ -233,6 +234,7 @@ class PlanRequest:
     graphs: bool | None = None
     calibration: Calibration = Calibration()
     fastest_dispatcher: str | None = None
+    host_memory_gib: int | None = None
 
     def fix(self, name: str) -> int | None:
         return (self.fixed or {}).get(name)
@@ -288,6 +290,7 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         offload=_share(values.get("opt_offload_fraction")),
         dispatcher=str(values["dispatcher"]) if values.get("dispatcher") else None,
         dist_opt=values.get("dist_opt") is not False,
+        host_memory_gib=_int(values["host_memory_gib"]) if values.get("host_memory_gib") else None,
         graphs=values["graph_impl"] != "none" if values.get("graph_impl") else None,
         ep_overlap=bool(values["ep_overlap"]) if values.get("ep_overlap") is not None else None,
     )
