@@ -133,7 +133,7 @@ def test_the_lead_of_a_page_is_short() -> None:
 
 
 HEADING = re.compile(r"<(h[1-4]|th|summary|button|label)\b[^>]*>(.*?)</\1>|^#+ ([^\n]*)$", re.DOTALL | re.MULTILINE)
-NAMES = {"Actions", "Engine", "Perfetto", "Teams", "You", "The"}
+NAMES = {"Actions", "Engine", "Markdown", "Perfetto", "Teams", "You", "The"}
 """Names of other products, and words that begin a second sentence."""
 
 

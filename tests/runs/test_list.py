@@ -307,7 +307,7 @@ def badges_of(client: TestClient, run: int) -> tuple[list[str], list[str]]:
     ("metric", "memory", "badges"),
     [("", {}, []), ("step_time_ms", {}, []), ("peak_memory_gib", {"peak_memory_gib": 70.0}, ["more memory"])],
 )
-def test_a_faster_run_of_a_new_container_is_no_regression_of_speed(
+def test_a_faster_run_of_a_new_container_is_not_slower(
     client: TestClient, engine: Engine, metric: str, memory: dict[str, Any], badges: list[str]
 ) -> None:
     with transaction(engine) as session:
