@@ -357,15 +357,19 @@ class HistoryPage:
         return f"{step_time(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
 
     def _alarm_of(self, part: ConfigurationHistory) -> HistoryAlarm | None:
-        """Return the newest open step-time regression of a configuration, in any container."""
-        runs = {
-            self.history.runs[position].id
-            for configuration in self.history.configurations
-            if configuration.letter == part.letter
-            for position in configuration.runs
-        }
-        of_it = (alarm for alarm in self._active if alarm.metric == "step_time_ms" and alarm.run_id in runs)
-        return next(of_it, None)
+        """Return the newest open step-time regression of a configuration, in any container.
+
+        One that was half gone before the container of `part` began does not explain the runs there.
+        """
+        runs, letters, begin = self.history.runs, self.history.letters, part.runs[0]
+        of_letter = {runs[position].id: position for position, letter in letters.items() if letter == part.letter}
+        counted = [p for p in sorted(of_letter.values()) if p < begin and self.history.eligibilities[p] == "counts"]
+        for alarm in self._active:
+            if alarm.metric == "step_time_ms" and (began := of_letter.get(alarm.run_id)) is not None:
+                newest = counted[-1] if counted and counted[-1] > began else began
+                if began >= begin or not alarm.is_half_gone(math.exp(runs[newest].log_step_time)):
+                    return alarm
+        return None
 
     @property
     def title(self) -> str:

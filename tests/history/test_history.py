@@ -499,6 +499,23 @@ def test_an_inconclusive_upgrade_is_still_slower_than_before_its_regression(
     assert f"#{number}" not in shown_states(client, key_of(engine, now[0]))[3]
 
 
+def test_a_regression_that_was_over_before_an_inconclusive_upgrade_does_not_lead(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    later, days = FIRST_PLACE + timedelta(days=8), timedelta(days=8)
+    make([400.0] * 8)
+    slow = make([560.0, 404.0], fields={"container": "nvcr.io/nvidia/nemo:26.07"}, started=later)
+    now = make([540.0], fields={"container": "nvcr.io/nvidia/nemo:26.08"}, started=later + days)
+    with transaction(engine) as session:
+        session.execute(update(UpgradeChangeRow).values(decision="inconclusive"))
+        session.execute(delete(RegressionRow))
+        number = make_regression(session, member(session, slow[0], 400.0, 560.0))
+    lead, button, _, row = shown_states(client, key_of(engine, now[0]))
+    assert re.fullmatch(r"\d+\.\d ms per step in nemo:26\.08; change from nemo:26\.07 inconclusive\.", lead), lead
+    assert button == f"/regressions/{number}", "it is still to triage"
+    assert f"#{number}" not in row, row
+
+
 @pytest.mark.parametrize("is_cleared", [False, True])
 def test_the_lead_names_the_container_unless_the_evidence_clears_it(
     client: TestClient, engine: Engine, make: Make, is_cleared: bool
