@@ -34,10 +34,13 @@ _MOST_OFF = 3
 
 
 def axis_reach(rows: Sequence[ComparedStackRow]) -> float:
-    """Return the largest change that is drawn, in percent; infinite without a decided change."""
+    """Return where intervals are cut, in percent: never before a change; infinite without a decided change."""
     decided = [row.time for row in rows if row.time is not None and row.word != "inconclusive"]
+    if not decided:
+        return math.inf
     ends = [abs(end) for time in decided for end in (time.ci_low_pct, time.ci_high_pct)]
-    return max((*(_MOST_OFF * abs(time.delta_pct) for time in decided), *ends), default=math.inf)
+    changes = [abs(row.time.delta_pct) for row in rows if row.time is not None]
+    return max(*(_MOST_OFF * abs(time.delta_pct) for time in decided), *ends, *changes)
 
 
 def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
@@ -57,14 +60,13 @@ def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str,
     assert row.time is not None  # noqa: S101  # the caller looked
     low, high = row.time.ci_low_pct, row.time.ci_high_pct
     change = change_text(row.time.delta_pct, low, high)
-    at = min(max(row.time.delta_pct, -reach), reach)
     return {
         "id": rank,
-        "at": at,
+        "at": row.time.delta_pct,
         "stack": row.title,
         "href": f"/history/{row.stack_key}",
         "name": name,
-        "delta": at,
+        "delta": row.time.delta_pct,
         "low": max(low, -reach),
         "high": min(high, reach),
         "below": f"◂ {low:.0f}{THIN}%".replace("-", "−") if low < -reach else "",

@@ -169,7 +169,7 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
     titles, reach = without_common([row.title for row in counted]), axis_reach(counted)
     rows = [
         DotRow(
-            title, min(row.time.delta_pct, reach), max(row.time.ci_low_pct, -reach), min(row.time.ci_high_pct, reach),
+            title, row.time.delta_pct, max(row.time.ci_low_pct, -reach), min(row.time.ci_high_pct, reach),
             change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
         )
         for title, row in zip(titles, counted, strict=True)
