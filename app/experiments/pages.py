@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -43,7 +43,6 @@ from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import (
     Experiment,
-    ExperimentFilter,
     ExperimentListPage,
     ExperimentRun,
     find_experiments,
@@ -540,7 +539,8 @@ def pair_rules(session: Session, settings: Settings, experiment: Experiment) -> 
 def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
     query = ExperimentQuery.from_params(request.query_params)
     page = find_experiments(session, query.filter, query.page, next_first=True)
-    complete = find_experiments(session, ExperimentFilter(state="done"), page_size=_MOST_ANSWERED)
+    complete = find_experiments(session, replace(query.filter, state="done"), page_size=_MOST_ANSWERED)
+    projects = projects_with_experiments(session)
     return render(
         request,
         "experiments/list.html",
@@ -549,10 +549,9 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         page=page,
         filters=query,
         tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
-        total=sum(complete.states.values()),
-        answer=_answer(complete),
+        answer=_answer(complete) if projects else "Nothing was planned yet.",
         more_runs=more_runs,
-        projects=projects_with_experiments(session),
+        projects=projects,
     )
 
 
@@ -622,10 +621,10 @@ _MOST_ANSWERED = 200
 
 
 def _answer(complete: ExperimentListPage) -> str:
-    """Summarise the experiments that need a decision or runs, given those whose runs are complete."""
+    """Summarise the matching experiments that need a decision or runs, given those whose runs are complete."""
     states = complete.states
     if not states:
-        return "Nothing was planned yet."
+        return "No experiment matches."
     open_runs = {item.id: more for item in complete.items if (more := more_runs(item))}
     decide = complete.total - len(open_runs)
     parts = [f"Decide {plural(decide, 'experiment')}."] if decide else []

@@ -363,6 +363,29 @@ def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine,
     assert client.get("/experiments/999").status_code == 404
 
 
+def lead_of(page: str) -> str:
+    found = re.search(r'id="experiment-lead"([^>]*)>([^<]*)</p>', page)
+    assert found is not None
+    return found[2]
+
+
+def test_the_lead_of_the_list_is_about_the_matching_experiments(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    nothing = lead_of(text(client, "/experiments"))
+    number = plan(engine, baseline, runs_each=1)
+    add_runs(engine, read(engine, number).tag, [30_900.0])
+    assert f"#{number}" in lead_of(text(client, "/experiments"))
+    assert f"#{number}" in lead_of(text(client, "/experiments?project=tuning&state=accepted")), "a tab is no filter"
+    none_match = lead_of(text(client, "/experiments?project=nope"))
+    assert f"#{number}" not in none_match
+    assert none_match != nothing
+    assert lead_of(text(client, f"/experiments?run={baseline + 100}")) == none_match
+    address, of_table = "/experiments?project=nope", {"HX-Request": "true", "HX-Target": "experiment-table"}
+    fragment = client.get(address, headers=of_table).text
+    assert (lead_of(fragment), fragment.count("hx-swap-oob")) == (none_match, 1), "the lead follows the filters"
+
+
 def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baseline: int) -> None:
     assert client.get("/experiments/new?run=nothing").status_code == 422
     assert client.get("/experiments/new?run=999999").status_code == 422
