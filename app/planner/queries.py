@@ -468,12 +468,12 @@ _SAME = 0.02
 
 
 def _difference(prediction: Prediction, first: Prediction) -> str:
-    """Return the part of the step where a layout loses most against the first one."""
+    """Return the difference between two predictions, and the part of the step where the layout loses most."""
     lost = {name: prediction.parts_s[name] - first.parts_s[name] for name in prediction.parts_s}
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if slower < -_SAME:
-        return f"{-100 * slower:.0f}\u202f% faster, within the error."
+        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error."
     if lost[name] <= 0 or slower < _SAME:
         equal = f"{100 * slower:.1f}" in ("0.0", "-0.0")
         change = f"{100 * abs(slower):.1f}\u202f% {'slower' if slower > 0 else 'faster'}, within the error"

@@ -229,6 +229,8 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     assert ": 61.76\u202fs/step published, " in same["answer"]
     assert "Published by NVIDIA." in same["answer"]
     assert not same["offers"][0]["measured"]["is_scaled"]
+    for card in best_cards(client, query | {"gbs": "16384"}):
+        assert "predicted" in card, "reasons compare predictions, so each card has one, also beside a measured time"
 
 
 def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestClient, engine: Engine) -> None:
