@@ -99,9 +99,10 @@ _HEADS = (
         StandingRow.family, StandingRow.family_slug, StandingRow.container, ProjectRow.slug,
     )
     .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+    .where(col(StandingRow.document)["scaling"].as_string() != "[]")
     .order_by(col(StandingRow.newest_at).desc(), col(StandingRow.stack_key))
 )  # fmt: skip
-
+"""Of the stacks with usable runs, so that a size that is counted can be shown."""
 
 _workloads_of: UntilRankedAgain[tuple[Workloads, ...]] = UntilRankedAgain(32)
 
