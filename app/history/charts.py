@@ -23,6 +23,7 @@ from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, HistoryOfStack, HistoryStack, version_text
 from app.history.workloads import ContainerStep
+from app.storage.runs import step_decisions
 from app.storage.stacks import StackRun
 from app.web import charts
 from app.web.charts import HEIGHT, series_label
@@ -70,7 +71,8 @@ class Drawing:
 
     `figures`: the metric by run number. `versions`: version changes among these runs. `steps`: where each container
     begins, if there are several. `names`: what distinguishes each configuration, by letter. `lead`: the letter of the
-    leading configuration. `regressed`: the first runs of regressions of the metric.
+    leading configuration. `regressed`: the first runs of regressions of the metric. `decisions`: by run number, the
+    decision about step time of runs whose verdict is a regression.
     """
 
     history: HistoryOfStack
@@ -84,6 +86,7 @@ class Drawing:
     names: Mapping[str, str] = field(default_factory=dict)
     lead: str = ""
     regressed: Collection[int] = ()
+    decisions: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def containers(self) -> list[Row]:
@@ -356,14 +359,15 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
 
 
 def _called(drawing: Drawing, run: StackRun) -> str:
-    """Return the verdict that the mark of a run shows; empty for experiments, which cannot open a regression.
+    """Return the decision that the mark of a run shows; empty for experiments, which cannot open a regression.
 
-    Verdicts are of the step time. The marks of memory are its regressions.
+    It is the one about step time. The marks of memory are its regressions.
     """
     if drawing.metric == NOT_OF_STEP_TIME:
         return "regression" if run.id in drawing.regressed else ""
-    quiet = run.verdict in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
-    return run.verdict if run.verdict in _CALLED and not quiet and run.purpose != "experiment" else ""
+    decision = drawing.decisions.get(run.id, run.verdict)
+    quiet = decision in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
+    return decision if decision in _CALLED and not quiet and run.purpose != "experiment" else ""
 
 
 def _intervals(drawing: Drawing) -> Iterator[Row]:
@@ -816,10 +820,11 @@ _PICTURE_COLOURS: dict[str, Colour] = {"regression": "worse", "improvement": "be
 
 
 def history_picture(session: Session, stack: HistoryStack) -> Picture:
-    """Return the newest step times of the stack's leading configuration, coloured by their verdicts."""
+    """Return the newest step times of the stack's leading configuration, coloured by the decisions about them."""
     rows = session.execute(RECENT, {"project_id": stack.project_id, "stack_key": stack.stack_key}).all()
     runs = leading_runs(rows) if rows else []
-    points = [(run.step_time_ms, _PICTURE_COLOURS.get(run.verdict, "accent")) for run in runs]
+    decisions = step_decisions(session, [run.id for run in runs])
+    points = [(run.step_time_ms, _PICTURE_COLOURS.get(decisions.get(run.id, run.verdict), "accent")) for run in runs]
     lead = "No run of this stack counts yet."
     if runs:
         newest = runs[-1]

@@ -1,7 +1,7 @@
 """The page of one stack. Each part is computed when a template needs it, so that a block costs only its own parts."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -64,7 +64,7 @@ from app.history.workloads import (
 from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
-from app.storage.runs import runs_of_abs
+from app.storage.runs import RunListItem, runs_by_id, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
 from app.storage.tables import PinRow, RunRow
 from app.storage.watches import is_watched
@@ -131,7 +131,7 @@ _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules"
 
 @dataclass(frozen=True, slots=True)
 class HistoryTableRow:
-    """One run in the table. `metric`: None without this figure. `ab`: its verdict compares configurations."""
+    """One run in the table. `metric`: None without this figure. `listed`: as in the list of runs, for its verdict."""
 
     position: int
     run: StackRun
@@ -141,7 +141,7 @@ class HistoryTableRow:
     commit_address: str
     container: str
     pinned: bool
-    ab: bool
+    listed: RunListItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +510,7 @@ class HistoryPage:
         return Drawing(
             self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps,
             self.names, self._leading.letter, {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
+            step_decisions(self._session, [self.history.runs[position].id for position in self.drawn]),
         )  # fmt: skip
 
     @cached_property
@@ -652,8 +653,11 @@ class HistoryPage:
         newest_first = self.positions[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
         figures, letters = self._figures(newest_first), self.history.letters
-        compared = runs_of_abs(self._session, [self.history.runs[position].id for position in newest_first])
-        rows = tuple(self._row(position, letters[position], pinned, compared, figures) for position in newest_first)
+        listed = runs_by_id(self._session, [self.history.runs[position].id for position in newest_first])
+        rows = tuple(
+            self._row(position, letters[position], pinned, item, figures)
+            for position, item in zip(newest_first, listed, strict=True)
+        )
         return ListPage(rows, total, start // TABLE_ROWS + 1, TABLE_ROWS)
 
     def all_figures(self) -> dict[int, Mapping[str, Metric | None]]:
@@ -668,7 +672,7 @@ class HistoryPage:
         position: int,
         letter: str,
         pinned: set[int],
-        compared: Collection[int],
+        listed: RunListItem,
         figures: Mapping[int, Metric | None],
     ) -> HistoryTableRow:
         run = self.history.runs[position]
@@ -681,7 +685,7 @@ class HistoryPage:
             commit_address=commit_address(self.stack.commit_url, run.commit),
             container=self._containers.get(run.facts.stack_key, ""),
             pinned=run.id in pinned,
-            ab=run.id in compared or run.purpose == "experiment",
+            listed=listed,
         )
 
     @property

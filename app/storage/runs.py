@@ -632,14 +632,13 @@ def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) 
     return runs_by_id(session, session.execute(newest).scalars().all())
 
 
-def runs_of_abs(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
-    """Return those of the runs whose verdict compares them with runs of another configuration."""
-    chosen = select_any(VerdictRow.run_id).where(
-        col(VerdictRow.run_id).in_(run_ids),
-        col(VerdictRow.current),
-        col(VerdictRow.comparison).not_in(("", "verdict")),
+def step_decisions(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
+    """Return the decision about step time of those of the runs whose verdict is a regression, which memory or loss may
+    have made."""
+    chosen = select_any(VerdictRow.run_id, _MEASURED["step_time"]["decision"].as_string().label("decision")).where(
+        col(VerdictRow.run_id).in_(run_ids), col(VerdictRow.current), _IS_REGRESSION
     )
-    return frozenset(session.execute(chosen).scalars())
+    return {row.run_id: row.decision or "" for row in session.execute(chosen)}
 
 
 def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:

@@ -20,6 +20,8 @@ from starlette.testclient import TestClient
 
 from app.domain.naming import stack_title
 from app.domain.numbers import change_text
+from app.history.charts import history_picture
+from app.history.queries import get_stack
 from app.pipeline.decisions import propose
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
@@ -549,6 +551,27 @@ def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Eng
     assert "rings" not in data
     times = chart_of(client, address)["datasets"]
     assert moved[3] not in {at[row["at"]] for row in times["arrows"]}
+
+
+def test_more_memory_is_no_slow_step(client: TestClient, engine: Engine, make: Make) -> None:
+    make([400.0, 401.0, 402.0])
+    started = FIRST_PLACE + timedelta(days=3)
+    [heavy] = make([401.0], started=started, peak_memory_gib=70.0)
+    [slow] = make([480.0], started=started + timedelta(days=1))
+    address = f"/history/{key_of(engine, heavy)}"
+    data = chart_of(client, f"{address}/chart")["datasets"]
+    at = {row["at"]: row["id"] for row in data["points"]}
+    assert [(at[row["at"]], row["verdict"]) for row in data["arrows"]] == [(slow, "regression")]
+    table = client.get(f"{address}/runs").text.partition("<tbody")[2]
+    of_slow, of_heavy = table.split("</tr>")[:2]
+    assert 'class="delta-bar regression"' in of_slow
+    assert f"#{heavy}<" in of_heavy
+    assert "more memory" in of_heavy
+    assert "delta-bar" not in of_heavy
+    with read_session(engine) as session:
+        stack = get_stack(session, key_of(engine, heavy))
+        assert stack is not None
+        assert len(re.findall("worse", history_picture(session, stack).body)) == 1
 
 
 @pytest.mark.parametrize(
