@@ -86,6 +86,16 @@ class MeasuredUpgrade:
         costs = [cost for cost in self.costs.values() if cost is not None]
         return sum(costs) if costs else None
 
+    @property
+    def first_open(self) -> UpgradeRegression | None:
+        """Return the open regression to decide first: one without a proposal to close it, then one of step time."""
+        opened = [regression for regression in self.regressions if regression.shown_state == "open"]
+        return min(
+            opened,
+            key=lambda regression: (regression.proposal != "", regression.metric != "step_time_ms"),
+            default=None,
+        )
+
 
 def projects(session: Session) -> tuple[str, ...]:
     return tuple(session.execute(select_any(ProjectRow.slug).order_by(ProjectRow.slug)).scalars())

@@ -115,11 +115,15 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
     ]
     assert f'<a class="button primary" href="/regressions/{opened.id}">' in one_line(client.get(ADDRESS).text)
     assert ": 2 jobs slower by" in client.get("/regressions").text
-    for state, proposal, badge in (("open", "stale", "stale"), ("expected", "", "expected")):
+    for state, proposal, badge, action in (
+        ("open", "stale", "stale", f"/regressions/{opened.id}#proposal"),
+        ("expected", "", "expected", "#shared-commit"),
+    ):
         opened.state, opened.proposal = state, proposal
         session.commit()
         page = one_line(client.get(ADDRESS).text)
-        assert "Triage regression" not in page
+        main = page.partition('class="page-head"')[2]
+        assert re.findall(r'<a class="button primary" href="([^"]+)">', main) == [action]
         assert re.search(rf'>{badge}</span>\s*<a href="/regressions/{opened.id}"', page)
 
 
