@@ -91,6 +91,12 @@ class PlanPage:
         return "given-flags" if self.plan.given else "offer-1" if self.plan.offers else ""
 
     @property
+    def frees_first(self) -> bool:
+        """Return whether the next step is to free the degrees, because what they fix is not feasible."""
+        fixed = self.plan is not None and bool(self.plan.request.fixed or self.plan.request.pp_layout)
+        return fixed and not self.flags_of and not self.enough
+
+    @property
     def sizing(self) -> list[tuple[str, str]]:
         return queries.sizing(self.plan) if self.plan else []
 

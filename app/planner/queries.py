@@ -235,8 +235,9 @@ def answer(plan: Plan) -> list[str]:
     if not plan.offers:
         if missing := _short_of_memory(plan):
             reasons.append(missing)
-        reasons.append(f"None of {plural(plan.tried, 'combination')} of degrees is feasible.")
-        return reasons
+        fixed = "" if plan.given else _fixed_words(plan.request)
+        reasons.append(f"None of {plural(plan.tried, 'combination')} {fixed or 'of degrees'} is feasible.")
+        return [*reasons, *(_broken_by_all(plan) if fixed else ())]
     first = plan.offers[0]
     needed = first.prediction.recipe if first.prediction else None
     settings = ", recompute" if needed and needed.recompute else ""
@@ -248,8 +249,23 @@ def answer(plan: Plan) -> list[str]:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
         reasons.append(f"{timed.origin[0].upper()}{timed.origin[1:]}.")
+    if plan.request.gbs is None and first.prediction is not None:
+        reasons.append("Without a global batch size no step time is predicted.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
     return reasons
+
+
+def _fixed_words(request: PlanRequest) -> str:
+    """Return the fixed degrees: `with TP 3`; "" if all are free."""
+    sizes = {name: request.fix(name) for name in DEGREES}
+    fixed = [f"{name.upper()} {size}" for name, size in sizes.items() if size is not None]
+    return f"with {', '.join(fixed)}" if fixed else ""
+
+
+def _broken_by_all(plan: Plan) -> list[str]:
+    """Return which constraints every combination breaks, with the numbers of the closest layout."""
+    everywhere = {row.constraint.id for row in plan.rejected if row.count == plan.tried}
+    return [broken.text for broken in plan.closest[0].violations if broken.constraint.id in everywhere]
 
 
 def _short_of_memory(plan: Plan) -> str:

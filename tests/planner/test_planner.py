@@ -127,6 +127,27 @@ def test_where_nothing_is_feasible_the_closest_layouts_say_why(client: TestClien
     assert "None of" in text
 
 
+def test_where_a_fixed_degree_rules_out_all_it_is_named_with_the_reason_and_freed_first(client: TestClient) -> None:
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024"}
+    document = planned(client, **query, tp="3")
+    assert "with TP 3 is feasible" in document["answer"]
+    violations = {item["constraint"]: item["text"] for item in document["closest"][0]["violations"]}
+    everywhere = {row["constraint"] for row in document["rejected"] if row["count"] == document["tried"]}
+    assert "plan-heads-tp" in everywhere
+    assert all((text in document["answer"]) == (name in everywhere) for name, text in violations.items())
+    text = page(client, query | {"tp": "3"})
+    top = text.partition("page-head")[2].partition('id="closest"')[0]
+    primary = re.findall(r'<(?:a|button) class="button primary"(?:\s+href="(/plan[^"]+)")?', top)
+    assert [dict(parse_qsl(html.unescape(address).removeprefix("/plan?"))) for address in primary] == [query]
+
+
+def test_a_missing_batch_is_named_where_no_step_time_is_predicted(client: TestClient) -> None:
+    query = {"model": "DeepSeek-V3", "gpu": "GB300", "gpus": "256", "seq_len": "4096"}
+    missing = "Without a global batch size no step time is predicted."
+    assert (missing in planned(client, **query)["answer"], missing in page(client, query)) == (True, True)
+    assert missing not in planned(client, **query, gbs="4096")["answer"]
+
+
 def test_where_memory_is_short_the_answer_states_it_and_the_gpus_that_are_enough(client: TestClient) -> None:
     query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "8", "seq_len": "4096", "gbs": "512"}
     document = planned(client, **query)
