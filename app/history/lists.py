@@ -17,7 +17,7 @@ from app.domain.contract.resolve import workload
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_names, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
-from app.domain.verdict.triage import ACTIVE, is_half_gone
+from app.domain.verdict.triage import ACTIVE, is_half_gone, state_text
 from app.domain.verdict.words import knobs_text
 from app.history.page import HistoryPage
 from app.history.queries import VERDICTS, HistoryView, get_stack
@@ -99,6 +99,11 @@ class StackRegression:
     config_key: str
     slow: SlowRun
     later: "LaterChange | None" = None
+
+    @property
+    def proposed_text(self) -> str:
+        """Return the state that pages name if it is proposed for closing; else nothing."""
+        return state_text("open", "stale") if self.is_stale else ""
 
 
 @dataclass(frozen=True, slots=True)

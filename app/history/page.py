@@ -32,6 +32,7 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
+from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import knobs_text
 from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
@@ -353,7 +354,7 @@ class HistoryPage:
             return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
         at = days_text(newest.ordered_at, newest.ordered_at)
         was = "was " if has_moved_back else ""
-        state = ", stale" if alarm.proposal == "stale" else ""
+        state = f", {state_text(alarm.shown_state, alarm.proposal)}" if alarm.proposal else ""
         return f"{step_time(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
 
     def _alarm_of(self, part: ConfigurationHistory) -> HistoryAlarm | None:

@@ -39,6 +39,7 @@ from app.domain.numbers import (
 )
 from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, name_end, range_address
+from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import badge_text
 from app.settings import RESOURCES
 from app.storage.verdicts import regressions_to_triage
@@ -132,6 +133,7 @@ _FILTERS = (
     ago,
     absolute,
     badge_text,
+    state_text,
     listed_cause,
     name_end,
     coded,

@@ -465,12 +465,10 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
         session.execute(update(RegressionRow).values(proposal="stale"))
     lead, button, answer, row = shown_states(client, key_of(engine, slow[0]))
     assert of_idle > of_slow
-    assert re.fullmatch(rf"4\d\d\.\d ms in #{slow[-1]} .*was 20\.0 % slower .*regression {of_slow}, stale.*", lead), (
-        lead
-    )
+    assert re.fullmatch(rf"4\d\d\.\d ms in #{slow[-1]} .*was 20\.0 % slower .*regression {of_slow}, idle.*", lead), lead
     assert button == f"/regressions/{of_slow}"
     assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
-    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} stale now", row), row
+    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} idle now", row), row
 
 
 def test_runs_that_differ_too_much_have_no_level_in_the_lead(client: TestClient, engine: Engine, make: Make) -> None:
@@ -647,8 +645,8 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     ("slow", "proposal", "expected"),
     [
         (12, "", r"4\d\d\.\d ms per step now; regression 1: \S+ % slower since #15\."),
-        (12, "stale", r"4\d\d\.\d ms in #26 \(\d+ \w+\); \S+ % slower since #15 \(regression 1, stale\)\."),
-        (11, "stale", r"398\.6 ms in #26 \(\d+ \w+\); was \S+ % slower since #15 \(regression 1, stale\)\."),
+        (12, "stale", r"4\d\d\.\d ms in #26 \(\d+ \w+\); \S+ % slower since #15 \(regression 1, idle\)\."),
+        (11, "stale", r"398\.6 ms in #26 \(\d+ \w+\); was \S+ % slower since #15 \(regression 1, idle\)\."),
     ],
 )
 def test_a_regression_to_close_is_not_the_current_state(

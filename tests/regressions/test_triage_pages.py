@@ -527,7 +527,7 @@ def test_proposals_are_one_line_and_accepted_together(
 ) -> None:
     work, *closing = make(), make(proposal="stale"), make(proposal="fixed"), make(proposal="stale")
     text = client.get(address, headers=HTML).text
-    assert "3 to close: 2 stale, 1 recovered" in re.sub("[ \n]+", " ", text)
+    assert "3 to close: 2 idle, 1 recovered" in re.sub("[ \n]+", " ", text)
     if page:
         assert re.findall(r'data-regression="(\d+)"', text) == [str(work)]
     else:
@@ -835,8 +835,8 @@ def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
     notice, top = (run[run.index(mark) :][:900] for mark in ("regression-link", "run-regression"))
     for text in (page, notice):
         assert re.search("7\\.5\u202f%", text)
-        assert re.search(r'class="badge[^>]*>.{0,200}stale', text, re.DOTALL)
-    assert re.search(rf">Regression {number}</a>\s*stale", top)
+        assert re.search(r'class="badge[^>]*>.{0,200}idle', text, re.DOTALL)
+    assert re.search(rf">Regression {number}</a>\s*idle", top)
     trends = client.get("/history", headers=HTML).text
     assert 'data-slow="0"' in trends
-    assert re.search(rf"7\.5\u202f% slower</a>\s*<span[^>]*>#{number} stale", trends)
+    assert re.search(rf"7\.5\u202f% slower</a>\s*<span[^>]*>#{number} idle", trends)

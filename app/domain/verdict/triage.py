@@ -57,9 +57,9 @@ def refused_because(before: str, after: str) -> str:
 
 
 def state_text(shown_state: str, proposal: str) -> str:
-    """Return the state that pages name: `recovered` or `stale` for an active regression that the service proposes to
-    close."""
-    return {"fixed": "recovered", "stale": "stale"}.get(proposal, shown_state) if shown_state in ACTIVE else shown_state
+    """Return the state that pages name: `recovered` or `idle` for an active regression that the service proposes to
+    close as fixed or stale."""
+    return {"fixed": "recovered", "stale": "idle"}.get(proposal, shown_state) if shown_state in ACTIVE else shown_state
 
 
 Member = TypeVar("Member")
