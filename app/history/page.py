@@ -180,10 +180,15 @@ class HistoryEvent:
 
     @property
     def decision(self) -> str:
-        """Return whether the step time changed: as the upgrade was judged, else by its direction."""
+        """Return whether the step time changed: as the upgrade was judged, else by its direction.
+
+        Nothing has judged a change of configuration that opened no regression.
+        """
         level = self.level
-        if isinstance(level, ContainerStep) or level.delta_pct is None:
-            return level.decision if isinstance(level, ContainerStep) else ""
+        if isinstance(level, ContainerStep):
+            return level.decision
+        if isinstance(level, ConfigurationStep) or level.delta_pct is None:
+            return ""
         return "regression" if level.delta_pct > 0 else "improvement"
 
     @property

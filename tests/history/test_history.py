@@ -446,6 +446,10 @@ def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
     page = client.get(f"/history/{key_of(engine, new[0])}?config={config[:12]}")
     assert page.status_code == 200, "the configuration before is not shown"
     assert re.search(rf"{level} per step now: {change} with permute_fusion", text_of(page.text).replace("\u202f", " "))
+    changes = client.get(f"/api/v1/history/{key_of(engine, new[0])}").json()["changes"]
+    (step,) = (row for row in changes if row["kind"] == "configuration")
+    assert step["delta_pct"] is not None
+    assert step["decision"] is None, "nothing has judged it"
 
 
 def test_a_stale_regression_of_another_configuration_does_not_lead(
