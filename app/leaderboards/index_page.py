@@ -3,16 +3,15 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Literal
 from urllib.parse import urlencode
 
-from fastapi import Query
 from sqlmodel import Session
 
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 from app.domain.numbers import gain_change, grouped, plural, time_saved
 from app.domain.ranking.across import ClassSummary
-from app.domain.ranking.runs import Family, family_of, hardware_of
+from app.domain.ranking.runs import Family, family_of, hardware_of, slug
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
@@ -21,6 +20,7 @@ from app.leaderboards.queries import dispatcher_experiments
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.references import Reference, references
 from app.storage.standings import Key, StandingsFilters, check_project, class_summaries, hardware_and_families
+from app.web.lists import FilterQuery
 
 NEWEST = 10
 Outcome = Literal["won", "equal", "undecided", "only", "unranked", "published"]
@@ -54,17 +54,16 @@ class FamilyRow:
     cells: tuple[Cell | None, ...]
 
 
-Text = Annotated[str, Query(max_length=230)]
+class IndexFilters(FilterQuery):
+    """Filters of the index; empty means any. `family` and `gpu`: names or slugs. `own`: only families with own runs."""
 
+    max_text = 230
+    refuses_unknown = True
 
-@dataclass(frozen=True, slots=True)
-class IndexFilters:
-    """Filters of the index; empty means any. `own`: only families with own runs."""
-
-    project: Text = ""
-    family: Text = ""
-    gpu: Text = ""
-    own: Text = ""
+    project: str = ""
+    family: str = ""
+    gpu: str = ""
+    own: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +143,11 @@ class _Board:
     published: list[Reference] = field(default_factory=list)
 
 
+def _name_of(text: str, names: Iterable[str]) -> str:
+    """Return the name with the same slug; the text itself if there is none."""
+    return next((name for name in names if slug(name) == slug(text)), text)
+
+
 def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardIndex:
     """Return the matrix. Raises NotFound for an unknown project."""
     check_project(session, filters.project)
@@ -164,6 +168,9 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
             board.published.append(reference)
     families = _ordered((board.family, board.runs) for board in boards.values())
     gpus = _ordered((board.hardware, board.runs) for board in boards.values())
+    filters = filters.model_copy(
+        update={"family": _name_of(filters.family, families), "gpu": _name_of(filters.gpu, gpus)}
+    )
     experiments = dispatcher_experiments(
         session, {key for summary in summaries for key in _only_ranked(summary)}, filters.project
     )

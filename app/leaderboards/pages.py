@@ -435,10 +435,8 @@ Page = Annotated[LeaderboardPage, Depends(get_page)]
 
 @router.get("/leaderboards")
 @requires(Action.READ)
-def list_leaderboards(
-    request: Request, session: ReadSession, filters: Annotated[IndexFilters, Depends()]
-) -> HTMLResponse:
-    index = leaderboard_index(session, filters)
+def list_leaderboards(request: Request, session: ReadSession) -> HTMLResponse:
+    index = leaderboard_index(session, IndexFilters.from_params(request.query_params))
     return render(request, "leaderboards/index.html", index=index)
 
 

@@ -68,6 +68,21 @@ def test_the_list_counts_stacks_and_rankings(client: TestClient, stacks: dict[st
     assert client.get("/leaderboards?project=nobody").status_code == 404
 
 
+def test_the_list_is_filtered_by_name_or_slug_and_refuses_what_it_does_not_know(
+    client: TestClient, stacks: dict[str, str]
+) -> None:
+    def shown(**query: str) -> tuple[list[str], list[str]]:
+        page = client.get("/leaderboards", params=query).text
+        rows = re.findall(r'<th scope="row">([^<]+)</th>', page)
+        return rows, re.findall(r"<option(?: value=\"true\")? selected>([^<]+)</option>", page)
+
+    for family, gpu in (("Qwen3-30B-A3B", "H100"), ("qwen3-30b-a3b", "h100")):
+        assert shown(family=family, gpu=gpu) == (["Qwen3-30B-A3B"], ["Qwen3-30B-A3B", "H100"])
+    assert shown(family="bogus") == ([], ["bogus"]), "the filter that leaves nothing is shown"
+    for name in ("hardware", "nonsense"):
+        assert_problem(client.get(f"/leaderboards?{name}=h100"), 422, field=name)
+
+
 def cells(client: TestClient, **filters: str) -> dict[str, tuple[str, str]]:
     """The matrix: the text for a family on a GPU, and whether it is based on own runs."""
     matches = re.findall(
