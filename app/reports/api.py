@@ -53,7 +53,7 @@ from app.storage.tables import (
     RunRow,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict, rerun_request
+from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, api_router
@@ -205,11 +205,8 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
     """Yield active regressions that the run or a rerun opened, or that explain its slowness. Newest first."""
     runs = [int(run) for run in document.candidates]
-    opened = set(
-        session.execute(
-            select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
-        ).scalars()
-    )
+    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
+    opened = {item.id for run in runs for item in regressions_of(session, run) if item.opened}
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
     stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
@@ -217,7 +214,7 @@ def _regressions(session: Session, row: RunRow, document: VerdictDocument, addre
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
-            or_(col(RegressionRow.id).in_(opened), col(RegressionRow.id).in_(explains)),
+            or_(col(RegressionRow.id).in_(members), col(RegressionRow.id).in_(explains)),
         )
         .order_by(col(RegressionRow.id).desc())
     )

@@ -40,6 +40,7 @@ from app.domain.experiments.outcome import document_of_side
 from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regression_cost, steps_of_run
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
+from app.domain.verdict.history import SAME_LEVEL
 from app.domain.verdict.policy import Policy
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, change_of_job, members_by_job, recovery_text, state_text
 from app.storage.audit import SERVICE, continuations
@@ -195,9 +196,8 @@ def show_badges(session: Session, run_ids: Iterable[int]) -> None:
     for run_id, verdict in current_verdicts(session, sorted(run_ids)).items():
         if verdict.side is not None:
             continue
-        own, explaining = _named(session, run_id)
-        metrics = select(col(RegressionRow.metric)).where(col(RegressionRow.id).in_(own | explaining))
-        shown, label = run_badge(session, run_id, verdict.document, session.execute(metrics).scalars().all())
+        metrics = {item.metric for item in regressions_of(session, run_id) if not item.continues}
+        shown, label = run_badge(session, run_id, verdict.document, metrics)
         values = {"badge": shown or verdict.document.decision, "badge_label": label}
         differs = or_(_RUNS.c.badge != values["badge"], _RUNS.c.badge_label != label)
         session.execute(update(_RUNS).where(_RUNS.c.id == run_id, differs).values(values))
@@ -453,8 +453,10 @@ _ALARMS: Select[Any] = select_any(RunAlarmRow.run_id, RunAlarmRow.metric, RunAla
 @dataclass(frozen=True, slots=True)
 class RunRegression:
     """A regression of a run. `is_member`: the run is a member; otherwise it belongs to the segment of a member.
+    `opened`: it is the first member.
 
-    `continues`: the run raised no alarm of this metric: it is as fast as its baseline, which is already slow.
+    `continues`: the run made nothing worse: it is as fast as its baseline, which is already slow, or its job was as
+    slow in an earlier stack.
     `since_run`: the slow run of its stack, if that became slower.
     `delta_pct`: the change of the run's job, else the size of the regression. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
@@ -470,6 +472,7 @@ class RunRegression:
     delta_pct: float | None
     gpu_hours_per_day: float | None
     is_member: bool
+    opened: bool
     continues: bool
     since_run: int | None
     over: str
@@ -496,8 +499,11 @@ def _named(session: Session, run_id: int) -> tuple[set[int], set[int]]:
 def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     """Return the regressions of a run, newest first."""
     own, explaining = _named(session, run_id)
-    named = own | explaining
-    continued = _continued(session, run_id) - named
+    carried = {number for number in own if _origin(session, session.get_one(RegressionMemberRow, (number, run_id)))}
+    own -= carried
+    named = (own | explaining) - carried
+    continued = (_continued(session, run_id) | carried) - named
+    openers = _openers(session, own)
     chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
     explained = {row.metric for row, _ in rows if row.id in named}
@@ -518,6 +524,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 delta_pct=row.worst_delta_pct if member is None else changes[row.id, member.run_id],
                 gpu_hours_per_day=row.gpu_hours_per_day,
                 is_member=row.id in own,
+                opened=openers.get(row.id or 0) == run_id,
                 continues=row.id in continued,
                 since_run=member.run_id if member is not None and (member.delta_pct or 0.0) > 0 else None,
                 over=_over(session, row, shown_state),
@@ -637,7 +644,39 @@ def slow_member(session: Session, regression_id: int, run_id: int) -> Regression
         return member.run_id == run.id, member.config_key == run.config_key, row.job == run.job
 
     best = max(rows, key=likeness, default=None)
-    return None if best is None else best.RegressionMemberRow
+    return None if best is None else _origin(session, best.RegressionMemberRow) or best.RegressionMemberRow
+
+
+def _origin(session: Session, member: RegressionMemberRow) -> RegressionMemberRow | None:
+    """Return the first member by which the job of this one was as slow in an earlier stack, if any."""
+    run = session.get_one(RunRow, member.run_id)
+    if not run.job:
+        return None
+    earlier = (
+        select(RegressionMemberRow)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(
+            col(RegressionMemberRow.regression_id) == member.regression_id,
+            col(RegressionMemberRow.stack_key) != member.stack_key,
+            func.abs(col(RegressionMemberRow.usual_level) - member.usual_level) <= SAME_LEVEL,
+            col(RunRow.job) == run.job,
+            tuple_(col(RunRow.ordered_at), col(RunRow.id)) < (run.ordered_at, run.id),
+        )
+        .order_by(col(RunRow.ordered_at), col(RunRow.id))
+        .limit(1)
+    )
+    return session.execute(earlier).scalar_one_or_none()
+
+
+def _openers(session: Session, regression_ids: Collection[int]) -> dict[int, int]:
+    """Return the first run of each regression."""
+    rows = session.execute(
+        select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+        .where(col(RegressionMemberRow.regression_id).in_(regression_ids))
+        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    )
+    return {row.regression_id: row.run_id for row in rows}
 
 
 def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> set[int]:

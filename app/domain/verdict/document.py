@@ -178,7 +178,7 @@ class VerdictDocument:
             return "regression", ""
         if self.contrast.is_unconfirmed:
             return "regression", UNCONFIRMED
-        is_heavier = "peak_memory_gib" in in_regression and memory is not None and memory.delta_pct > 0
+        is_heavier = "peak_memory_gib" in in_regression and memory is not None and memory.decision == "regression"
         if is_heavier:
             return "regression", MORE_MEMORY
         return ("inconclusive", "") if time is not None and time.decision == "inconclusive" else ("", "")
