@@ -348,11 +348,12 @@ def short_reason(offer: Offer, best: Offer) -> str:
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""
-    return f"{_difference(prediction, first)}{_behind(offer, best)}"
+    behind = _behind(offer, best)
+    return f"{_difference(prediction, first)}{f'; {behind}' if behind else ''}."
 
 
 def _behind(offer: Offer, best: Offer) -> str:
-    """Return what ranks an offer behind one that is not faster, as a sentence; "" where its step time does."""
+    """Return what ranks an offer behind one that is not faster, as a phrase; "" where its step time does."""
     times = [item.prediction.step_time_s for item in (offer, best) if item.prediction and item.prediction.step_time_s]
     if len(times) < 2 or times[0] / times[1] - 1 >= _SAME:
         return ""
@@ -364,8 +365,7 @@ def _behind(offer: Offer, best: Offer) -> str:
         (here.tp > there.tp, "larger TP"),
         (_has_odd_shards(offer) and not _has_odd_shards(best), "unusual number of tokens per CP rank"),
     )
-    text = next((text for holds, text in reasons if holds), "")
-    return text and f" Ranked lower: {text}."
+    return next((text for holds, text in reasons if holds), "")
 
 
 def _has_odd_shards(offer: Offer) -> bool:
@@ -489,12 +489,12 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
     if slower < -_SAME:
-        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error."
+        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error"
     if lost[name] <= 0 or slower < _SAME:
         equal = f"{100 * slower:.1f}" in ("0.0", "-0.0")
         change = f"{100 * abs(slower):.1f}\u202f% {'slower' if slower > 0 else 'faster'}, within the error"
-        return "Predicted as fast." if equal else f"Predicted {change}."
-    return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}."
+        return "Predicted as fast" if equal else f"Predicted {change}"
+    return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}"
 
 
 def calibration(plan: Plan) -> str:

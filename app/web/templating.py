@@ -75,6 +75,7 @@ def with_runs(text: str) -> Markup:
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.rules_core import StateCore
     from markdown_it.token import Token
 
 
@@ -109,12 +110,19 @@ def markdown(text: str) -> Markup:
 
 
 def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
-    """Render each table in a box that scrolls, also by keyboard."""
+    """Render each table in a box that scrolls, also by keyboard, and its numbers without the inline style that the
+    policy of the pages forbids."""
 
     def open_table(_renderer: object, tokens: "Sequence[Token]", at: int, *_: object) -> str:
         number = sum(token.type == "table_open" for token in tokens[: at + 1])
         return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
+    def align(state: "StateCore") -> None:
+        for token in state.tokens:
+            if token.type in ("th_open", "td_open") and token.attrs.pop("style", "") == "text-align:right":
+                token.attrSet("class", "number")
+
+    parser.core.ruler.push("align", align)
     parser.add_render_rule("table_open", open_table)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return parser
