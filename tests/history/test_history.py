@@ -555,7 +555,7 @@ def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Eng
     assert moved[3] not in {at[row["at"]] for row in times["arrows"]}
 
 
-def test_more_memory_is_no_slow_step(client: TestClient, engine: Engine, make: Make) -> None:
+def test_more_memory_is_not_a_slow_step(client: TestClient, engine: Engine, make: Make) -> None:
     make([400.0, 401.0, 402.0])
     started = FIRST_PLACE + timedelta(days=3)
     [heavy] = make([401.0], started=started, peak_memory_gib=70.0)
