@@ -88,7 +88,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    badge = run_badge(session, run.id, document, opened)
+    badge = run_badge(document, opened, is_back=recovered_from is not None)
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures

@@ -197,7 +197,8 @@ def show_badges(session: Session, run_ids: Iterable[int]) -> None:
         if verdict.side is not None:
             continue
         metrics = {item.metric for item in regressions_of(session, run_id) if not item.continues}
-        shown, label = run_badge(session, run_id, verdict.document, metrics)
+        is_back = recovery(session, run_id, verdict.document) is not None
+        shown, label = run_badge(verdict.document, metrics, is_back=is_back)
         values = {"badge": shown or verdict.document.decision, "badge_label": label}
         differs = or_(_RUNS.c.badge != values["badge"], _RUNS.c.badge_label != label)
         session.execute(update(_RUNS).where(_RUNS.c.id == run_id, differs).values(values))
@@ -589,13 +590,9 @@ RECOVERED = "recovered"
 """Label of an improvement that is only back at the level before a regression."""
 
 
-def run_badge(
-    session: Session, run_id: int, document: VerdictDocument, in_regression: Collection[str]
-) -> tuple[str, str]:
-    """Return decision and label of a run as `VerdictDocument.badge`, with the label of a recovered run."""
-    if recovery(session, run_id, document) is not None:
-        return "improvement", RECOVERED
-    return document.badge(in_regression=in_regression)
+def run_badge(document: VerdictDocument, in_regression: Collection[str], *, is_back: bool) -> tuple[str, str]:
+    """Return decision and label of a run as `VerdictDocument.badge`. `is_back`: it has recovered."""
+    return ("improvement", RECOVERED) if is_back else document.badge(in_regression=in_regression)
 
 
 def recovery(session: Session, run_id: int, document: VerdictDocument) -> int | None:

@@ -364,9 +364,9 @@ def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine,
 
 
 def lead_of(page: str) -> str:
-    found = re.search(r'id="experiment-lead"([^>]*)>([^<]*)</p>', page)
-    assert found is not None
-    return found[2]
+    lead = re.search(r'id="experiment-lead"([^>]*)>([^<]*)</p>', page)
+    assert lead is not None
+    return lead[2]
 
 
 def test_the_lead_of_the_list_is_about_the_matching_experiments(

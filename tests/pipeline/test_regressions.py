@@ -427,6 +427,10 @@ def test_one_rise_that_each_new_container_shows_again_is_one_regression(engine: 
     assert actions(engine) == ["opened", "continued"]
     with read_session(engine) as session:
         assert [len(job.stacks) for job in get_regression(session, 1).jobs] == [2]
+        [opener], [moved] = regressions_of(session, first[0]), regressions_of(session, second[0])
+        assert (opener.opened, opener.continues, opener.since_run) == (True, False, first[0])
+        assert (moved.opened, moved.continues, moved.since_run) == (False, True, first[0])
+        assert session.get_one(RunRow, second[0]).badge != "regression", "it made nothing worse"
     bring(engine, settings, [1000.0, 1001.0], 5, job="perf", peak_memory_gib=60.0, fields=next_one)
     assert regressions_in(engine) == [("open", "fixed", [*first, *second])]
 

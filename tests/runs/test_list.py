@@ -204,8 +204,8 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
         items = {run.id: run for run in find_runs(session, RunQuery()).items}
     assert items[slow].contrast_pct == pytest.approx(9.9, abs=0.2)
     assert items[before[-1]].contrast_pct is None
-    found = client.get("/api/v1/runs?verdict=regression").json()["items"]
-    assert [(item["id"], item["verdict"], item["badge"]) for item in found] == [(slow, "no_baseline", "regression")], (
+    slower = client.get("/api/v1/runs?verdict=regression").json()["items"]
+    assert [(item["id"], item["verdict"], item["badge"]) for item in slower] == [(slow, "no_baseline", "regression")], (
         "a filter finds what the list shows"
     )
     strip = run_strip([*items.values()])
