@@ -225,8 +225,12 @@ def render(
 
 
 def _unless_cached(request: Request, html: str, headers: dict[str, str]) -> HTMLResponse:
-    """Return the part of a page, or 304 if the browser has it, such as the data of a chart."""
-    headers["ETag"] = f'W/"{hashlib.sha256(html.encode()).hexdigest()[:32]}"'
+    """Return the part of a page, or 304 if the browser has it, such as the data of a chart.
+
+    After a 304 the browser uses the headers that it stored, so a part with another address has another ETag.
+    """
+    content = f"{headers.get('HX-Push-Url', '')}\n{html}"
+    headers["ETag"] = f'W/"{hashlib.sha256(content.encode()).hexdigest()[:32]}"'
     if request.headers.get("If-None-Match") == headers["ETag"]:
         return HTMLResponse(status_code=304, headers=headers)
     return HTMLResponse(html, 200, headers)

@@ -120,6 +120,8 @@ def test_the_iterations_zoom_by_a_drag(open_page: OpenPage, runs: dict[str, int]
     expect(page).to_have_url(re.compile(r"first=\d+&last=\d+"))
     settled(page).get_by_role("link", name="All iterations").click()
     expect(page).not_to_have_url(re.compile("first="))
+    page.goto(f"/compare?a={runs['off']}&b={runs['on']}")
+    expect(settled(page)).to_have_url(re.compile(rf"/compare\?a={runs['off']}&b={runs['on']}$"))
 
 
 def test_a_row_shows_the_steps_of_its_run_wherever_it_is_pointed_at(open_page: OpenPage, runs: dict[str, int]) -> None:

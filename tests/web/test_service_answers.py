@@ -563,6 +563,11 @@ def test_the_data_of_a_chart_travels_again_only_when_it_changed(client: TestClie
     conditional = HTMX | {"If-None-Match": first.headers["etag"]}
     again = client.get(path, headers=conditional)
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    page = f"http://testserver/history/{key}"
+    shown = client.get(path, headers=HTMX | {"HX-Current-URL": page, "If-None-Match": first.headers["etag"]})
+    assert "HX-Push-Url" in first.headers
+    assert "HX-Push-Url" not in shown.headers
+    assert shown.status_code == 200, "a stored HX-Push-Url would change the address of a page that loads its chart"
     with transaction(engine) as session:
         session.get_one(RunRow, runs[7]).quarantine = "node 17 throttled"
     changed = client.get(path, headers=conditional)
