@@ -6,7 +6,7 @@ job, they show its size instead (`size_of_regression`).
 
 import math
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -36,7 +36,7 @@ class UpgradeOfStack:
     """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
     `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: one slower
-    run, which is not steady.
+    run, which is not steady and in no regression of this upgrade.
     """
 
     stack_key: str
@@ -140,10 +140,9 @@ def upgrade_changes(
     if since is not None:
         chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    drifting = set()
+    steady = {}
     for row, slug, is_steady in session.execute(chosen):
-        if row.decision == "regression" and row.runs == 1 and is_steady is False:
-            drifting.add(row.id)
+        steady[row.id] = is_steady
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
     causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
@@ -151,20 +150,18 @@ def upgrade_changes(
     upgrades = []
     for key, changes in shown.items():
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
-        stacks = (
-            replace(_stack(row, of_upgrade.get((row.stack_key, row.job))), is_unconfirmed=row.id in drifting)
-            for row in changes
-        )
+        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id]) for row in changes)
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
         upgrades.append(UpgradeChange(*key, min(aware(row.at) for row in changes), tuple(by_change)))
     return tuple(sorted(upgrades, key=lambda upgrade: upgrade.at, reverse=True))
 
 
-def _stack(row: UpgradeChangeRow, slower: SlowerJob | None) -> UpgradeOfStack:
+def _stack(row: UpgradeChangeRow, slower: SlowerJob | None, is_steady: bool | None) -> UpgradeOfStack:
     size_pct = size_of_regression(slower, row.decision, row.ci_low_pct, row.ci_high_pct)
+    is_drifting = row.decision == "regression" and row.runs == 1 and is_steady is False
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct if size_pct is None else size_pct,
-        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs,
+        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None,
     )  # fmt: skip
 
 

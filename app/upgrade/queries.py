@@ -218,8 +218,9 @@ def _with_sizes(
     """Replace figures by those of the regression that the upgrade opened. Also return the costs of those replaced."""
     pairs: list[Pair] = []
     costs: dict[str, float | None] = {}
-    for pair in report.pairs:
-        time, job = pair.measured.step_time, slower.get((pair.new.stack_key, pair.new.job))
+    for measured in report.pairs:
+        job = slower.get((measured.new.stack_key, measured.new.job))
+        pair, time = replace(measured, in_regression=job is not None), measured.measured.step_time
         size_pct = size_of_regression(job, time.decision, time.ci_low_pct, time.ci_high_pct) if time else None
         if time is not None and job is not None and size_pct is not None:
             same = replace(

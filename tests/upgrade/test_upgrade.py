@@ -17,8 +17,10 @@ from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
+from app.domain.verdict.upgrade import cause_key
 from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
+from app.storage.verdicts import show_badges
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
@@ -151,6 +153,32 @@ def test_one_drifting_run_is_unconfirmed(client: TestClient, session: Session) -
     session.commit()
     (change,) = client.get("/api/v1/upgrades").json()["items"]
     assert change["sentence"].startswith("1 job slower by ")
+
+
+def test_a_drifting_run_in_a_regression_of_the_upgrade_is_slower_as_its_badge(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, OLD, 400.0)
+    [slow] = make_stack(session, [680.0], fields={**KNOWN, "container": NEW}, started=LATER, is_steady=False)
+    run = session.get_one(RunRow, slow)
+    regression = RegressionRow(
+        project_id=run.project_id, kind="upgrade", cause_key=cause_key("container", OLD, NEW), metric="step_time_ms"
+    )
+    session.add(regression)
+    session.flush()
+    session.add(
+        RegressionMemberRow(
+            regression_id=regression.id or 0, run_id=slow, stack_key=run.stack_key, config_key=run.config_key,
+            usual_level=math.log(400.0), slow_level=math.log(680.0),
+        )
+    )  # fmt: skip
+    session.flush()
+    show_badges(session, [slow])
+    session.commit()
+    (change,) = client.get("/api/v1/upgrades").json()["items"]
+    (measured,) = report(client, **{"from": OLD, "to": NEW})["stacks"]
+    assert client.get("/api/v1/runs").json()["items"][0]["badge"] == "regression"
+    assert (change["stacks"][0]["is_unconfirmed"], measured["decision"]) == (False, "worse")
 
 
 def test_its_figures_are_those_of_the_regression_unless_the_speed_changed_since(

@@ -122,7 +122,7 @@ class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
-    another value in between, or both in turn.
+    another value in between, or both in turn. `in_regression`: in one that the upgrade opened.
     """
 
     old: RunRecord
@@ -132,6 +132,7 @@ class Pair:
     shares_commits: bool
     discovery: Discovery | None = None
     is_judged: bool = False
+    in_regression: bool = False
 
     def differs_besides(self, field: str) -> tuple[Difference, ...]:
         """Return what changed together with the upgraded field."""
@@ -140,8 +141,8 @@ class Pair:
 
     @property
     def word(self) -> Word:
-        """Return the decision; `unconfirmed` for a slowdown that only one run shows, which is not steady."""
-        if self.measured.is_one_drifting_run:
+        """Return the decision; `unconfirmed` for a slowdown in no regression that only one run shows, not steady."""
+        if self.measured.is_one_drifting_run and not self.in_regression:
             return "unconfirmed"
         return _WORDS.get(self.measured.decision, "inconclusive")
 
