@@ -20,6 +20,7 @@ from app.history.charts import history_picture
 from app.history.queries import get_stack
 from app.storage.database import read_session, transaction
 from app.storage.projects import renew_badge_secret
+from app.storage.runs import runs_by_id
 from app.storage.stacks import is_stack
 from app.storage.tables import ProjectRow, RunRow, select_any
 from app.storage.visible import EVERY_PROJECT, seeing
@@ -52,8 +53,12 @@ def verdict_badge(session: Session, stack_key: str) -> Badge | None:
     row = _newest(session, stack_key, col(RunRow.verdict) != "")
     if row is None:
         return Badge("threewalls", "not judged") if is_stack(session, stack_key) else None
-    moved = row.verdict in _MOVED and row.verdict_delta_pct is not None
-    change = f" {signed(row.verdict_delta_pct)}" if moved else ""
+    change = ""
+    if row.verdict in _MOVED:
+        (item,) = runs_by_id(session, [row.id])
+        by_memory = item.memory_pct is not None
+        name, delta_pct = ("peak memory", item.memory_pct) if by_memory else ("step time", row.verdict_delta_pct)
+        change = "" if delta_pct is None else f": {name} {signed(delta_pct)}"
     return Badge("threewalls", decision_word(row.verdict) + change, row.verdict)
 
 
@@ -70,7 +75,7 @@ def _newest(session: Session, stack_key: str, condition: ColumnElement[bool]) ->
     """Return the newest eligible CI run of the baseline branch, else the newest other run except experiments."""
     own = (col(ProjectRow.baseline_branch) == ANY_BRANCH) | (col(RunRow.branch) == col(ProjectRow.baseline_branch))
     newest = (
-        select_any(RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)
+        select_any(RunRow.id, RunRow.verdict, RunRow.verdict_delta_pct, RunRow.step_time_ms)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.stack_key) == stack_key, col(RunRow.quarantine) == "", condition)
         .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())

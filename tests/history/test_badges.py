@@ -3,6 +3,7 @@
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import AuditEventRow, ProjectRow, RunRow
 from tests.access.conftest import teams  # noqa: F401  a service that asks for log-ins
 from tests.access.people import OURS, SAME_ORIGIN, Teams
-from tests.builders import make_run
+from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.reports.judged import Lab, nightly
 
 KEY, OTHER = "1a" * 32, "2b" * 32
@@ -62,7 +63,20 @@ def test_the_newest_verdict_of_the_baseline_branch_is_shown(client: TestClient, 
     lab.session.get_one(RunRow, of_change).verdict = "improvement"
     lab.session.get_one(RunRow, of_change).branch = "feature"
     lab.session.commit()
-    assert words(client, f"/badges/{shown}/verdict.svg") == f"threewalls: regression +{row.verdict_delta_pct:.1f} %"
+    told = words(client, f"/badges/{shown}/verdict.svg")
+    assert told == f"threewalls: regression: step time +{row.verdict_delta_pct:.1f} %"
+
+
+def test_a_regression_of_memory_tells_its_own_change(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        [heavy] = make_stack(session, [1001.0], started=FIRST_PLACE + timedelta(days=8), peak_memory_gib=70.0)
+        row = session.get_one(RunRow, heavy)
+        assert row.verdict == "regression"
+        shown = row.stack_key
+    (run,) = (item for item in client.get("/api/v1/runs").json()["items"] if item["id"] == heavy)
+    told = words(client, f"/badges/{shown}/verdict.svg")
+    assert told == f"threewalls: regression: peak memory +{run['memory_pct']:.1f} %"
 
 
 def test_a_run_that_was_left_out_is_not_shown(client: TestClient, lab: Lab) -> None:
