@@ -52,7 +52,7 @@ def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 
     drawn = [_row(row, names[rank], rank + 1, reach) for rank, row in enumerate(shown, start)]
     spec = dict(_specification(chart_height(shown)))
     spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
-    spec["description"] = f"Change of step time of {len(drawn)} stacks. The table has the same values."
+    spec["description"] = f"Change of step time of {len(drawn)} jobs. The table has the same values."
     return spec
 
 

@@ -74,7 +74,7 @@ def test_a_drag_zooms_to_some_stacks(open_page: OpenPage) -> None:
     changes = "JSON.parse(document.querySelector('#upgrade-chart script').textContent).datasets.points"
     whole = page.evaluate(f"{changes}.map((point) => point.at)")
     drag(page, 0.5, 0.98)
-    back = page.get_by_role("button", name="All stacks")
+    back = page.get_by_role("button", name="All jobs")
     expect(back).to_be_visible()
     drawn(page)
     assert page.evaluate(f"{changes}.map((point) => point.at)") == whole[:2]
