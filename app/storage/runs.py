@@ -412,7 +412,7 @@ def _metric(stored: Mapping[str, Any] | None) -> Metric | None:
     )
 
 
-_NUMBERS = (int, float)  # `int | float` would be built anew for each of the 2,000 numbers of a list
+_NUMBERS = (int, float)  # `int | float` would be built again for each of the 2,000 numbers of a list
 
 
 def _number(stored: Any) -> float:
@@ -593,7 +593,7 @@ _LISTED: Select[Any] = (
     .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
     .outerjoin(VerdictRow, and_(col(VerdictRow.run_id) == RunRow.id, col(VerdictRow.current)))
 )
-# One array instead of 100 parameters: psycopg parses a long statement anew, and PostgreSQL plans it anew.
+# One array instead of 100 parameters: psycopg parses a long statement on each call, and PostgreSQL plans it each time.
 _LIST_ROWS: Mapping[str, Select[Any]] = {
     "sqlite": _LISTED.where(col(RunRow.id).in_(bindparam("run_ids", expanding=True))),
     "postgresql": _LISTED.where(col(RunRow.id) == any_(bindparam("run_ids", type_=ARRAY(BigInteger)))),
