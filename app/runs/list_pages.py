@@ -71,8 +71,8 @@ class ViewForm(Form):
 class Dot:
     """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale.
 
-    `row`: of the text on a phone, counted from the edge, so that it covers no other text or dot; -1 if none is free.
-    `wide_row`: the same on a wide picture.
+    `row`: of the text on a phone, counted from the dot outwards, so that it covers no other text and no line from a
+    text to its dot; -1 if none is free. `wide_row`: the same on a wide picture.
     """
 
     run_id: int
@@ -85,21 +85,27 @@ class Dot:
     wide_row: int = 0
 
     @property
-    def ends_at_dot(self) -> bool:
-        """Return whether the text is left of the dot, where it has room."""
-        return self.x > 70
+    def is_below(self) -> bool:
+        """Return whether the text is below the dot: outside the scale."""
+        return self.y > _MIDDLE
+
+    @property
+    def anchor(self) -> str:
+        """Return the part of the text that is at the dot, so that it stays in the picture."""
+        return "start" if self.x < _MARGIN else "end" if self.x > 100 - _MARGIN else "middle"
 
 
 MOST_SHOWN_PCT = 12.0
 """Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
-_MIDDLE, _HALF, _LANE = 42, 36, 93
+_MIDDLE, _HALF, _LANE = 44, 26, 94
+_MARGIN = 3
 _PAGE_SIZE = 40
-_ROWS = 3
-"""Rows of text at an edge."""
-_PHONE, _WIDE = (22.0, 3.0), (6.0, 0.8)
-"""Width of a text and of a dot in percent of the picture."""
+_ROWS = 2
+"""Rows of text outside each edge: enough for neighbours in a full picture."""
+_PHONE, _WIDE = 16.0, 3.6
+"""Width of a text in percent of the picture."""
 _PHONE_TEXTS = 2
-"""Only the largest changes off the scale have a text on a phone, so that each is next to its dot."""
+"""Only the largest changes off the scale have a text on a phone."""
 _STRIP_RUNS = 3
 
 
@@ -159,14 +165,14 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
         dots.append(
             Dot(
                 run.id, round(1 + 98 * (place + 0.5) / len(drawn), 2), round(height, 1), decision,
-                f"#{run.id} {run.name}: {words}", change_text(change).delta if change is not None and is_off else "",
+                f"#{run.id} {run.name}: {words}", f"{change:+,.0f}{THIN}%".replace("-", "\u2212") if is_off else "",
             )
         )  # fmt: skip
     edges = [[dot for dot in dots if dot.text and is_above == (dot.y < _MIDDLE)] for is_above in (True, False)]
     off = sorted((dot.run_id for dot in dots if dot.text), key=lambda run: -abs(changes[run] or 0.0))
     rows, wide = (
-        {run: row for edge in edges for run, row in text_rows(edge, widths, named).items()}
-        for widths, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
+        {run: row for edge in edges for run, row in text_rows(edge, width, named).items()}
+        for width, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
     )
     placed = (replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots)
     compared = {run.contrast_field for run in drawn if changes[run.id] is not None}
@@ -175,32 +181,32 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     return RunStrip(tuple(placed), against, limit, len(runs) - len(drawn))
 
 
-def text_rows(dots: Sequence[Dot], widths: tuple[float, float], named: Collection[int]) -> dict[int, int]:
-    """Return the row of the text of each dot at one edge, -1 for those not `named`. The dots are in the first row.
-
-    `widths`: of a text and of a dot in percent of the picture.
-    """
-    text_pct, dot_pct = widths
-    taken = [[(dot.x - dot_pct, dot.x + dot_pct) for dot in dots], *([] for _ in range(_ROWS - 1))]
+def text_rows(dots: Sequence[Dot], width: float, named: Collection[int]) -> dict[int, int]:
+    """Return the row of the text of each dot at one edge, -1 for those not `named`. `width`: in percent."""
     rows = {dot.run_id: -1 for dot in dots}
+    taken: list[tuple[int, float, float, float]] = []
     for dot in (dot for dot in dots if dot.run_id in named):
-        low = dot.x - text_pct if dot.ends_at_dot else dot.x + dot_pct / 2
-        high = dot.x - dot_pct / 2 if dot.ends_at_dot else dot.x + text_pct
-        own = (dot.x - dot_pct, dot.x + dot_pct)
-        free = (
-            number
-            for number, row in enumerate(taken)
-            if all(high <= left or right <= low for left, right in row if (left, right) != own)
-        )
-        rows[dot.run_id] = next(free, -1)
-        if rows[dot.run_id] >= 0:
-            taken[rows[dot.run_id]].append((low, high))
+        low = dot.x - {"start": 0.0, "middle": width / 2, "end": width}[dot.anchor]
+        high = low + width
+        for row in range(_ROWS):
+            # A text must not cover another of its row, nor the line from an outer text to its dot.
+            if all(
+                (other != row or high <= left or right <= low)
+                and (other <= row or not low < x < high)
+                and (other >= row or not left < dot.x < right)
+                for other, x, left, right in taken
+            ):
+                taken.append((row, dot.x, low, high))
+                rows[dot.run_id] = row
+                break
     return rows
 
 
 def _change(run: RunListItem) -> float | None:
-    """Return the change of step time that the verdict is about; a run of an experiment has its effect there."""
-    if run.contrast_pct is not None or run.contrast_decision == "inconclusive":
+    """Return the change of step time that its row shows; a run of an experiment has its effect there."""
+    if run.is_side:
+        return None
+    if run.contrast_decision:
         return run.contrast_delta_pct
     return None if run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
 

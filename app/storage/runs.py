@@ -528,6 +528,11 @@ class RunListItem:
     contrast_decision: str = ""
     contrast_delta_pct: float | None = None
 
+    @property
+    def is_side(self) -> bool:
+        """Return whether its result is that of an experiment."""
+        return self.purpose == "experiment" and self.experiment_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class FilterOptions:
@@ -661,6 +666,7 @@ def _list_item(row: Any) -> RunListItem:
     # Slower than in another container: part of a regression, or waiting for a rerun.
     is_contrast = row.decision == "no_baseline" and row.badge == "regression" and not by_memory
     is_side = row.purpose == "experiment" and row.experiment_id is not None
+    by_contrast = by_memory or row.badge == "no_baseline"
     contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
@@ -672,7 +678,7 @@ def _list_item(row: Any) -> RunListItem:
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
         badge="" if is_side else row.badge, label="" if is_side else row.badge_label,
         verdict_delta_pct=None if is_side else row.verdict_delta_pct,
-        step_decision=row.time_decision or (by_memory and row.contrast) or row.badge,
+        step_decision=row.time_decision or (by_contrast and row.contrast) or row.badge,
         memory_pct=row.memory_pct if by_memory else None,
         quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",

@@ -91,7 +91,7 @@ def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engin
         2 * (heights["improvement"] - heights["no-change"])
     )
     assert [name for name, dot in dots.items() if dot.text] == ["inconclusive"], "beyond the scale"
-    assert dots["inconclusive"].text.startswith("+40.0")
+    assert dots["inconclusive"].text.startswith("+40\u202f")
     assert dots["failed"].y > heights["improvement"]
     assert strip.left_out == 1, "without a baseline"
     assert sorted(dot.x for dot in dots.values()) == [
@@ -147,13 +147,24 @@ def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: l
     assert client.get("/runs/999/spark").status_code == 404
 
 
-def test_texts_of_neighbouring_dots_stand_in_rows_of_their_own() -> None:
-    dots = [Dot(number, x, 78.0, "improvement", "", "−29.8 %") for number, x in enumerate((22, 46, 55, 60, 83))]
-    phone = (22.0, 3.0)
-    assert text_rows(dots[:1], phone, range(5)) == {0: 0}
-    assert text_rows(dots, phone, range(5)) == {0: 1, 1: 1, 2: 2, 3: -1, 4: -1}
-    assert set(text_rows(dots, (6.0, 0.8), range(5)).values()) <= {0, 1}, "a wide picture has room"
-    assert text_rows(dots, phone, [0, 4]) == {0: 1, 1: -1, 2: -1, 3: -1, 4: 1}
+def test_texts_of_neighbouring_dots_cover_neither_each_other_nor_a_line_to_a_dot() -> None:
+    dots = [Dot(number, x, 78.0, "improvement", "", "−30 %") for number, x in enumerate((22, 46, 55, 60, 83))]
+    assert text_rows(dots[:1], 16.0, range(5)) == {0: 0}
+    assert text_rows(dots, 16.0, range(5)) == {0: 0, 1: 0, 2: 1, 3: -1, 4: 0}
+    assert set(text_rows(dots, 3.6, range(5)).values()) == {0}, "a wide picture has room"
+    assert text_rows(dots, 16.0, [0, 4]) == {0: 0, 1: -1, 2: -1, 3: -1, 4: 0}
+
+
+def test_a_wide_picture_names_every_run_off_the_scale(engine: Engine) -> None:
+    with transaction(engine) as session:
+        for run in range(40):
+            change = -99.0 if run in (0, 12, 13, 39) else 310.0
+            make_run(session, name=f"run-{run}", purpose="ci", verdict="inconclusive", verdict_delta_pct=change)
+        strip = run_strip(find_runs(session, RunQuery(page_size=40)).items)
+    assert strip
+    assert [dot.wide_row for dot in strip.dots if dot.is_below] == [0, 0, 1, 0]
+    assert {dot.wide_row for dot in strip.dots} == {0, 1}
+    assert [dot.anchor for dot in strip.dots if dot.anchor != "middle"] == ["start", "end"]
 
 
 def test_a_phone_names_the_two_largest_changes_off_the_scale(engine: Engine) -> None:
@@ -216,6 +227,17 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
         list_answer([items[slow], items[before[-1]]], are_newest=True)
         == "1 of the newest 2 runs is slower than with the previous container."
     )
+
+
+def test_a_run_that_an_upgrade_made_faster_is_drawn(engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        started = FIRST_PLACE + timedelta(days=8)
+        fast, _ = make_stack(session, [900.0, 901.0], fields={"container": "train:2"}, started=started)
+        strip = run_strip(find_runs(session, RunQuery()).items)
+    assert strip is not None
+    assert [dot.decision for dot in strip.dots if dot.run_id == fast] == ["improvement"]
+    assert strip.left_out == 1, "the first run"
 
 
 def test_a_failed_run_says_so_once_in_its_row(client: TestClient, engine: Engine) -> None:
