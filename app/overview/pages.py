@@ -118,8 +118,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     attention = overview.attention
     if not overview.total:
         return f"No visible runs{filters.where}." if filters.project else empty
-    counts = {"open": attention.open, "acknowledged": attention.acknowledged}
-    return active_text(counts, attention.cost)
+    return active_text(attention.open + attention.acknowledged, attention.cost)
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

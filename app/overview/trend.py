@@ -23,7 +23,7 @@ from app.domain.naming import (
     stack_title,
     without_common,
 )
-from app.domain.numbers import absolute, change_text, days_text, short_commit
+from app.domain.numbers import THIN, absolute, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.verdict.history import find_changes
 from app.domain.verdict.triage import ACTIVE
@@ -213,7 +213,7 @@ class Trend:
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
-            return f"In {project}, {self._counted(compared)}" if project else self._counted(compared)
+            return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
         if is_equal:
             return f"{subject} equal to {self.reference}."
@@ -222,26 +222,20 @@ class Trend:
         return f"{subject} {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
-        """Return `2 of 6 drawn jobs faster, 3 slower (8e-top1 · H100: -33.3 %).`
+        """Return `2 of 6 drawn jobs faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`
 
-        It counts judged differences among all lines. It names the slower line with the lowest throughput; if none is
-        slower, the faster one with the highest. Of several projects, it names that of this line, too.
+        It counts judged differences among all lines.
         """
         faster = [line for line in compared if line.direction > 0]
         slower = [line for line in compared if line.direction < 0]
         of_all = f"of {len(self.lines)} {'drawn jobs' if self.is_part else 'jobs'}"
         if not faster and not slower:
             return f"None {of_all} clearly faster or slower."
-        if faster:
-            text = f"{len(faster)} {of_all} faster" + (f", {len(slower)} slower" if slower else "")
-        else:
-            text = f"{len(slower)} {of_all} slower"
-        most = min(slower, key=lambda line: line.now) if slower else max(faster, key=lambda line: line.now)
-        names = dict(zip(self.lines, _in_two_parts(short_names([line.name for line in self.lines])), strict=True))
-        name = SEPARATOR.join(filter(None, names[most]))
-        if len({line.project for line in compared}) > 1:
-            name += f" in {most.project}"
-        return f"{text} ({name}: {change_text(most.now - 100).delta})."
+        if faster and slower:
+            return f"{len(faster)} {of_all} faster, {len(slower)} slower."
+        most, side = max(abs(line.now - 100) for line in faster or slower), "higher" if faster else "lower"
+        up_to = "Up to " if len(faster or slower) > 1 else ""
+        return f"{up_to}{most:.1f}{THIN}% {side} throughput in {len(faster or slower)} {of_all}."
 
     @property
     def against(self) -> list[str]:

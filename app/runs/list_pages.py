@@ -11,7 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.numbers import THIN, change_text, plural
+from app.domain.numbers import THIN, change_text, plural, with_sign
 from app.domain.run import EVIDENCE_LEVELS
 from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.words import DECISIONS
@@ -31,6 +31,7 @@ from app.runs.queries import (
     selected_rows,
 )
 from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
+from app.storage.database import ListPage
 from app.storage.runs import RunListItem
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, RunId, reading
@@ -165,7 +166,8 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
         dots.append(
             Dot(
                 run.id, round(1 + 98 * (place + 0.5) / len(drawn), 2), round(height, 1), decision,
-                f"#{run.id} {run.name}: {words}", f"{change:+,.0f}{THIN}%".replace("-", "\u2212") if is_off else "",
+                f"#{run.id} {run.name}: {words}",
+                f"{with_sign(change, 0)}{THIN}%" if change is not None and is_off else "",
             )
         )  # fmt: skip
     edges = [[dot for dot in dots if dot.text and is_above == (dot.y < _MIDDLE)] for is_above in (True, False)]
@@ -344,8 +346,17 @@ def _render(
     request: Request, session: Session, form: SelectionForm, *, status: int = 200, toast: Toast | None = None
 ) -> HTMLResponse:
     query = RunQuery.from_params(request.query_params).model_copy(update={"page_size": _PAGE_SIZE})
-    page, options = find_runs(session, query), filter_options(session)
-    is_empty = not page.total and len(query.active) > 1
+    problem, options = "", filter_options(session)
+    try:
+        page = find_runs(session, query)
+    except InvalidQuery as error:
+        if not query.q or wants_fragment(request):
+            raise
+        # The text stays in its box.
+        page, problem, status = ListPage((), 0, 1, _PAGE_SIZE), error.errors[0].message, status_of(error)
+    is_empty = not page.total and not problem
+    meant = next((name for name, label in OUTCOMES.items() if query.q.lower() in (name, label)), "")
+    ended = query.model_copy(update={"q": "", "outcome": meant})
     by_commit = _shows_commit_dates(page.items, query.sort)
     return render(
         request,
@@ -359,7 +370,11 @@ def _render(
             page.items, are_newest=query.sort == "-created" and not page.before and page.has_next and not by_commit
         ),
         strip=run_strip(page.items),
-        left_by={name: find_runs(session, query.dropping(name)).total for name in query.active} if is_empty else {},
+        problem=problem,
+        left_by={name: find_runs(session, query.dropping(name)).total for name in query.active}
+        if is_empty and len(query.active) > 1
+        else {},
+        ended=(ended.query(), OUTCOMES[meant], find_runs(session, ended).total) if is_empty and meant else None,
         filters=query,
         columns=query.shown_columns,
         by_commit=by_commit,

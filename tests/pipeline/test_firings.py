@@ -114,9 +114,7 @@ def test_a_late_answer_of_an_earlier_reading_is_dropped(engine: Engine, settings
 
 
 @pytest.mark.parametrize("is_of_all", [True, False])
-def test_firings_are_counted_by_rule_and_go_with_their_run(
-    engine: Engine, settings: Settings, is_of_all: bool
-) -> None:
+def test_firings_are_counted_by_rule_and_go_with_their_run(engine: Engine, settings: Settings, is_of_all: bool) -> None:
     """A count that took long is reused (`WhileSlow`), so each question is asked once: of all projects or of one."""
     with transaction(engine) as session:
         runs = [make_advised(session, metadata_stated=PROFILED, ms=ms) for ms in (30_000.0, 31_000.0)]

@@ -105,6 +105,33 @@ def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engin
     assert text.count("<circle class=") == 8, "each in the picture and in its key"
 
 
+def test_a_search_for_an_unknown_filter_keeps_its_text(client: TestClient, runs: list[int]) -> None:
+    answer = client.get("/runs?q=foo:bar", headers=PAGE)
+    assert (answer.status_code, 'value="foo:bar"' in answer.text) == (422, True)
+    assert client.get(re.search(r'class="button" href="(/runs\?q=%22[^"]*)"', answer.text)[1]).status_code == 200
+
+
+def test_a_search_without_match_offers_how_runs_ended(client: TestClient, engine: Engine, runs: list[int]) -> None:
+    with transaction(engine) as session:
+        make_run(session, name="big", outcome="out_of_memory", health={"outcome": "out_of_memory"})
+    offers = [
+        re.findall(r'href="/runs\?(outcome=\w+)"', client.get("/runs", params={"q": q}).text)
+        for q in ("Out of memory", "out_of_memory", "not finite", "big")
+    ]
+    assert offers == [["outcome=out_of_memory"]] * 2 + [[], []], "no run has the third, and the last matches a name"
+
+
+def test_the_view_of_failed_runs_lists_each_that_its_page_calls_failed(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        runs = {
+            make_run(session, name="early", status="failed", verdict="failed", badge="failed"),
+            make_run(session, name="late", outcome="out_of_memory", verdict="failed", badge="failed"),
+        }
+        make_run(session, name="good")
+    view = re.search(r'<a href="/runs\?([^"]*)">Failed</a>', client.get("/runs").text)[1]
+    assert {run["id"] for run in client.get(f"/api/v1/runs?{view}").json()["items"]} == runs
+
+
 def test_the_selected_runs_are_tagged_all_or_none(client: TestClient, runs: list[int]) -> None:
     form = {"action": "tag", "tag": "night", "author": "mia", "run": runs[:2]}
     answer = client.post("/runs?sort=name", data=form, headers=HTMX)

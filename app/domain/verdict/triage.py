@@ -173,18 +173,18 @@ class SumOfCosts:
         return f"at least {gpu_hours(hours)} GPU-h/day" if self.unknown and hours >= 0.1 else daily_cost(hours)
 
 
-def active_text(counts: Mapping[str, int], cost: SumOfCosts) -> str:
-    """Summarise active regressions: `1 of 3 active regressions costs about 1.2 GPU-h/day.` `counts`: by state."""
-    number = sum(counts[state] for state in ACTIVE)
+def active_text(number: int, cost: SumOfCosts) -> str:
+    """Summarise `number` active regressions by their cost: `2 regressions cost about 1.2 GPU-h/day.`
+
+    Those without cost are not counted: most of them wait to be closed.
+    """
     if not number:
         return "No active regressions."
-    regressions = plural(number, "active regression")
     if cost.hours is None and cost.unknown:
-        return f"{regressions}; cost unknown."
+        return f"{plural(cost.unknown, 'regression')} of unknown cost."
     if not cost.hours:
-        return f"{regressions} without current cost."
-    some = regressions if cost.costly == number else f"{cost.costly} of {regressions}"
-    return f"{some} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
+        return "No regression costs GPU time now."
+    return f"{plural(cost.costly, 'regression costs', 'regressions cost')} {cost.text}."
 
 
 def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
