@@ -660,10 +660,10 @@ def test_only_stacks_that_differ_in_one_field_are_judged_again(
 
 def test_it_ends(engine: Engine, settings: Settings) -> None:
     """Stacks that all differ in one field, each with runs that have no baseline, later and later."""
-    for gpus in (8, 16, 32, 64):
-        bring(engine, settings, [1000.0], gpus, fields={"gpus": gpus})
+    for size in (4, 8, 16, 32):
+        bring(engine, settings, [1000.0], size, fields={"pp": size})
     before = claims(engine)
-    bring(engine, settings, [1000.0], 1, fields={"gpus": 128})
+    bring(engine, settings, [1000.0], 1, fields={"pp": 64})
     assert claims(engine) == before + 5  # its own, and each of the four once
 
 

@@ -158,12 +158,14 @@ def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple
 
 
 def is_contrast(run: RunRecord, candidate: RunRecord, comparability: Comparability) -> bool:
-    """Return whether the two may be contrasted: one field of their stacks differs, or they state the same job."""
-    if comparability.kind == "contrast":
-        return True
-    same_job = run.job != "" and run.job == candidate.job
+    """Return whether the two may be contrasted: one field of their stacks differs, or they state the same job.
+
+    More GPUs, another batch or another model make a different task, whose step time says nothing about this one.
+    """
     certain = [difference for difference in comparability.stack if difference.is_certain]
-    return same_job and bool(certain) and not any(is_other_task(difference) for difference in certain)
+    if not certain or any(is_other_task(difference) for difference in certain):
+        return False
+    return comparability.kind == "contrast" or (run.job != "" and run.job == candidate.job)
 
 
 def _remoteness(run: RunRecord, candidate: RunRecord, contrast: Comparability) -> tuple[int, int, int]:

@@ -310,6 +310,15 @@ def test_a_new_container_is_measured_against_the_old_one_without_a_verdict() -> 
     assert len(assessment.contrast.runs) == 6
 
 
+@pytest.mark.parametrize("field", ["gpus", "gbs", "mbs", "seq_len"])
+def test_other_work_or_hardware_is_the_closest_run_and_not_measured(field: str) -> None:
+    """A run on half the GPUs is not `589 % slower`."""
+    earlier = [make_record(f"run {number}", job="train") for number in range(6)]
+    assessment = assess([make_record(fields={field: 4}, slower=2.0, job="train")], earlier)
+    assert assessment.contrast is None
+    assert assessment.misses[0].fields == (field,)
+
+
 def test_a_contrast_without_other_knobs_is_taken_before_a_newer_one_with() -> None:
     earlier = [make_record("a", {"container": "old"}), make_record("b", {"container": "old", "tp": 4})]
     contrast = assess([make_record()], earlier, rules=MAIN).contrast
