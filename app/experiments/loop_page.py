@@ -51,8 +51,7 @@ class LoopState:
 
     def __init__(self, advice: RunSuggestions) -> None:
         self.advice = advice
-        self.steps = advice.phases.steps
-        self.current = advice.phases.current
+        self.phases = advice.phases
         self.wall = advice.evaluation.wall
         self.first: Suggestion | None = advice.leading[0] if advice.leading else None
 

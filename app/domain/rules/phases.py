@@ -44,6 +44,15 @@ class TuningPhases:
     def step(self, phase: Phase) -> Step:
         return next(step for step in self.steps if step.phase == phase)
 
+    @property
+    def sentence(self) -> str:
+        """Return how many phases are done, and why the current one is not."""
+        done = sum(step.state == "done" for step in self.steps)
+        if self.current is None:
+            return f"All {len(self.steps)} phases are done."
+        because = self.step(self.current).because
+        return f"{done} of {len(self.steps)} phases done. Current phase: {self.current}. {because}"
+
 
 def tuning_phases(evaluation: Evaluation) -> TuningPhases:
     """Return the workflow state of a run from its evaluation."""
