@@ -79,7 +79,7 @@ class SlowerStackOut(ApiValue):
     delta_pct: float | None = Field(description="Change between the levels of the history, once available.")
     first_delta_pct: float | None = Field(description="Change measured in the first slow run.")
     newest_pct: float | None = Field(description="Change of its newest run against `usual`; null if it has no figure.")
-    is_once: bool = Field(description="Only one run shows the slowdown; its node may have been slow.")
+    is_once: bool = Field(description="Only one run of its job shows the slowdown; its node may have been slow.")
     gpu_hours_per_day: float | None = Field(description="Null if unknown; `costs` of one regression has the reason.")
     proposal: Literal["", "fixed"] = Field(description="State that the service proposes for this stack.")
     joined_at: datetime

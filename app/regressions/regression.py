@@ -23,7 +23,7 @@ class RegressionMember:
 
     `usual`, `slow`: its levels in the unit of the metric (ms, GiB). `quarantine`: reason why the run does not count.
     `first_delta_pct`: change measured in the first slow run. `follows`: the stack in which its job was already slow
-    before; empty if it became slow here. `is_once`: no other run of the stack is as slow. `newest_pct`: change of its
+    before; empty if it became slow here. `is_once`: no other run of its job is as slow. `newest_pct`: change of its
     newest run.
     """
 

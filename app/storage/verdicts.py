@@ -7,7 +7,7 @@ when a user changed something about the run or its regressions.
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -336,6 +336,7 @@ _OF_JOB = (
     col(_Later.quarantine) == "",
     col(_Later.is_steady).is_(True),
 )
+_BETWEEN = (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2
 # Selects one such run, because for `exists` PostgreSQL would read all runs of the stacks.
 _AGAIN = (
     select_any(_Later.id)
@@ -343,7 +344,7 @@ _AGAIN = (
         *_OF_JOB,
         col(_Later.id) != RunRow.id,
         not_indexed(col(_Later.purpose)).in_(("ci", "release")),
-        col(_Later.log_step_time) > (col(RegressionMemberRow.usual_level) + col(RegressionMemberRow.slow_level)) / 2,
+        col(_Later.log_step_time) > _BETWEEN,
     )
     .order_by(col(_Later.ordered_at))
     .limit(1)
@@ -367,11 +368,13 @@ def _of_newest(value: Any) -> Any:
 _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
-        and_(
-            col(RegressionRow.metric) == "step_time_ms",
-            col(RegressionMemberRow.slow_level).is_not(None),
-            _AGAIN.is_(None),
-        ).label("is_once"),
+        # Up to 2. The first run in a stack to which a job moved is not slow if the move made it as fast as usual.
+        case(
+            (col(RegressionRow.metric) != "step_time_ms", 2),
+            (or_(col(RegressionMemberRow.slow_level).is_(None), _AGAIN.is_not(None)), 2),
+            (col(RunRow.log_step_time) <= _BETWEEN, 0),
+            else_=1,
+        ).label("slow_runs"),
         _of_newest(_VALUE).label("newest"),
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
@@ -400,7 +403,8 @@ class StoredMember:
     """A member with the facts that give a regression its size (`counted_jobs`).
 
     `follows`: the stack in which its job was already slow before; empty if it became slow here. `is_once`: only one
-    run shows the slowdown; its node may have been slow. `newest_pct`: change of its newest run, None if unknown.
+    run of its job, in all of its stacks, shows the slowdown; its node may have been slow. `newest_pct`: change of its
+    newest run, None if unknown.
     """
 
     regression_id: int
@@ -418,19 +422,28 @@ def jobs_of_regressions(session: Session, ids: Collection[int]) -> dict[int, lis
     """Return the members of these regressions by job, in the order in which they joined."""
     moved = continuations(session, ids)
     members: dict[int, list[StoredMember]] = {number: [] for number in ids}
-    for row, is_once, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
+    slow_runs: dict[tuple[int, int], int] = {}
+    for row, slow, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
+        slow_runs[row.regression_id, row.run_id] = slow
         newest_pct = None
         if newest and row.usual_level is not None:
             newest_pct = 100 * math.expm1(math.log(newest) - row.usual_level)
         members[row.regression_id].append(
             StoredMember(
                 row.regression_id, row.run_id, row.stack_key, moved.get((row.regression_id, row.run_id), ""),
-                row.usual_level, row.delta_pct, row.proposal, bool(is_once), newest_pct,
+                row.usual_level, row.delta_pct, row.proposal, False, newest_pct,
             )
         )  # fmt: skip
-    return {
+    jobs_of = {
         number: members_by_job(own, lambda member: (member.stack_key, member.follows, member.usual_level or 0.0))
         for number, own in members.items()
+    }
+    return {
+        number: [
+            [replace(member, is_once=sum(slow_runs[number, own.run_id] for own in job) < 2) for member in job]
+            for job in jobs
+        ]
+        for number, jobs in jobs_of.items()
     }
 
 

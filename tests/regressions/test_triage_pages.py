@@ -323,6 +323,20 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert f"recovered since #{slow.runs[17]}" in page
 
 
+@pytest.mark.parametrize(("slow_runs", "is_once"), [(1, True), (2, False)])
+def test_slow_runs_of_a_job_count_over_its_stacks(
+    client: TestClient, engine: Engine, make: Make, slow_runs: int, is_once: bool
+) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, stack="moves", days=(13, slow_runs), back=2 - slow_runs)
+        session.get_one(RunRow, slow.runs[14]).stack_key = "f" * 64
+    number = make(slow)
+    with transaction(engine) as session:
+        continue_in_stack(session, number, slow, "f" * 64, slow.runs[14])
+    members = client.get(f"/api/v1/regressions/{number}").json()["members"]
+    assert [member["is_once"] for member in members] == [is_once] * 2
+
+
 def test_a_change_in_one_run_is_marked_as_such_and_has_no_level(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0)
