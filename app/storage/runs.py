@@ -489,6 +489,7 @@ class RunListItem:
     (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
     regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a run
     without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no verdict.
+    `is_side`: its result is that of its experiment.
     """
 
     id: int
@@ -527,11 +528,7 @@ class RunListItem:
     contrast_field: str = ""
     contrast_decision: str = ""
     contrast_delta_pct: float | None = None
-
-    @property
-    def is_side(self) -> bool:
-        """Return whether its result is that of an experiment."""
-        return self.purpose == "experiment" and self.experiment_id is not None
+    is_side: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -686,6 +683,7 @@ def _list_item(row: Any) -> RunListItem:
         contrast_pct=row.delta_pct if is_contrast else None,
         contrast_field=contrast_field if row.contrast else "",
         contrast_decision=row.contrast or "", contrast_delta_pct=row.delta_pct if row.contrast else None,
+        is_side=is_side,
     )  # fmt: skip
 
 

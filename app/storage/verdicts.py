@@ -368,7 +368,8 @@ def _of_newest(value: Any) -> Any:
 _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
-        # Up to 2. The first run in a stack to which a job moved is not slow if the move made it as fast as usual.
+        # How many runs are slow: 0, 1, or 2 for more, which is also assumed where nothing tells. The first run in a
+        # stack to which a job moved is not slow if the move made it as fast as usual.
         case(
             (col(RegressionRow.metric) != "step_time_ms", 2),
             (or_(col(RegressionMemberRow.slow_level).is_(None), _AGAIN.is_not(None)), 2),

@@ -63,8 +63,8 @@ def test_the_newest_verdict_of_the_baseline_branch_is_shown(client: TestClient, 
     lab.session.get_one(RunRow, of_change).verdict = "improvement"
     lab.session.get_one(RunRow, of_change).branch = "feature"
     lab.session.commit()
-    told = words(client, f"/badges/{shown}/verdict.svg")
-    assert told == f"threewalls: regression: step time +{row.verdict_delta_pct:.1f} %"
+    badge = words(client, f"/badges/{shown}/verdict.svg")
+    assert badge == f"threewalls: regression: step time +{row.verdict_delta_pct:.1f} %"
 
 
 def test_a_regression_of_memory_tells_its_own_change(client: TestClient, engine: Engine) -> None:
@@ -75,8 +75,8 @@ def test_a_regression_of_memory_tells_its_own_change(client: TestClient, engine:
         assert row.verdict == "regression"
         shown = row.stack_key
     (run,) = (item for item in client.get("/api/v1/runs").json()["items"] if item["id"] == heavy)
-    told = words(client, f"/badges/{shown}/verdict.svg")
-    assert told == f"threewalls: regression: peak memory +{run['memory_pct']:.1f} %"
+    badge = words(client, f"/badges/{shown}/verdict.svg")
+    assert badge == f"threewalls: regression: peak memory +{run['memory_pct']:.1f} %"
 
 
 def test_a_run_that_was_left_out_is_not_shown(client: TestClient, lab: Lab) -> None:
