@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only pages with this text in their name")
     parser.add_argument("--data", type=Path, action="append", default=[], help="a data folder filled by bench.seed; "
                         "given twice: the small and the large one")  # fmt: skip
-    parser.add_argument("--filled", action="append", default=[], help="URL of a filled PostgreSQL database, twice")
+    parser.add_argument("--filled", action="append", default=[], help="URL of a filled database, twice")
     parser.add_argument("--database", default="", help="URL of an empty PostgreSQL database for the large one")
     parser.add_argument("--small-database", default="", help="URL of an empty PostgreSQL database for the small one")
     chosen = parser.parse_args()
@@ -60,7 +60,7 @@ def main() -> int:
         services = [stack.enter_context(_Service(of_one)) for of_one in settings]
         gc.collect()
         gc.freeze()  # as the service does when it starts
-        backend = "postgresql" if settings[-1].database_url else "sqlite"
+        backend = "postgresql" if settings[-1].database_url.startswith("postgresql") else "sqlite"
         print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {backend}; {chosen.rounds} rounds")
         print(f"{'':30} small p50   p95 ms   large p50   p95 ms   processor ms: small   large   ratio   kB of both")
         for name in services[0].paths:

@@ -115,8 +115,6 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     for slug, state, proposed, count, *_ in counted:
         by_project[slug] += 0 if proposed else count
         by_state[state] += count
-    costs = [hours for *_, hours, _, _ in counted if hours is not None]
-    costly, unknown = (sum(row[place] for row in counted) for place in (5, 6))
     wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug)
     rows = session.execute(
         wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
@@ -130,7 +128,7 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
         more={slug: count for slug, count in by_project.most_common() if count},
         open=by_state["open"],
         acknowledged=by_state["acknowledged"],
-        cost=SumOfCosts(sum(costs) if costs else None, costly, unknown),
+        cost=SumOfCosts.total([row[4:] for row in counted]),
         to_close=proposed_closings(session, *shown),
     )
 

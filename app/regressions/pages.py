@@ -44,14 +44,11 @@ from app.regressions.commands import MAX_AT_ONCE, change_regressions, is_undoabl
 from app.regressions.feed import feed_url
 from app.regressions.forms import OVERVIEW, TriageForm, UndoForm
 from app.regressions.queries import (
-    ACTIVE_STATES,
     KINDS,
     METRICS,
     REGRESSION_COLUMNS,
     RegressionQuery,
-    cost_of,
-    count_by_state,
-    count_to_do,
+    count_states,
     find_regressions,
     get_regression,
     options_of,
@@ -503,9 +500,9 @@ def _render_list(
     toast: Toast | None = None,
 ) -> HTMLResponse:
     query = RegressionQuery.from_params(request.query_params if params is None else params)
-    to_do, counts = count_to_do(session, query), count_by_state(session, query)
+    counted = count_states(session, query)
     is_filtered = query.active.keys() - {"state"}
-    page, access = find_regressions(session, query), access_of(request)
+    page, access = find_regressions(session, query, counted.by_state[query.state]), access_of(request)
     options = options_of(session)
     project = query.project or (options.projects[0] if len(options.projects) == 1 else "")
     return render(
@@ -520,10 +517,9 @@ def _render_list(
         may_triage={item.id for item in page.items if access.may("contribute", item.project_id)},
         filters=query,
         query=query.query(query.page),
-        counts=counts,
-        total=(count_by_state(session, RegressionQuery()) if is_filtered else counts)["any"],
-        to_do=to_do,
-        answer=words.list_answer(to_do, cost_of(session, query.model_copy(update={"state": ACTIVE_STATES}))),
+        counted=counted,
+        total=(count_states(session, RegressionQuery()) if is_filtered else counted).by_state["any"],
+        answer=words.list_answer(counted),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project else "",

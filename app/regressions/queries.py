@@ -71,13 +71,17 @@ class RegressionQuery(ListQuery):
     )
 
 
-def find_regressions(session: Session, query: RegressionQuery, *, with_evidence: bool = True) -> ListPage[Regression]:
+def find_regressions(
+    session: Session, query: RegressionQuery, total: int | None = None, *, with_evidence: bool = True
+) -> ListPage[Regression]:
     """Return the matching regressions in the requested order. A page past the end is empty, with the true total.
 
     Without evidence, their causes are those recorded when they opened, which are much faster to read.
+    `total`: the number of matches, if it was counted before.
     """
     conditions = [*_conditions(query), *_in_state(query.state)]
-    total = session.execute(_joined(select(func.count(col(RegressionRow.id)))).where(*conditions)).scalar_one()
+    if total is None:
+        total = session.execute(_joined(select(func.count())).where(*conditions)).scalar_one()
     # Finds ids first, because sorting the wide rows of all earlier pages costs more than reading one page.
     numbers = _joined(select(col(RegressionRow.id))).where(*conditions).order_by(*_order(query.sort))
     on_page = numbers.limit(query.page_size).offset((query.page - 1) * query.page_size)
@@ -115,49 +119,44 @@ def _cell(item: Regression, name: str) -> Any:
     return min((member.run_id for member in item.members), default=None) if name == "first_run" else getattr(item, name)
 
 
-def count_by_state(session: Session, query: RegressionQuery) -> dict[str, int]:
-    """Return the number of matches by state filter, ignoring the one of the query."""
+@dataclass(frozen=True, slots=True)
+class StateCounts:
+    """Counts of all matches of a query whatever their state, and the cost of its active ones.
+
+    `by_state`: by state filter. `proposed`, `in_work`: active ones with a proposal, and acknowledged ones without.
+    """
+
+    by_state: Mapping[str, int]
+    proposed: int
+    in_work: int
+    cost: SumOfCosts
+
+    @property
+    def triage(self) -> int:
+        """Return the number of active regressions that wait for a decision: open ones, and those with a proposal."""
+        return self.by_state[ACTIVE_STATES] - self.in_work
+
+
+def count_states(session: Session, query: RegressionQuery) -> StateCounts:
+    """Count the matches by state, ignoring the state filter of the query, and add up the costs of the active ones."""
     state, is_proposed = col(RegressionRow.state), col(RegressionRow.proposal) != ""
-    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(*_conditions(query))
+    counted = _joined(select_any(state, is_proposed, func.count(), *SUMS_OF_COSTS)).where(*_conditions(query))
     counts = dict.fromkeys((*STATES, ACTIVE_STATES, TO_CLOSE, CLOSED, ANY_STATE), 0)
-    for name, has_proposal, number in session.execute(counted.group_by(state, is_proposed)):
+    in_work, costs = 0, []
+    for name, has_proposal, number, *cost in session.execute(counted.group_by(state, is_proposed)):
         is_active = name in ACTIVE
         shown = (name, ANY_STATE, ACTIVE_STATES if is_active else CLOSED)
         for counter in (*shown, TO_CLOSE) if is_active and has_proposal else shown:
             counts[counter] += number
-    return counts
-
-
-@dataclass(frozen=True, slots=True)
-class ToDo:
-    """Active regressions. `triage`: open or with a proposal. `proposed`: with a proposal. `in_work`: all others."""
-
-    triage: int
-    proposed: int
-    in_work: int
-
-
-def count_to_do(session: Session, query: RegressionQuery) -> ToDo:
-    """Count the matches that are active, whatever state the query selects."""
-    state, is_proposed = col(RegressionRow.state), col(RegressionRow.proposal) != ""
-    counted = _joined(select(state, is_proposed, func.count(col(RegressionRow.id)))).where(
-        *_conditions(query), *_in_state(ACTIVE_STATES)
-    )
-    counts = {(row[0], row[1]): row[2] for row in session.execute(counted.group_by(state, is_proposed))}
-    proposed = sum(counts.get((name, True), 0) for name in ACTIVE)
-    return ToDo(proposed + counts.get(("open", False), 0), proposed, counts.get(("acknowledged", False), 0))
+        if is_active:
+            costs.append(tuple(cost))
+            in_work += number if name != "open" and not has_proposal else 0
+    return StateCounts(counts, counts[TO_CLOSE], in_work, SumOfCosts.total(costs))
 
 
 def to_close(session: Session, query: RegressionQuery) -> tuple[ProposedClosing, ...]:
     """Return the matching active regressions that the service proposes to close."""
     return proposed_closings(session, *_conditions(query), *_in_state(query.state))
-
-
-def cost_of(session: Session, query: RegressionQuery) -> SumOfCosts:
-    """Return the sum of the costs of all matches."""
-    wanted = _joined(select(*SUMS_OF_COSTS))
-    hours, costly, unknown = session.execute(wanted.where(*_conditions(query), *_in_state(query.state))).one()
-    return SumOfCosts(hours, costly or 0, unknown or 0)
 
 
 def get_regression(session: Session, regression_id: int) -> Regression:

@@ -16,9 +16,9 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.triage import FIX_CLAIMED, SumOfCosts, is_up_to, recovery_text
+from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
 from app.regressions.commands import RegressionChange
-from app.regressions.queries import ToDo
+from app.regressions.queries import ACTIVE_STATES, StateCounts
 from app.regressions.regression import Regression, SlowJob, stacks_of
 from app.storage.audit import AuditEvent
 
@@ -54,12 +54,13 @@ def first_seen(metric: str, job: SlowJob) -> str:
     return "" if first == now else first
 
 
-def list_answer(to_do: ToDo, cost: SumOfCosts) -> str:
+def list_answer(counted: StateCounts) -> str:
     """Return the number of regressions to triage and the cost of active ones as a sentence."""
-    if not to_do.triage and not to_do.in_work:
+    cost = counted.cost
+    if not counted.by_state[ACTIVE_STATES]:
         return "No active regressions."
-    others = ((to_do.in_work, "in work"), (to_do.proposed, "to close"))
-    parts = [f"{to_do.triage - to_do.proposed or 'Nothing'} to triage", *(f"{n} {what}" for n, what in others if n)]
+    others = ((counted.in_work, "in work"), (counted.proposed, "to close"))
+    parts = [f"{counted.triage - counted.proposed or 'Nothing'} to triage", *(f"{n} {what}" for n, what in others if n)]
     if cost.hours is None and cost.unknown:
         return f"{', '.join(parts)}; cost unknown."
     if not cost.hours:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol, Self, TypeVar
 
 from app.domain.numbers import daily_cost, days_text, gpu_hours, plural
 
@@ -165,6 +165,12 @@ class SumOfCosts:
     hours: float | None
     costly: int
     unknown: int
+
+    @classmethod
+    def total(cls, sums: Sequence[tuple[float | None, int, int]]) -> Self:
+        """Add up (hours, costly, unknown) of groups of regressions."""
+        all_hours = [hours for hours, _, _ in sums if hours is not None]
+        return cls(sum(all_hours) if all_hours else None, sum(row[1] for row in sums), sum(row[2] for row in sums))
 
     @property
     def text(self) -> str:
