@@ -865,11 +865,12 @@ class RunPage:
 
     @property
     def stack_label(self) -> str:
-        """Return model, GPUs, sequence length and dispatcher, as far as they are known."""
+        """Return model, GPUs, sequence length, number format and dispatcher, as far as they are known."""
         values = {name: contract_value(stated.value) for name, stated in self.run.contract.items()}
         gpus = " × ".join(values[name] for name in ("gpus", "gpu") if values.get(name))
         length = f"seq {values['seq_len']}" if values.get("seq_len") else ""
-        return " · ".join(filter(None, (values.get("model"), gpus, length, values.get("dispatcher"))))
+        others = (values.get(name) for name in ("precision", "dispatcher"))
+        return " · ".join(filter(None, (values.get("model"), gpus, length, *others)))
 
     @property
     def figures_line(self) -> list[tuple[str, str]]:

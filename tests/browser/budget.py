@@ -5,6 +5,7 @@ up by name (of a reference, or to choose one) and the documents of the help do n
 """
 
 import re
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlsplit
 
 from playwright.sync_api import Page
@@ -14,14 +15,16 @@ LAYOUT_SHIFT = 0.02
 RUN_BYTES, PAGE_BYTES = 250_000, 180_000
 """Compressed, with all scripts, stylesheets and parts, for a browser that has nothing of them."""
 
-MEASURE = r"""() => {
+_WORDS_OF = r"""
+  const wordsOf = (text) => [...text.matchAll(/(?:\S|\u202f)+/g)].filter(([word]) => /[\p{L}\p{N}]/u.test(word))
+"""
+MEASURE = r"""() => {WORDS_OF
   const main = document.querySelector("main")
   const height = innerHeight
   scrollTo(0, 0)
   const isIn = (rect) => rect.width > 1 && rect.height > 1 && rect.top < height && rect.left < innerWidth
   let first = 0, all = 0
   const UNSEEN = "script, style, option, .log, .visually-hidden, [data-lookup], [data-document]"
-  const wordsOf = (text) => [...text.matchAll(/(?:\S|\u202f)+/g)].filter(([word]) => /[\p{L}\p{N}]/u.test(word))
   const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT)
   const range = document.createRange()
   while (texts.nextNode()) {
@@ -51,7 +54,12 @@ MEASURE = r"""() => {
   }
   const lead = wordsOf(main.querySelector(".answer")?.innerText ?? "").length
   return { first, all, lead, below }
-}"""
+}""".replace("WORDS_OF", _WORDS_OF)
+LEADS = r"""(addresses) => {WORDS_OF
+  const leadOf = (text) => new DOMParser().parseFromString(text, "text/html").querySelector("main .answer")
+  const count = async (address) => wordsOf(leadOf(await (await fetch(address)).text())?.textContent ?? "").length
+  return Promise.all(addresses.map(count))
+}""".replace("WORDS_OF", _WORDS_OF)
 
 
 SHIFT = r"""() => new Promise((resolve) => {
@@ -90,6 +98,16 @@ def over_budget(page: Page, *, rows_count: bool = True) -> list[str]:
         if measured[kind] > most
     ]
     return wrong + [f"{place}: the {part} is below the first screen" for part in measured["below"]]
+
+
+def leads_over_budget(page: Page, addresses: Sequence[str]) -> list[str]:
+    """Return the pages whose lead, as the server sends it, is missing or too long. `page` shows a page of the site."""
+    counts = page.evaluate(LEADS, list(addresses))
+    return [
+        f"{address}: {count} words (lead), 1 to {LEAD_WORDS}"
+        for address, count in zip(addresses, counts, strict=True)
+        if not 0 < count <= LEAD_WORDS
+    ]
 
 
 def shifted(page: Page) -> list[str]:

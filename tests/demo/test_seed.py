@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from app.demo.story import SIZES, SUITES, story, trials
 from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, STUDIES, TAG, journey, studies
-from tests.browser.budget import over_budget
+from tests.browser.budget import leads_over_budget, over_budget
 from tests.browser.conftest import running_chromium
 from tests.browser.looks import LATE_PARTS
 from tests.browser.pages import PAGES, RECORDS, ROWS
@@ -231,7 +231,7 @@ def assert_public_runs_follow(address: str) -> None:
 
 
 def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -> None:
-    """On a first screen of 1440x900 and of 390x844, with the rows of the demo; and every page answers."""
+    """On a first screen of 1440x900 and of 390x844, with the rows of the demo; every page answers, every lead fits."""
     slow = ids["nightly 2026-09-27, sequence 2048"]
     profiled = ids["Overlap expert communication with compute, candidate 1"]
     places = {
@@ -256,6 +256,7 @@ def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -
                 wrong += over_budget(page, rows_count=template not in ROWS)
                 page.set_viewport_size({"width": 390, "height": 844})
                 wrong += over_budget(page, rows_count=template not in ROWS)
+        wrong += leads_over_budget(page, [f"/runs/{run['id']}" for run in demo_runs(address)])
     assert not wrong, "\n".join(wrong)
 
 

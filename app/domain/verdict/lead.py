@@ -63,7 +63,7 @@ def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
 
 
 def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str, back: str) -> str:
-    """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s; mean of 3 runs of this commit 19.57 s, ...`.
+    """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s (3-run mean 19.57 s), ...`.
 
     `counted`: the number of runs whose mean the verdict judged, and of baseline runs. `back`: in place of the change.
     """
@@ -74,8 +74,8 @@ def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int]
     unit = time_unit_of((own, time.baseline_ms))
     times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
     if pooled > 1 and own_ms is not None:
-        mean = f"mean of {plural(pooled, 'run')} of this commit {step_time(time.candidate_ms, unit)}"
-        times = f"{step_time(own, unit)}; {mean}, was {step_time(time.baseline_ms, unit)}"
+        mean = step_time(time.candidate_ms, unit)
+        times = f"{step_time(own, unit)} ({pooled}-run mean {mean}), was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
         return f"Inconclusive: {times}."
     if back:
@@ -83,7 +83,7 @@ def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int]
     change = change_text(time.delta_pct)
     if time.decision == "no_change" or change.word == THE_SAME:
         return f"As fast as before, within {time.equal_pct:g}{THIN}%: {times}."
-    return f"{change.figure}{' than one earlier run' if baseline == 1 else ''}: {times}."
+    return f"{change.figure}{' than one run' if baseline == 1 else ''}: {times}."
 
 
 def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference]) -> str:
