@@ -72,20 +72,6 @@ class LoopState:
         ]
 
 
-def last_profiled(session: Session, settings: Settings, journey: Journey) -> RunSuggestions | None:
-    """Return the newest run before the current one, on the accepted path, whose profile shows the wall."""
-    rules = rules_in_force(settings)
-    for node in reversed(journey.nodes):
-        if node.on_path and node.run_id is not None and node.run_id != journey.current_run_id:
-            try:
-                advice = suggest(session, node.run_id, rules)
-            except NotReady:
-                continue
-            if advice.profile.profile_of and advice.evaluation.wall.certainty == "measured":
-                return advice
-    return None
-
-
 def loop_state(session: Session, settings: Settings, run_id: int) -> LoopState | None:
     """Return None while the run was not read."""
     try:
@@ -149,7 +135,6 @@ def _render_journey(
         project_id=project_id,
         may_plan=may_plan,
         state=state,
-        profiled=last_profiled(session, settings, journey) if state and state.wall.certainty != "measured" else None,
         offer=offer(session, settings, journey.current_run_id, form, state.advice)
         if state and first and may_plan
         else None,

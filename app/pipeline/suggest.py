@@ -18,7 +18,7 @@ from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.planning.hardware import in_gib
-from app.domain.rules.derive import PROFILE_SHARES
+from app.domain.rules.derive import PROFILE_SHARES, WallReading, derive, read_wall
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.evidence import changed_since
 from app.domain.rules.facts import FACTS
@@ -34,7 +34,7 @@ from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
-from app.storage.experiments import ExperimentItem, experiments_of_stacks
+from app.storage.experiments import ExperimentItem, experiments_of_candidates, experiments_of_stacks
 from app.storage.faster_runs import faster_work
 from app.storage.profiles import MeasuredFacts, lent_facts
 from app.storage.readings import StatedFact, in_force
@@ -386,11 +386,10 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     if own:
         evaluation = ask(own=[own_result.result for own_result in own])
     if lent:
-        because = (
-            f"{evaluation.wall.because} The profile of run #{advised.profile.run_id}, which has the same "
-            f"configuration, shows it."
-        )
-        evaluation = replace(evaluation, wall=replace(evaluation.wall, because=because))
+        wall = _by_profile_of(evaluation.wall, advised.profile.run_id, "which has the same configuration")
+        evaluation = replace(evaluation, wall=wall)
+    elif evaluation.wall.certainty != "measured" and (earlier := _wall_before(session, run_id, rules)) is not None:
+        evaluation = replace(evaluation, wall=earlier)
     return RunSuggestions(
         advised,
         facts,
@@ -426,6 +425,32 @@ def _with_profile_of_same_configuration(
         if name in FACTS and FACTS[name].section == "profile" and name not in _OF_ONE_PROFILE
     }
     return (replace(advised, profile=lent), facts) if facts else (advised, {})
+
+
+def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> WallReading | None:
+    """Return the wall by the newest profile of a configuration that experiments led from to this run; None without one.
+
+    The changes since then may have moved the wall, so it is only inferred.
+    """
+    seen = {run_id}
+    while (experiment := experiments_of_candidates(session, [run_id]).get(run_id)) is not None:
+        run_id = experiment.baseline_run_id
+        if run_id in seen:
+            return None
+        seen.add(run_id)
+        try:
+            advised, lent = _with_profile_of_same_configuration(session, read_run(session, run_id))
+        except NotReady:
+            continue
+        wall = read_wall(derive({**lent, **advised.facts}, rules.thresholds))
+        if advised.profile.profile_of and wall.certainty == "measured":
+            wall = replace(wall, certainty="inferred")
+            return _by_profile_of(wall, advised.profile.run_id, "from before the last changes")
+    return None
+
+
+def _by_profile_of(wall: WallReading, run_id: int, which: str) -> WallReading:
+    return replace(wall, because=f"{wall.because} The profile of run #{run_id}, {which}, shows it.", profile_of=run_id)
 
 
 def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:

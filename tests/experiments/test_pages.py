@@ -487,7 +487,7 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     assert "20.2" in won  # step time, 31.31 s to 25 s
 
 
-def test_a_journey_shows_the_wall_that_a_profile_measured_on_its_path(
+def test_the_wall_that_a_profile_measured_before_a_change_is_the_same_on_all_pages(
     client: TestClient, engine: Engine, baseline: int
 ) -> None:
     profile = attached(client, baseline, trace("ddp-a100-ns"))
@@ -495,8 +495,14 @@ def test_a_journey_shows_the_wall_that_a_profile_measured_on_its_path(
     number = plan(engine, baseline, knobs={"ep_overlap": True}, runs_each=1)
     add_runs(engine, read(engine, number).tag, FAST[:1])
     accept(engine, number, "mara")
-    wall = text(client, f"/runs/{baseline}/journey").partition('id="wall"')[2]
-    assert f'href="/runs/{baseline}/profiles"' in wall.partition("</p>")[0]
+    measured = client.get(f"/api/v1/runs/{baseline}/suggestions").json()["wall"]
+    current = read(engine, number).runs[-1].run_id
+    wall = client.get(f"/api/v1/runs/{current}/suggestions").json()["wall"]
+    assert (wall["wall"], wall["certainty"], wall["profile_of"]) == (measured["wall"], "inferred", baseline)
+    assert (measured["certainty"], measured["profile_of"]) == ("measured", None)
+    for page in (f"/runs/{baseline}/journey", f"/runs/{current}/next"):
+        section = text(client, page).partition('id="wall"')[2].partition("</p>")[0]
+        assert f'href="/runs/{baseline}/profiles"' in section
 
 
 def test_the_loop_follows_when_a_run_arrives(client: TestClient, engine: Engine, baseline: int) -> None:

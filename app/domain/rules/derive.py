@@ -252,12 +252,16 @@ Certainty = Literal["measured", "inferred", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class WallReading:
-    """A wall. `because`: a sentence; `evidence`: the facts behind it."""
+    """A wall. `because`: a sentence; `evidence`: the facts behind it.
+
+    `profile_of`: the other run whose profile shows it; None if facts of the run do.
+    """
 
     wall: Wall
     certainty: Certainty
     because: str
     evidence: tuple[str, ...] = ()
+    profile_of: int | None = None
 
 
 def read_wall(values: Values) -> WallReading:
