@@ -1,5 +1,7 @@
 """Launches that have not run: scripts with variables and arrays, commands, and configurations of several trainers."""
 
+import re
+
 import pytest
 
 from app.domain.documents.metadata import read_metadata
@@ -437,3 +439,13 @@ def test_shell_words(script: str, expanded: str) -> None:
 def test_the_size_of_a_script_is_bounded() -> None:
     text = "A=xxxxxxxxxx\n" + "A=$A$A\n" * 60 + "run $A"
     assert len(expand(text)) < 4_000_000
+
+
+def test_the_commands_of_rules_have_only_flags_of_megatron_lm() -> None:
+    """A misspelt flag is added to each, because the check tells the flags of Megatron-LM from those of a script."""
+    recipes = [recipe.run for rule in built_in_rules().rules.values() for recipe in rule.change.recipes]
+    commands = [command for command in recipes if "pretrain_gpt.py" in command]
+    assert len(commands) > 10
+    for command in commands:
+        launch = re.sub(r"<[^>]*>|\{\w+\}", "1", command).replace(".py", ".py --micro-bach-size 1")
+        assert checked(launch).wrong_flags == {"micro-bach-size"}, command
