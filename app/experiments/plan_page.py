@@ -12,6 +12,7 @@ from sqlmodel import Session
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
+from app.domain.experiments.plan import read_knobs, turned
 from app.domain.experiments.values import UNDECIDED
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.engine import Suggestion
@@ -19,7 +20,7 @@ from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
-from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
+from app.pipeline.propose import ExperimentProposal, ExperimentRequest, blockers_of, propose
 from app.pipeline.suggest import MeasuredKnob, RunSuggestions, experiments_of, measured_knobs, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
@@ -179,10 +180,8 @@ class IdeaPage:
         walls = walls_of(self._advice.book)
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in _WALL_TITLES.values()}
         for name in knob_fields():
-            stated = self.run.contract.get(name)
-            now = "unknown" if stated is None else contract_value(stated.value)
             wall = "environment" if name.startswith(ENVIRONMENT_PREFIX) else walls.get(name, "other")
-            groups[_WALL_TITLES[wall]].append((name, now))
+            groups[_WALL_TITLES[wall]].append((name, self.value_now(name)))
         return {title: rows for title, rows in groups.items() if rows}
 
     most_of_wall = 10
@@ -233,8 +232,28 @@ class IdeaPage:
 
     @property
     def now(self) -> str:
-        stated = self.run.contract.get(self.chosen)
+        return self.value_now(self.chosen)
+
+    def value_now(self, name: str) -> str:
+        stated = self.run.contract.get(name)
         return "unknown" if stated is None else contract_value(stated.value)
+
+    def starts(self, name: str, value: str) -> bool:
+        """Return whether this value changes the knob and no rule stops the job then."""
+        advice, contract = self._advice, self.run.contract
+        try:
+            candidate = turned(contract, read_knobs({name: value}, contract))
+        except InvalidChange:
+            return False
+        return not any(blockers_of(advice.advised, candidate, advice.rules, advice.evaluation))
+
+    @property
+    def suggested(self) -> list[str]:
+        """Return the numeric knobs by what to try first: measured ones, those of suggestions, then the others."""
+        of_suggestions = (name for suggestion in self._advice.ranked for name in suggestion.set)
+        order = dict.fromkeys((*(row.knob.field for row in self._measured), *of_suggestions, *knob_fields()))
+        numbers = [name for name in order if name in FIELDS and FIELDS[name].kind in ("count", "whole")]
+        return [name for name in numbers if name in knob_fields()]
 
     @property
     def input(self) -> ContractInput | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from fastapi import APIRouter, Request, Response
@@ -14,13 +14,13 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.experiments.plan import MOST_ASKED_EACH, RUNS_EACH
-from app.domain.experiments.sweep import Round, SweepProgress, Trial, rounds
+from app.domain.experiments.sweep import FEWEST_VALUES, Round, SweepProgress, Trial, first_values, rounds
 from app.domain.experiments.values import PlannedGain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
 from app.experiments.commands import SweepProposal, SweepRequest, advance_sweep, plan_sweep, progress_of, propose_sweep
 from app.experiments.pages import gain_text, is_generated
-from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm
+from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm, knob_fields
 from app.settings import Settings
 from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
@@ -52,20 +52,43 @@ class SweepForm(FormOfPlan):
 
 
 class SweepPlanPage:
-    """The data of the form: `proposal` None without values, or where they cannot be planned (`form`)."""
+    """The data of the form. `proposal` is None where the values cannot be planned (`form` says why).
 
-    def __init__(self, session: Session, settings: Settings, run_id: int, form: SweepForm) -> None:
+    Without a field, the page offers the first knob that a suggestion changes; without values, those to try first.
+    """
+
+    def __init__(
+        self, session: Session, settings: Settings, run_id: int, form: SweepForm, *, fill: bool = True
+    ) -> None:
         self._idea = IdeaPage(session, settings, run_id, PlanForm({"field": form.value("field")}))
         self.run = self._idea.run
-        self.form = form
+        self.form = self._filled(form) if fill else form
         self.proposal: SweepProposal | None = None
-        if form.value("field") and form.value("values"):
+        if self.form.value("field") and self.form.value("values") and not self.form.errors:
             try:
-                self.proposal = propose_sweep(session, settings, _sweep_request(run_id, form))
+                self.proposal = propose_sweep(session, settings, _sweep_request(run_id, self.form))
             except (InvalidChange, NotReady) as error:
-                self.form = form.refused(error)
+                self.form = self.form.refused(error)
 
     most = MOST_ASKED_EACH
+
+    def _filled(self, form: SweepForm) -> SweepForm:
+        name, values = form.value("field"), form.value("values")
+        if name and name not in knob_fields():
+            return replace(form, errors={"field": "is not a knob: choose one of the list"})
+        if values:
+            return form
+        for knob in [name] if name else self._idea.suggested:
+            if values := ", ".join(self._first_values(knob)):
+                return replace(form, values={**form.values, "field": knob, "values": values})
+        return form
+
+    def _first_values(self, name: str) -> list[str]:
+        """Return values of a knob to try first: those with which the job would start, if there are at least two."""
+        stated = self.run.contract.get(name)
+        values = first_values(FIELDS[name], None if stated is None else stated.value)
+        starting = [value for value in values if self._idea.starts(name, value)]
+        return starting if len(starting) >= FEWEST_VALUES else []
 
     @property
     def groups(self) -> object:
@@ -73,7 +96,13 @@ class SweepPlanPage:
 
     @property
     def chosen(self) -> str:
-        return self._idea.chosen
+        return self.form.value("field") if self.form.value("field") in FIELDS else ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """Return the warnings of all values, each once."""
+        assert self.proposal is not None  # noqa: S101  # the template asks for it only then
+        return list(dict.fromkeys(text for item in self.proposal.proposals for text in item.plan.warnings))
 
     @property
     def rounds(self) -> tuple[Round, ...]:
@@ -165,7 +194,7 @@ async def plan_sweep_by_form(request: Request, engine: AppEngine, settings: AppS
         return f"/experiments/{plan_sweep(engine, settings, _sweep_request(run_id, form), form.value('author'))}/sweep"
 
     def again(session: Session, form: SweepForm, _: ThreewallsError) -> Response:
-        page = SweepPlanPage(session, settings, run_id, form)
+        page = SweepPlanPage(session, settings, run_id, form, fill=False)
         return render(request, "experiments/sweep_new.html", status=422, p=page)
 
     catch = (InvalidChange, Conflict)

@@ -175,7 +175,9 @@ def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]
 
 def test_the_cost_of_a_sweep_is_shown_without_a_signature(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/sweeps/new")
-    page.get_by_label("Field").select_option("mbs")
+    expect(page.locator("[data-cost]")).to_be_visible()
+    page.get_by_label("Knob").select_option("mbs")
+    expect(page).to_have_url(re.compile("field=mbs"))
     page.get_by_label("Values").fill("1, 4, 8")
     page.get_by_role("button", name="Show the cost").click()
     expect(page.locator("#plan")).to_contain_text("GPU-hours")

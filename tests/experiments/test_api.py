@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shlex
 from typing import Any
 
@@ -399,13 +400,31 @@ def test_a_knob_without_effect_is_refused(client: TestClient, engine: Engine) ->
     assert client.post(API, json=together).status_code == 201
 
 
+def test_the_form_of_a_sweep_opens_with_a_knob_and_values_that_start(client: TestClient, engine: Engine) -> None:
+    run = make_baseline(engine)
+    form = f"/runs/{run}/sweeps/new"
+    opened = client.get(form).text
+    assert re.search(r'<option value="\w+" selected>', opened)
+    assert len(re.search(r'name="values"[^>]* value="([^"]+)"', opened.replace("\n", " "))[1].split(", ")) >= 2  # type: ignore[index]
+    assert "data-cost" in opened
+    unfinished = client.get(f"{form}?values=1,2").text
+    assert 'value="1,2"' in unfinished
+    assert "data-cost" not in unfinished, "values without a knob stay as they are"
+    choice = client.get(f"{form}?field=dispatcher").text
+    assert 'value="dispatcher" selected' in choice
+    assert "data-cost" in choice
+    unknown = client.get(f"{form}?field=mbz&values=1,2").text
+    assert "is not a knob" in unknown
+    assert "data-cost" not in unknown
+
+
 def test_the_pages_show_the_cost_before_a_sweep_is_planned_and_go_on_by_form(
     client: TestClient, engine: Engine
 ) -> None:
     make_history(engine)
     run = make_baseline(engine)
     page = client.get(f"/runs/{run}/sweeps/new?field=mbs&values=1,4,8&runs_each=2").text
-    assert "At most 6 runs" in page
+    assert "at most 6 runs" in page
     assert "GPU-hours" in page
     refused = client.post(f"/runs/{run}/sweeps", data={"field": "mbs", "values": "1", "author": "mara"})
     assert (refused.status_code, "2 to 12 different values" in refused.text) == (422, True)

@@ -9,10 +9,24 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from app.domain.contract.fields import ContractField
 from app.domain.experiments.values import UNDECIDED, PlannedGain, Sizing, State
 from app.domain.numbers import gain_change, plural
+from app.domain.run import Value
 
 FEWEST_VALUES, MOST_VALUES = 2, 12
+
+
+def first_values(knob: ContractField, now: Value) -> tuple[str, ...]:
+    """Return values to try first: every choice, or a quarter to four times the current number."""
+    if knob.kind == "flag":
+        return ("true", "false")
+    if knob.kind == "choice":
+        return knob.choices
+    if knob.kind not in ("count", "whole") or not isinstance(now, int) or isinstance(now, bool) or now < 1:
+        return ()
+    smaller = (now // part for part in (4, 2) if now % part == 0)
+    return tuple(map(str, (*smaller, 2 * now, 4 * now)))
 
 
 @dataclass(frozen=True, slots=True)
