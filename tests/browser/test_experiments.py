@@ -167,6 +167,11 @@ def test_it_looks_well_on_a_phone_to_axe_and_in_the_dark(
     assert_looks_well(page, unfold=True)
 
 
+def test_a_journey_says_its_phase_on_the_first_screen(open_page: OpenPage, ids: dict[str, int]) -> None:
+    page = open_page(f"/runs/{ids['run']}/journey")
+    expect(page.locator("#phase")).to_be_in_viewport(ratio=1)
+
+
 def test_a_journey_is_a_list_on_a_phone(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}/journey", width=390)
     expect(page.locator("svg.tree")).to_be_hidden()

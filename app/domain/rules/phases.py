@@ -51,7 +51,7 @@ class TuningPhases:
         if self.current is None:
             return f"All {len(self.steps)} phases are done."
         because = self.step(self.current).because
-        return f"{done} of {len(self.steps)} phases done. Current phase: {self.current}. {because}"
+        return f"Phase: {self.current}, {done} of {len(self.steps)} done. {because}"
 
 
 def tuning_phases(evaluation: Evaluation) -> TuningPhases:
@@ -88,10 +88,7 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     if not isinstance(unknown, int):
         return "open", "The contract has not been stated yet."
     if unknown:
-        return (
-            "open",
-            f"{plural(unknown, 'field')} of the contract unknown, so comparisons that depend on them are provisional.",
-        )
+        return "open", f"{plural(unknown, 'unknown contract field')}: some comparisons are provisional."
     return "done", "All contract fields are known."
 
 
@@ -129,7 +126,8 @@ def _profile(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         return "done", evaluation.wall.because
     if before[-2].state != "done":
         return "blocked", "Steady steps are needed before profiling."
-    return "open", f"{evaluation.wall.because} Measure exposed communication and idle time of steady steps."
+    because = evaluation.wall.because if evaluation.facts.get("profiled") is True else "Not profiled yet."
+    return "open", f"{because} Measure exposed communication and idle time of steady steps."
 
 
 def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
