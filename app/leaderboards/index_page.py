@@ -343,7 +343,7 @@ def missing_board(session: Session, hardware_slug: str, family_slug: str) -> Mis
     if hardware is None and sku is not None and hardware_of(sku).slug == hardware_slug:
         hardware = hardware_of(sku)
     if hardware is None or family is None:
-        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+        raise NotFound("No stack of this hardware and model family has been ranked.")
     mine = [reference for reference, gpu, model in pairs if (gpu, model) == (hardware, family)]
     shown = sorted((item for item in mine if item.point.tflops_per_gpu), key=lambda item: -(_tflops(item)))[:_MOST_BARS]
     most = max(map(_tflops, shown), default=1.0)

@@ -90,7 +90,7 @@ def stacks_of(session: Session, hardware: str, family: str, project: str = "") -
     question = (slug(hardware), slug(family), project)
     stacks = _stacks_of.get(session, question, lambda: _read_stacks(session, *question))
     if not stacks:
-        raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+        raise NotFound("No stack of this hardware and model family has been ranked.")
     return stacks
 
 

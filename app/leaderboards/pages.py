@@ -114,7 +114,7 @@ class LeaderboardPage:
             session, hardware, family, filters.filters, filters.page, size=filters.page_size
         )
         if not self.standings.hardware:
-            raise NotFound("No stack of this hardware and model family has been ranked. The list is at /leaderboards.")
+            raise NotFound("No stack of this hardware and model family has been ranked.")
         filters.check(self.standings.options)
         stacks_named(session, filters.stack)
 

@@ -566,7 +566,7 @@ class RulePageOf:
 def rule_of(rules: RulesInForce, name: str) -> Rule:
     """Show one rule. Raises NotFound for an unknown rule."""
     if name not in rules.book.rules:
-        raise NotFound(f"Rule {name[:60]!r} does not exist. It may have been renamed; /playbook lists all of them.")
+        raise NotFound(f"Rule {name[:60]!r} does not exist. It may have been renamed.")
     return rules.book.rules[name]
 
 

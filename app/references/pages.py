@@ -367,7 +367,7 @@ def _render_reference(
     """Render a figure. `refused`: the form that was sent, with its errors."""
     reference = find_reference(session, reference_id)
     if reference is None:
-        raise NotFound(f"Reference point {reference_id[:80]} does not exist. /references lists them.")
+        raise NotFound(f"Reference point {reference_id[:80]} does not exist.")
     what, typed = refused or ("", ReferenceForm())
     form = typed if what == "change" else filled_form(reference)
     compared = compared_stacks(session, reference)

@@ -116,6 +116,8 @@ _PLACES = {
     "help": "Help",
 }
 """First segment of an address -> name of the page."""
+_WITH_SECRET = ("invite", "s")
+"""First segments of addresses that continue with a secret, which no link may repeat."""
 _LONGEST_SEARCH = 60
 _MOST_FIELDS = 50
 """Maximum invalid fields that an answer lists."""
@@ -151,8 +153,9 @@ def answer(
     """Return an error as a page for browsers, else as a problem document."""
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
-    sentences = [] if fields and detail == f"{title}." else [detail]
-    sentences += [f"`{field.field}` {field.message}." for field in fields]
+    sentences = [f"`{field.field}` {field.message}{'' if field.message.endswith('?') else '.'}" for field in fields]
+    if not fields or detail not in (f"{title}.", ""):
+        sentences.insert(0, detail)
     back: Sequence[tuple[str, str]] = ()
     if status == HTTPStatus.NOT_FOUND:
         back = _suggested_pages(request.url.path)
@@ -167,6 +170,8 @@ def answer(
 def _suggested_pages(path: str) -> tuple[tuple[str, str], ...]:
     """Return addresses and labels of pages to suggest for an unknown path, the likeliest first."""
     first, *rest = path.strip("/").split("/")
+    if first in _WITH_SECRET:
+        return (("/", "Overview"),)
     close = get_close_matches(first[:_LONGEST_SEARCH].lower(), _PLACES, n=1)
     places = [(f"/{name}", _PLACES[name]) for name in dict.fromkeys([*close, "runs", "regressions"])]
     if close and rest and first not in _PLACES:
@@ -206,8 +211,10 @@ def _invalid_request(request: Request, error: Exception) -> Response:
         return answer(request, 404, _TITLES[404], _DETAILS[404])
     fields = tuple(map(_field_error, problems))
     names = ", ".join(field.field for field in fields)
-    ending = "" if request.method in ("GET", "HEAD") else " Nothing was saved."
-    return answer(request, 422, _TITLES[422], f"Check {names}.{ending}", fields)
+    ending = "" if request.method in ("GET", "HEAD") else "Nothing was saved."
+    # A page names the fields in their own sentences.
+    detail = f"Check {names}. {ending}".rstrip() if is_machine(request) else ending
+    return answer(request, 422, _TITLES[422], detail, fields)
 
 
 def _field_error(problem: Mapping[str, Any]) -> FieldError:
