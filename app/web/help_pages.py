@@ -143,7 +143,7 @@ def documents() -> dict[str, HelpDocument]:
 
 
 def _document(path: Path) -> HelpDocument:
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser = let_tables_scroll(MarkdownIt("commonmark", {"html": False}).enable("table"))
     tokens = parser.parse(path.read_text(encoding="utf-8"))
     sections: list[HelpSection] = []
     anchors: set[str] = set()
@@ -164,7 +164,6 @@ def _document(path: Path) -> HelpDocument:
             _point_inside(token)
             if token is not heading:
                 texts.append(_plain(token))
-    let_tables_scroll(parser)
     parser.add_render_rule("fence", _fence)
     sections.append(HelpSection(anchor, title, " ".join(texts), level))
     html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})

@@ -1,6 +1,7 @@
 """Render templates: a full page, or one block of it for htmx. Only this module uses `HX-*` headers."""
 
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ from app.web.charts import vega
 from app.web.dependencies import reading, session_of
 from app.web.identity import access_of, make_administrator, own_name
 
+_STACKED_COLUMNS = 3
 _RUN = re.compile(r"(?<![&\w])#(\d{1,18})\b(?!;)")
 
 
@@ -111,18 +113,31 @@ def markdown(text: str) -> Markup:
 
 def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
     """Render each table in a box that scrolls, also by keyboard, and its numbers without the inline style that the
-    policy of the pages forbids."""
+    policy of the pages forbids. A table of three columns or more stacks its cells on a phone, each with its label."""
 
     def open_table(_renderer: object, tokens: "Sequence[Token]", at: int, *_: object) -> str:
         number = sum(token.type == "table_open" for token in tokens[: at + 1])
-        return f'<div class="table-scroll" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
+        kind = f"table-scroll{' stacked' if tokens[at].meta.get('stacked') else ''}"
+        return f'<div class="{kind}" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
-    def align(state: "StateCore") -> None:
-        for token in state.tokens:
-            if token.type in ("th_open", "td_open") and token.attrs.pop("style", "") == "text-align:right":
-                token.attrSet("class", "number")
+    def label(state: "StateCore") -> None:
+        table, names, column = None, [], 0
+        for token, inside in itertools.pairwise(state.tokens):
+            if token.type == "table_open":
+                table, names = token, []
+            elif token.type == "tr_open":
+                column = 0
+            elif token.type in ("th_open", "td_open"):
+                if token.attrs.pop("style", "") == "text-align:right":
+                    token.attrSet("class", "number")
+                if token.type == "th_open":
+                    names.append(inside.content.replace("`", ""))
+                elif table and column and len(names) >= _STACKED_COLUMNS:
+                    table.meta["stacked"] = True
+                    token.attrSet("data-label", names[column])
+                column += 1
 
-    parser.core.ruler.push("align", align)
+    parser.core.ruler.push("label", label)
     parser.add_render_rule("table_open", open_table)
     parser.add_render_rule("table_close", lambda *_: "</table></div>\n")
     return parser
