@@ -1,4 +1,4 @@
-"""The accepted changes of a journey as a waterfall: a bar for the start, one for each change, one for the result.
+"""The accepted changes of a journey as a waterfall: the start, a bar for each change, the result.
 
 The bar of a change has the size that its A/B measured. Start and result are single runs, so the bar before the result
 is what those differ from the means of the A/Bs.
@@ -12,12 +12,16 @@ from app.domain.experiments.journey import AcceptedChange
 from app.domain.numbers import gain_change, step_time, throughput_gain, time_saved
 from app.domain.text import shortened
 
-# --- Layout in drawing units. The axis of step times starts at zero, so that bars are in proportion.
+# --- Layout in drawing units. The axis of step times starts at zero if the changes are large. Otherwise it starts below
+# the changes and says so, and start and result are marks, because only bars from zero are in proportion.
 
 _PLOT, _TOP, _BELOW, _LEFT = 240, 34, 62, 12
 _FRAME, _LEAST_COLUMN, _MOST_COLUMN, _BAR_SHARE = 1320, 148, 330, 0.62
 _LETTERS = 20
 _LEAST_REST_PCT = 0.05
+_LARGE, _SPACE = 0.5, 0.25
+"""Change from which the axis starts at zero, as a share of the longest step; space below a smaller one."""
+_MARK = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,8 @@ class WaterfallBar:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
+    """`axis`: where the axis of step times starts, "" for zero."""
+
     width: int
     height: int
     base: int
@@ -55,6 +61,7 @@ class Waterfall:
 
     column: int
     bar_width: int
+    axis: str
 
 
 def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
@@ -63,14 +70,21 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         return None
     first, last = changes[0].before_ms, changes[-1].after_ms
     links = _links(changes, first, last)
-    most = max(last, *(max(link.before_ms, link.after_ms) for link in links))
+    drawn = [first, last, *(ms for link in links for ms in (link.before_ms, link.after_ms))]
+    drawn += [link.before_ms / (1 + link.gain.high_pct / 100) for link in links if link.gain is not None]
+    least, most = min(drawn), max(drawn)
+    floor = 0.0 if most - least >= _LARGE * most else max(0.0, least - _SPACE * (most - least))
     base = _TOP + _PLOT
 
     def level(ms: float) -> int:
-        return base - round(_PLOT * ms / most)
+        return base - round(_PLOT * (ms - floor) / (most - floor))
+
+    def ending(y: int) -> int:
+        return _MARK if floor else base - y
 
     column = min(max(_FRAME // (len(links) + 2), _LEAST_COLUMN), _MOST_COLUMN)
-    bars = [_whole(_LEFT, level(first), base, (step_time(first), "start", ""))]
+    at = level(first)
+    bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""))]
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
@@ -95,22 +109,24 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
             )
         )
     texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
-    bars.append(_whole(_LEFT + len(bars) * column, level(last), base, texts, end=True))
+    at = level(last)
+    bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, last=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     placed = tuple(
         replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
         for bar in bars
     )
-    return Waterfall(
-        2 * _LEFT + len(bars) * column, base + _BELOW, base, placed, label, column, round(_BAR_SHARE * column)
-    )
+    bar_width = round(_BAR_SHARE * column)
+    width = 2 * _LEFT + (len(bars) - 1) * column + bar_width
+    axis = f"axis starts at {step_time(floor)}" if floor else ""
+    return Waterfall(width, base + _BELOW, base, placed, label, column, bar_width, axis)
 
 
-def _whole(x: int, y: int, base: int, texts: tuple[str, str, str], *, end: bool = False) -> WaterfallBar:
-    """Draw a bar from zero. `texts`: the figure above it, its label and its note."""
+def _end(x: int, y: int, height: int, texts: tuple[str, str, str], *, last: bool = False) -> WaterfallBar:
+    """Draw the start or the result. `texts`: the figure above it, its label and its note."""
     above, label, note = texts
-    kind, join = ("result", None) if end else ("start", y)
-    return WaterfallBar(x, y, base - y, kind, above, label, note, f"{label}: {above}", "", join)
+    kind, join = ("result", None) if last else ("start", y)
+    return WaterfallBar(x, y, height, kind, above, label, note, f"{label}: {above}", "", join)
 
 
 def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -> list[AcceptedChange]:
@@ -146,6 +162,7 @@ def waterfall_svg(picture: Waterfall) -> str:
             f"<style>{_STYLE}</style>",
             f'<rect width="{picture.width}" height="{picture.height}" style="fill:#fff"/>',
             *(part for bar in picture.bars for part in _svg_bar(bar, picture)),
+            f'<text x="{_LEFT}" y="{picture.base + _BELOW - 6}">{escape(picture.axis)}</text>' if picture.axis else "",
             "</svg>",
             "",
         ]

@@ -528,6 +528,9 @@ def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient,
     accept(engine, number, "mara")
     drawn = ET.fromstring(client.get(f"{files}/waterfall.svg").text)  # noqa: S314
     assert [item.get("class") for item in drawn.iter(f"{SVG}g")] == ["start", "improvement", "result"]
+    # 31.31 s to 25 s fills the picture; from zero, it would fill a fifth.
+    heights = [int(bar.get("height", "")) for bar in drawn.iter(f"{SVG}rect") if bar.get("y")]
+    assert heights[1] > 100 > heights[0] == heights[2]
     png = client.get(f"{files}/waterfall.png")
     assert (png.headers["content-type"], png.content[:4]) == ("image/png", b"\x89PNG")
     slide = ET.fromstring(client.get(f"/runs/{baseline}/journey/picture.svg").text)  # noqa: S314
