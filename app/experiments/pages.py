@@ -549,7 +549,7 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         page=page,
         filters=query,
         tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
-        answer=_answer(complete) if projects else "Nothing was planned yet.",
+        answer=_answer(complete) if projects else "An experiment is a planned A/B of one knob.",
         more_runs=more_runs,
         projects=projects,
     )

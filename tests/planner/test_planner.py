@@ -114,7 +114,7 @@ def test_the_page_begins_with_the_newest_run_else_with_an_example(client: TestCl
         make_run(session, name="older", gpus=32)
         newest = make_run(session, name="newest")
     text = page(client, {})
-    assert f">From run #{newest}</summary>" in text
+    assert f"Request: run #{newest}" in text
     assert re.search(r'name="model"\s+value="Qwen3-30B-A3B"', text)
     assert 'id="given"' not in text, "its work is planned anew, its layout is not fixed"
 
