@@ -245,8 +245,8 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
 
 
 def _suspect(suspect: Mapping[str, Any]) -> str:
-    field, reason = suspect.get("field"), one_line(str(suspect.get("reason", "")))
-    return f"{one_line(str(field))}: {reason}" if field else reason
+    parts = (suspect.get("label"), suspect.get("field"), suspect.get("reason"))
+    return ": ".join(one_line(str(part)) for part in parts if part)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:

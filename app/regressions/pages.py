@@ -56,7 +56,7 @@ from app.regressions.queries import (
     to_close,
 )
 from app.regressions.regression import Regression, SlowJob
-from app.regressions.suspects import MOST_SHOWN, NamedSuspect, SuspectCard, suspect_cards
+from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
@@ -242,14 +242,13 @@ class RegressionView:
         return without_common([job.title for job in self.listed_jobs])
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
-        named = (
-            NamedSuspect(ranked, row.job.first.stack_key, row.job.first.run_id, row.job.first.commit, row.newest_before)
+        jobs = [
+            SuspectingJob(row.suspects, row.job.first.run_id, row.job.first.commit, row.newest_before)
             for row in self.jobs
-            if row.job in self.regression.counted_jobs
-            for ranked in row.suspects
-        )
+            if row.verdict and row.job in self.regression.counted_jobs
+        ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
-        return suspect_cards(named, self.project.compare_url, may_plan=may_plan)
+        return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan)
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression

@@ -20,17 +20,16 @@ from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
-    SUPPORT_ORDER,
     OtherStacks,
     PastResult,
     PastResults,
     RankedSuspect,
     StackMove,
-    better_supported,
     change_pct,
     other_stacks,
     past_results,
     rank_suspects,
+    shared_suspects,
     suspects_of,
     value_text,
     without_likely,
@@ -248,16 +247,13 @@ def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
 
 
 def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> list[RankedSuspect]:
-    """Return the suspects in the order in which the page of a regression lists them."""
-    best: dict[tuple[str, str, str], RankedSuspect] = {}
-    for run_id in run_ids:
-        if verdict := current_verdict(session, run_id):
-            for item in suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric):
-                difference = item.suspect.difference
-                sides = (value_text(difference.a), value_text(difference.b)) if difference else ("", "")
-                change = (item.suspect.field, *sides)
-                best[change] = better_supported(best.get(change, item), item)
-    return sorted(best.values(), key=lambda item: SUPPORT_ORDER.index(item.support))
+    """Return the suspects as the page of a regression lists them."""
+    verdicts = [(run_id, verdict) for run_id in run_ids if (verdict := current_verdict(session, run_id))]
+    jobs = [
+        suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric)
+        for run_id, verdict in verdicts
+    ]
+    return [shared.ranked for shared in shared_suspects(jobs)]
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:

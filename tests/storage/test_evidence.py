@@ -9,7 +9,7 @@ from sqlmodel import Session
 from app.domain.verdict.evidence import RankedSuspect
 from app.overview.queries import needs_attention
 from app.regressions.queries import get_regression
-from app.regressions.suspects import NamedSuspect, suspect_cards
+from app.regressions.suspects import SuspectingJob, suspect_cards
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import current_verdict
@@ -48,7 +48,7 @@ def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: 
     assert commit.elsewhere is not None
     assert [move.run for move in commit.elsewhere.moved] == [str(slow[1])]
     assert commit.elsewhere.n == 2
-    assert commit.evidence[-1].startswith("1 of 2 other stacks with the same change moved as well")
+    assert commit.evidence[0].startswith("2 of 3 stacks with the same change moved")
 
 
 def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session) -> None:
@@ -196,12 +196,9 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
     assert all(cause.startswith("Code: ") for cause in causes), causes
 
 
-@pytest.mark.parametrize(
-    ("other_ms", "support", "text"),
-    [(400.0, "unlikely", "0 of 1 other stack moved as well"), (404.0, "open", "1 other stack inconclusive")],
-)
-def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_does_not(
-    session: Session, other_ms: float, support: str, text: str
+@pytest.mark.parametrize(("other_ms", "label"), [(400.0, "unlikely"), (404.0, "possible")])
+def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_possible(
+    session: Session, other_ms: float, label: str
 ) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)
@@ -209,10 +206,19 @@ def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_o
     one_more(session, 441.0, seq_len=2048)  # the rerun that confirms it
     one_more(session, other_ms, seq_len=4096)
     commit = suspects(session, slow)["commit"]
-    assert commit.support == support
-    (card,) = suspect_cards([NamedSuspect(commit, "stack", slow, "f" * 40, None)], "", may_plan=False)
-    assert card.evidence[0] == text
-    assert card.label == {"unlikely": "unlikely", "open": "likely"}[support], "nothing else changed"
+    assert commit.label == label
+    (card,) = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None)], "", may_plan=False)
+    assert (card.label, card.evidence) == (label, commit.evidence)
+
+
+def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause(session: Session) -> None:
+    nightly(session)
+    slow = one_more(session, 440.0)
+    one_more(session, 441.0)
+    commit = suspects(session, slow)["commit"]
+    jobs = [SuspectingJob(ranked, slow, "f" * 40, None) for ranked in ([commit], [commit], [])]
+    labels = {n: suspect_cards(jobs[-n:], "", may_plan=False)[0].label for n in (2, 3)}
+    assert labels == {2: "possible", 3: "likely"}
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:
@@ -263,7 +269,8 @@ def test_undecided_stacks_are_not_counted_as_stacks_that_did_not_move(session: S
     for length in (4096, 8192):
         one_more(session, 404.0, seq_len=length)
     commit = suspects(session, slow)["commit"]
-    assert commit.evidence[-1] == "2 other stacks went through the same change: all are inconclusive."
+    assert commit.elsewhere is not None
+    assert (commit.elsewhere.moved, commit.elsewhere.still, commit.elsewhere.undecided) == ((), (), 2)
 
 
 def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_code_differs_too(

@@ -140,7 +140,7 @@ def _suspects(
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     if ranked is None:
         return tuple((suspect_line(suspect), ()) for suspect in document.suspects)
-    return tuple((suspect_line(suspect.suspect), suspect.evidence) for suspect in ranked)
+    return tuple((f"{item.label}: {suspect_line(item.suspect)}", item.evidence) for item in ranked)
 
 
 # --- Untrusted text inside Markdown: names, values and log lines must not become markup, links or mentions.

@@ -168,6 +168,7 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
         "reason": suspect.reason,
         "support": ranked.support,
         "is_likely": ranked.is_likely,
+        "label": ranked.label,
         "evidence": ranked.evidence,
         "past_results": ranked.past,
         "other_stacks": ranked.elsewhere,

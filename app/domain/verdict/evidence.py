@@ -5,7 +5,7 @@ Earlier A/Bs on the same field with the same two values, and other stacks that w
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -82,19 +82,44 @@ class OtherStacks:
 
 @dataclass(frozen=True, slots=True)
 class RankedSuspect:
-    """A suspect with its evidence; `past` and `elsewhere` are None without data. `evidence`: the same in sentences.
+    """A suspect with its evidence; `past` and `elsewhere` are None without data.
 
     `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the change is
-    confirmed, and the evidence supports the suspect, or contradicts all others, or nothing else is known to differ.
+    confirmed, and the evidence supports the suspect, or no other is left and most stacks with the same change moved.
     """
 
     suspect: Suspect
     support: Support
     past: PastResults | None
     elsewhere: OtherStacks | None
-    evidence: tuple[str, ...]
     unaffected: tuple[int, ...] = ()
     is_likely: bool = False
+
+    @property
+    def label(self) -> Literal["likely", "possible", "unlikely"]:
+        """Return the word that pages, the API and reports show."""
+        return "likely" if self.is_likely else "unlikely" if self.support == "unlikely" else "possible"
+
+    @property
+    def evidence(self) -> tuple[str, ...]:
+        """Return the evidence in sentences; unaffected runs alone decide, whatever other stacks did."""
+        if self.unaffected:
+            return (f"{unaffected_text(self.unaffected)}.",)
+        texts = (
+            self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
+            self.is_likely and self.support == "open" and "No other suspect is left.",
+        )  # fmt: skip
+        return tuple(text for text in texts if text)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSuspect:
+    """One change that jobs of a regression name. `ranked`: as the job with the best evidence names it; it is likely
+    only if it is in most of the jobs. `by_job`: each job that names it, by its place among the jobs.
+    """
+
+    ranked: RankedSuspect
+    by_job: Mapping[int, RankedSuspect]
 
 
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
@@ -168,12 +193,13 @@ def rank_suspects(
     for suspect, past, elsewhere in suspects:
         own = unaffected if suspect.axis != "code" else ()
         support = "unlikely" if own else _support(change, past, elsewhere)
-        ranked.append(RankedSuspect(suspect, support, past, elsewhere, _sentences(past, elsewhere, own), own))
+        ranked.append(RankedSuspect(suspect, support, past, elsewhere, own))
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
-    left = [item for item in ranked if item.support == "supported"]
-    left = left or [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
-    is_separate = left and (left[0].support == "supported" or len(left) == 1)
-    ranked = [replace(item, is_likely=bool(is_separate) and item in left) for item in ranked]
+    likely = [item for item in ranked if item.support == "supported"]
+    left = [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
+    if not likely and len(left) == 1 and left[0].past is None and _moved_most(left[0].elsewhere):
+        likely = left
+    ranked = [replace(item, is_likely=item in likely) for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
 
@@ -194,8 +220,29 @@ def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> boo
     return {move.stack_key for move in code.elsewhere.moved} <= explained
 
 
-def better_supported(first: RankedSuspect, second: RankedSuspect) -> RankedSuspect:
-    return min(first, second, key=lambda item: (not item.is_likely, SUPPORT_ORDER.index(item.support)))
+def shared_suspects(jobs: Sequence[Iterable[RankedSuspect]]) -> tuple[SharedSuspect, ...]:
+    """Return one suspect per change, best supported first. `jobs`: the suspects of each job of a regression."""
+    by_change: dict[tuple[str, str, str], dict[int, RankedSuspect]] = {}
+    for job, suspects in enumerate(jobs):
+        for item in suspects:
+            by_change.setdefault(_change(item.suspect), {}).setdefault(job, item)
+    shared = []
+    for by_job in by_change.values():
+        is_likely = 2 * sum(item.is_likely for item in by_job.values()) > len(jobs)
+        shared.append(SharedSuspect(replace(min(by_job.values(), key=_order), is_likely=is_likely), by_job))
+    return tuple(sorted(shared, key=lambda item: _order(item.ranked)))
+
+
+def _change(suspect: Suspect) -> tuple[str, str, str]:
+    difference = suspect.difference
+    if difference is None:
+        return suspect.field, "", ""
+    # Jobs that ran different commits before may share the slow one.
+    return difference.field, "" if difference.field == COMMIT else value_text(difference.a), value_text(difference.b)
+
+
+def _order(item: RankedSuspect) -> tuple[bool, int]:
+    return not item.is_likely, SUPPORT_ORDER.index(item.support)
 
 
 def value_text(stated: Stated | None) -> str:
@@ -238,12 +285,9 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
     return -1 if elsewhere.still and not elsewhere.moved else 0
 
 
-def _sentences(past: PastResults | None, elsewhere: OtherStacks | None, unaffected: tuple[int, ...]) -> tuple[str, ...]:
-    texts = (
-        unaffected and f"{unaffected_text(unaffected)}.", past and _past_sentence(past),
-        elsewhere and _stacks_sentence(elsewhere),
-    )  # fmt: skip
-    return tuple(text for text in texts if text)
+def _moved_most(elsewhere: OtherStacks | None) -> bool:
+    """Return whether most of the stacks with the same change moved, this one included."""
+    return elsewhere is None or 2 * (len(elsewhere.moved) + 1) > elsewhere.n + 1
 
 
 def unaffected_text(runs: Sequence[int]) -> str:
@@ -262,11 +306,6 @@ def _past_sentence(past: PastResults) -> str:
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
-    moved = len(elsewhere.moved)
-    if elsewhere.n == 1:
-        what = "moved as well" if moved else "did not move" if elsewhere.still else "is inconclusive"
-        return f"1 other stack went through the same change: it {what}."
-    if elsewhere.undecided == elsewhere.n:
-        return f"{elsewhere.n} other stacks went through the same change: all are inconclusive."
+    """Count this stack as well: `2 of 3 stacks with the same change moved, 1 inconclusive.`"""
     tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
-    return f"{moved} of {elsewhere.n} other stacks with the same change moved as well{tail}."
+    return f"{len(elsewhere.moved) + 1} of {elsewhere.n + 1} stacks with the same change moved{tail}."
