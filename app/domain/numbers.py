@@ -235,6 +235,7 @@ _WORDS = {
 }
 """Words for a rise and a fall by metric; other metrics are higher or lower."""
 _OTHERWISE = ("higher", "lower")
+_NOUNS = {"step_time_ms": "", "peak_memory_gib": "memory", "lm_loss": "loss"}
 THE_SAME = "the same"
 _NO_CHANGE = 0.005
 """Percentages below this are shown as zeros."""
@@ -277,6 +278,21 @@ def change_text(
         word=THE_SAME if abs(delta_pct) < _NO_CHANGE else words[0 if rises else 1],
         interval=_interval(ci_low_pct, ci_high_pct, words if rises else words[::-1], rises=rises),
     )
+
+
+def change_words(delta_pct: float | None, metric: str, *, up_to: bool = False) -> str:
+    """Return a change that names its metric: `up to 9.8 % slower`, `3.3 % more memory`; without a size `slower`."""
+    change = change_text(1.0 if delta_pct is None else delta_pct, metric=metric)
+    has_size = delta_pct is not None and change.word != THE_SAME
+    size = f"{'up to ' if up_to else ''}{change.size} " if has_size else ""
+    noun = _NOUNS.get(metric, metric.replace("_", " "))
+    return f"{size}{change.word} {noun}".rstrip()
+
+
+def is_worse(metric: str) -> str:
+    """Return `is slower` or `needs more memory`, for the name of what regressed to precede."""
+    verb = {"step_time_ms": "is", "peak_memory_gib": "needs"}.get(metric, "has")
+    return f"{verb} {change_words(None, metric)}"
 
 
 def gain_change(gain_pct: float, low_pct: float | None = None, high_pct: float | None = None) -> ChangeText:

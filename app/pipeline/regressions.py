@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, func, or_, select, update
 from sqlmodel import Session, col
 
-from app.domain.numbers import days_text
+from app.domain.numbers import days_text, is_worse
 from app.domain.performance.cost import Cost, stored_cost, total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
 from app.domain.verdict.assess import UPGRADES, changed_field
@@ -312,7 +312,7 @@ class RegressionMembers:
             self._record(regression, "proposal_made", before, {"proposal": "fixed"}, note)
         elif regression.proposal == "fixed" and not all_back:
             regression.proposal, regression.proposal_run_id = "", None
-            note = "It is slow again." if returned is None else "Another of its stacks is slow again."
+            note = f"{'It' if returned is None else 'Another of its stacks'} {is_worse(regression.metric)} again."
             self._record(regression, "proposal_withdrawn", {"proposal": "fixed"}, {"proposal": ""}, note)
 
     def confirm(self, member: StackMember, returned: StackRun | None) -> None:
@@ -447,11 +447,11 @@ class RegressionMembers:
         """Return the regression of this cause that is not closed, and record that this stack joins it."""
         regression = self._not_closed(alarm)
         if regression is not None:
-            after = {"stack": self._stack_key}
-            self._record(regression, "joined", {}, after, "Another stack became slower for the same reason.")
+            after, why = {"stack": self._stack_key}, f"Another stack {is_worse(alarm.metric)}"
+            self._record(regression, "joined", {}, after, f"{why} for the same reason.")
             if regression.proposal:
                 before, regression.proposal = {"proposal": regression.proposal}, ""
-                self._record(regression, "proposal_withdrawn", before, {"proposal": ""}, "Another stack is slow.")
+                self._record(regression, "proposal_withdrawn", before, {"proposal": ""}, f"{why}.")
         return regression
 
     def _open(self, run_id: int, alarm: Alarm) -> RegressionRow:

@@ -9,6 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
+from app.domain.numbers import is_worse
 from app.domain.verdict.bisect import Bisection, CommitLaunch, NotBisectableError, bisect, commands_in
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.step_time import ALARM_PCT, DEFAULT_PRIOR
@@ -134,11 +135,10 @@ def bisect_range(session: ReadSession, run_id: RunId, body: BisectRange) -> Bise
     launches = _launches(session, run, metric, set(commits))
     other, container = _container_of(session, run, commits[0]), _container(session, run.id)
     if other and container not in ("", other) and all(launch.commit != commits[0] for launch in launches):
-        worse = "uses more memory" if metric == "peak_memory_gib" else "is slower"
         raise _refused(
             f"{commits[0][:12]} was measured in {other} and run {run.id} in {container}: code and container changed "
-            f"together. Hold the container fixed: measure {commits[-1][:12]} in {other}. If it {worse} there, too, "
-            f"bisect that run; if not, the container is the cause.\n{commands_in(other, commits[-1])}"
+            f"together. Hold the container fixed: measure {commits[-1][:12]} in {other}. If it {is_worse(metric)} "
+            f"there, too, bisect that run; if not, the container is the cause.\n{commands_in(other, commits[-1])}"
         )
     try:
         result = bisect(commits, launches, variance)

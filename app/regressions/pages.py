@@ -153,7 +153,7 @@ class RegressionView:
         if not counted:
             return change
         if words.is_part(self.regression):
-            return words.of_jobs(counted) + (f" on {where}" if where else "")
+            return words.of_jobs(self.regression) + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")

@@ -1,12 +1,13 @@
 """Sentences of the regression pages: the summary, the calculation of a cost, and changes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
 from app.domain.numbers import (
     THIN,
     change_text,
+    change_words,
     daily_cost,
     days_text,
     gpu_hours,
@@ -24,7 +25,7 @@ from app.storage.audit import AuditEvent
 
 
 def what(regression: Regression) -> str:
-    """Format a change for the list: `Up to 9.8 % slower`, `Peak memory 3.3 % higher`; with `was` once it is over."""
+    """Format a change for the list: `Up to 9.8 % slower`, `3.3 % more memory`; with `was` once it is over."""
     text = change(regression)
     if regression.is_once:
         text += " in one run each" if len(regression.counted_jobs) > 1 else " in one run"
@@ -34,16 +35,9 @@ def what(regression: Regression) -> str:
 def change(regression: Regression) -> str:
     """Return the largest change of the counted jobs, without the number of their runs."""
     delta = regression.worst_delta_pct
-    up_to = "up to " if is_up_to(delta, (job.worst.delta_pct for job in regression.counted_jobs)) else ""
-    size = "" if delta is None else f"{up_to}{change_text(delta, metric=regression.metric).size} "
-    was = "was " if regression.is_back else ""
-    if regression.metric in _SUBJECTS:
-        return f"{_SUBJECTS[regression.metric]} {was}{size}higher"
-    text = f"{was}{size}{'slower' if delta is None else change_text(delta).word}"
+    up_to = is_up_to(delta, (job.worst.delta_pct for job in regression.counted_jobs))
+    text = f"{'was ' if regression.is_back else ''}{change_words(delta, regression.metric, up_to=up_to)}"
     return f"{text[0].upper()}{text[1:]}"
-
-
-_SUBJECTS = {"peak_memory_gib": "Peak memory", "lm_loss": "Loss"}
 
 
 def first_seen(metric: str, job: SlowJob) -> str:
@@ -77,10 +71,10 @@ def answer(regression: Regression) -> str:
         return f"{what(regression)}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
     slow = regression.counted_jobs
     if regression.is_once:
-        return f"{_once(slow)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
+        return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     text, jobs = what(regression), len(regression.jobs)
     if is_part(regression):
-        text = of_jobs(slow)
+        text = of_jobs(regression)
     elif jobs > 1:
         text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
     if since:
@@ -97,28 +91,30 @@ def is_part(regression: Regression) -> bool:
     return regression.metric == "step_time_ms" and 1 < len(regression.counted_jobs) < len(regression.slow_jobs)
 
 
-def of_jobs(jobs: Sequence[SlowJob]) -> str:
-    """Return `4 jobs 4.6 to 6.1 % slower`."""
-    return f"{plural(len(jobs), 'job')} {_sizes(jobs)}"
+def of_jobs(regression: Regression) -> str:
+    """Return `4 jobs 4.6 to 6.1 % slower`, of the counted jobs."""
+    return f"{plural(len(regression.counted_jobs), 'job')} {_sizes(regression)}"
 
 
-def _sizes(jobs: Sequence[SlowJob]) -> str:
+def _sizes(regression: Regression) -> str:
     """Return `4.6 to 6.1 % slower`."""
-    changes = sorted(delta for job in jobs if (delta := job.worst.delta_pct) is not None)
-    sizes = [change_text(delta).size for delta in changes]
+    metric = regression.metric
+    changes = sorted(delta for job in regression.counted_jobs if (delta := job.worst.delta_pct) is not None)
+    sizes = [change_text(delta, metric=metric).size for delta in changes]
+    text = change_words(changes[-1] if changes else None, metric)
     if len(sizes) > 1 and sizes[0] != sizes[-1]:
-        sizes[0] = sizes[0].removesuffix(f"{THIN}%")
-        return f"{sizes[0]} {'and' if len(sizes) == 2 else 'to'} {sizes[-1]} slower"
-    return f"{sizes[-1]} slower" if sizes else "slower"
+        return f"{sizes[0].removesuffix(f'{THIN}%')} {'and' if len(sizes) == 2 else 'to'} {text}"
+    return text
 
 
-def _once(jobs: Sequence[SlowJob]) -> str:
+def _once(regression: Regression) -> str:
     """Return `2 jobs 17.9 and 34.7 % slower on 8 Jul, one run each` or `34.7 % slower on 8 Jul, in one run (#431)`."""
+    jobs = regression.counted_jobs
     at = sorted(job.first.ordered_at for job in jobs)
     when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
     if len(jobs) > 1:
-        return f"{of_jobs(jobs)} {when}, one run each"
-    size = _sizes(jobs)
+        return f"{of_jobs(regression)} {when}, one run each"
+    size = _sizes(regression)
     return f"{size[0].upper()}{size[1:]} {when}, in one run (#{jobs[0].first.run_id})"
 
 
@@ -131,7 +127,8 @@ def _cost(regression: Regression) -> str:
         slow = regression.slow_jobs
         if len(slow) == len(regression.jobs):
             return f", no runs since {regression.idle_since}"
-        return f", slow {plural(stacks_of(slow), 'stack', number=False)} last ran {regression.idle_since}"
+        which = "slow" if regression.metric == "step_time_ms" else "affected"
+        return f", {which} {plural(stacks_of(slow), 'stack', number=False)} last ran {regression.idle_since}"
     if regression.metric != "step_time_ms":
         return ""
     if regression.gpu_hours_per_day is None:
@@ -190,7 +187,7 @@ class Done:
 _WORDS: Mapping[str, str] = {
     "opened": "opened the regression",
     "reopened": "reopened the regression",
-    "moved": "changed the first slow run",
+    "moved": "changed the first run",
     "continued": "followed its job to another stack",
     "taken_back": "returned to its stack, which runs again",
     "left": "removed a stack",
@@ -222,7 +219,7 @@ def discussion(events: Iterable[AuditEvent]) -> tuple[Done, ...]:
             continue
         stacks = "a stack" if len(group) == 1 else f"{len(group)} stacks"
         last = replace(group[-1], note="")
-        entries.append(Done(last, f"added {stacks} that became slower for the same reason", ()))
+        entries.append(Done(last, f"added {stacks} for the same reason", ()))
     return tuple(entries)
 
 

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 from app.domain import numbers
 from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
 from app.domain.naming import TitledStack, short_names, stack_names, stack_title
-from app.domain.numbers import THIN, Figure, change_text, days_text, gain_change, gpu_hours, signed, with_sign
+from app.domain.numbers import (
+    THIN,
+    Figure,
+    change_text,
+    change_words,
+    days_text,
+    gain_change,
+    gpu_hours,
+    signed,
+    with_sign,
+)
 from app.domain.run import Metric, Stated, Value
 from app.domain.text import COMMIT, RANGE, commit_address, name_end, range_address, read_template, shortened
 from app.web import templating
@@ -296,6 +306,22 @@ def test_a_change_has_sign_percent_word_and_its_interval_in_the_direction_of_the
     values: tuple[float, float | None, float | None], metric: str, text: str
 ) -> None:
     assert change_text(*values, metric).text == text.replace(" %", f"{THIN}%")
+
+
+@pytest.mark.parametrize(
+    ("delta", "metric", "up_to", "text"),
+    [
+        (9.84, "step_time_ms", True, "up to 9.8 % slower"),
+        (-2.0, "step_time_ms", False, "2.0 % faster"),
+        (None, "step_time_ms", True, "slower"),
+        (3.3, "peak_memory_gib", False, "3.3 % more memory"),
+        (0.0, "peak_memory_gib", True, "the same memory"),
+        (None, "peak_memory_gib", False, "more memory"),
+        (1.2, "lm_loss", False, "1.2 % higher loss"),
+    ],
+)
+def test_a_change_in_words_names_its_metric(delta: float | None, metric: str, up_to: bool, text: str) -> None:
+    assert change_words(delta, metric, up_to=up_to) == text.replace(" %", f"{THIN}%")
 
 
 @pytest.mark.parametrize(

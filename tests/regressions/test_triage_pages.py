@@ -777,17 +777,23 @@ def test_a_page_asks_to_close_a_regression_without_runs_as_stale(
     assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")
 
 
-def test_a_regression_of_memory_has_no_cost_and_no_words_of_speed(client: TestClient, make: Make) -> None:
+def test_a_regression_of_memory_has_no_cost_and_no_words_of_speed(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
     number = make(metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None)
     back = make(metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None, proposal="fixed")
+    with transaction(engine) as session:
+        stacks = [make_slow_stack(session, stack=name, days=(13, 1), slow_pct=30.0) for name in ("once", "other")]
+    once = make(stacks, metric="peak_memory_gib", each_costs=None, gpu_hours_per_day=None)
     listed = client.get("/regressions", headers=HTML).text
     cost = listed.partition('data-label="Cost"')[2].partition("</td>")[0]
     assert 'title="Only step time has a cost."' in cost
-    page = client.get(f"/regressions/{number}", headers=HTML).text
-    assert 'data-label="Cost"' not in page
-    assert not re.search("slow run|[Ss]lower", page[page.index('class="page-head"') :])
-    assert words_of(client, number).startswith("Peak memory 5.0\u202f% higher since #")
-    assert words_of(client, back).startswith("Peak memory was 5.0\u202f% higher since 2 Nov")
+    for shown in (number, once):
+        page = client.get(f"/regressions/{shown}", headers=HTML).text
+        assert 'data-label="Cost"' not in page
+        assert not re.search("slow run|[Ss]lower", page[page.index('class="page-head"') :])
+    assert words_of(client, number).startswith("5.0\u202f% more memory since #")
+    assert words_of(client, back).startswith("Was 5.0\u202f% more memory since 2 Nov")
 
 
 def test_a_title_says_what_happened_and_a_stale_proposal_since_when(

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from app.domain.numbers import change_text, daily_cost, plural
+from app.domain.numbers import change_text, change_words, daily_cost, plural
 from app.domain.text import capitalized, cut, one_line
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.words import baseline_line
@@ -118,7 +118,6 @@ _HAPPENED = {
     "regression.recovered": "Regression seems fixed",
     "regression.fixed": "Regression fixed",
 }
-_METRICS = {"step_time_ms": "step time", "peak_memory_gib": "peak memory"}
 
 
 def regression_notification(
@@ -139,9 +138,7 @@ def regression_notification(
 
     `is_up_to`: `delta_pct` is the largest of several changes.
     """
-    figure = _METRICS.get(metric, metric.replace("_", " "))
-    up_to = "up to " if is_up_to else ""
-    size = "" if delta_pct is None else f": {figure} {up_to}{change_text(delta_pct, None, None, metric).figure}"
+    size = "" if delta_pct is None else f": {change_words(delta_pct, metric, up_to=is_up_to)}"
     names = [name for _, name in stacks]
     more = f" and {plural(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
     where = f"Where: {', '.join(names[:_MOST_STACKS])}{more}." if names else ""
