@@ -109,7 +109,7 @@ def _regressed(session: Session, run_id: int) -> tuple[VerdictDocument | None, M
     regressions = session.execute(of_run.where(col(RegressionMemberRow.run_id) == run_id)).all()
     is_upgrade = any(row.kind == "upgrade" for row in regressions)
     document = document_of_member(verdict.document, "upgrade" if is_upgrade else "run") if verdict else None
-    metrics = {row.metric for row in regressions} or {document.explained_metric if document else ""}
+    metrics = {row.metric for row in regressions} or {document.leading_metric(in_regression=()) if document else ""}
     return document, "peak_memory_gib" if metrics == {"peak_memory_gib"} else "step_time_ms"
 
 

@@ -16,7 +16,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import COMMIT, Difference
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.document import MORE_MEMORY, VerdictDocument
+from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.record import PEAK_MEMORY
@@ -45,6 +45,7 @@ _BASELINES: Mapping[str, str] = {
     "last_config": "of the previous configuration",
     "nearest": "of the nearest configuration, not a baseline",
 }
+_SERIES: Mapping[str, tuple[str, ...]] = {"lm_loss": LOSS_NAMES, "peak_memory_gib": (PEAK_MEMORY,)}
 _MOST_LEFT_OUT = 8
 _MOST_OLDER = 50
 _LONGEST_META = 1500
@@ -102,7 +103,8 @@ class OlderVerdict:
 @dataclass(frozen=True, slots=True)
 class VerdictView:
     """`rerun`: the reruns that the verdict or an unsteady contrast requests, and how to start them; empty for none.
-    `badge`: decision and label at the top, as `VerdictDocument.badge`. `names`: of mentioned runs, by number.
+    `badge`: decision and label at the top, and `metric`: what they are about, as in `RunAnswer`. `names`: of mentioned
+    runs, by number.
 
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
@@ -116,6 +118,7 @@ class VerdictView:
     ab: bool
     no_regression_because: str
     badge: tuple[str, str]
+    metric: str
     lead: str
     direction: str
     cause: Difference | None
@@ -144,22 +147,15 @@ class VerdictView:
         return self.document.decision
 
     @property
-    def leads_with_loss(self) -> bool:
-        loss = self.document.verdict.loss
-        return loss is not None and loss.decision == "worse"
-
-    @property
     def leading_series(self) -> tuple[str, ...]:
         """Return the series that the lead is about; empty for step time."""
-        if self.leads_with_loss:
-            return LOSS_NAMES
-        return (PEAK_MEMORY,) if self.document.needs_more_memory else ()
+        return _SERIES.get(self.metric, ())
 
     @property
     def leads_with_time(self) -> bool:
         """Return whether `lead` names the run's step time; it does not if it tells a worse loss or more memory."""
         document = self.document
-        if self.badge[1] == MORE_MEMORY or self.leads_with_loss:
+        if self.metric != "step_time_ms":
             return False
         is_alone = not document.misses and document.other_branch is None
         contrast = document.contrast
@@ -235,6 +231,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         ab=answered.ab,
         no_regression_because="" if is_experiment else no_regression_because(document),
         badge=answered.badge,
+        metric=answered.metric,
         lead=answered.lead,
         direction=contrast.measured.decision if contrast is not None else document.decision,
         cause=answered.cause,

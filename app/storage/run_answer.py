@@ -12,7 +12,7 @@ from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
-from app.domain.verdict.document import MORE_MEMORY, VerdictDocument
+from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.lead import answer_line, lead
 from app.domain.verdict.triage import ACTIVE
@@ -27,8 +27,9 @@ class RunAnswer:
     """`document`: the verdict, with the commits since the last good run. `suspects`: with evidence. `regressions`: of
     the run; `opened` is whether it opened one of them.
 
-    `badge`: decision and label, as `VerdictDocument.badge`. `lead`: the answer in one short sentence; `whole_lead`: the
-    same with the setting that would change it.
+    `badge`: decision and label, as `VerdictDocument.badge`. `metric`: what it is about, as
+    `VerdictDocument.leading_metric`. `lead`: the answer in one short sentence; `whole_lead`: the same with the setting
+    that would change it.
 
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
@@ -41,6 +42,7 @@ class RunAnswer:
     regressions: tuple[RunRegression, ...]
     opened: bool
     badge: tuple[str, str]
+    metric: str
     ab: bool
     lead: str
     whole_lead: str
@@ -76,10 +78,11 @@ class RunAnswer:
 
 def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> RunAnswer:
     """Return the answer of a judged run. `document`: its stored verdict."""
-    ranked, regressions = suspects_with_evidence(session, run.id, document), regressions_of(session, run.id)
-    document = since_last_good(document, ranked)
+    regressions = regressions_of(session, run.id)
     opened = {item.metric for item in regressions if not item.continues}
-    is_opened = bool(opened)
+    is_opened, metric = bool(opened), document.leading_metric(in_regression=opened)
+    ranked = suspects_with_evidence(session, run.id, document, metric)
+    document = since_last_good(document, ranked)
     recovered_from = recovery(session, run.id, document)
     cause = (
         ranked[0].suspect.difference if ranked and ranked[0].support == "supported" and ranked[0].is_likely else None
@@ -99,7 +102,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             _ongoing(session, regressions),
             unsteady=unsteady_briefly(steady.reasons, steady.n) if steady else "",
             recovered_from=recovered_from,
-            is_heavier=badge == ("regression", MORE_MEMORY),
+            in_regression=opened,
         )
     )
     other_branch = document.other_branch if document.decision == "no_baseline" else None
@@ -109,6 +112,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         regressions=regressions,
         opened=is_opened,
         badge=badge,
+        metric=metric,
         ab=run.purpose == "experiment"
         or (document.comparability is not None and document.comparability.kind != "verdict"),
         lead=own,

@@ -69,7 +69,7 @@ def suspects_with_evidence(
     suspects, run = suspects_of(document), session.get(RunRow, run_id)
     if run is None or not suspects:
         return ()
-    metric = metric or document.explained_metric
+    metric = metric or document.leading_metric(in_regression=())
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
         suspects = tuple(_since(suspect, run, good) for suspect in suspects)

@@ -183,6 +183,15 @@ class VerdictDocument:
             return "regression", MORE_MEMORY
         return ("inconclusive", "") if time is not None and time.decision == "inconclusive" else ("", "")
 
+    def leading_metric(self, *, in_regression: Collection[str]) -> str:
+        """Return the metric that the lead names, the chart shows, and the suspects explain.
+
+        A worse loss comes first, then step time, unless peak memory alone makes the run worse, also in a contrast.
+        """
+        if self.verdict.loss is not None and self.verdict.loss.decision == "worse":
+            return "lm_loss"
+        return "peak_memory_gib" if self.badge(in_regression=in_regression)[1] == MORE_MEMORY else "step_time_ms"
+
     @property
     def upgrade(self) -> MeasuredContrast | None:
         """Return the contrast with the stack before this one, which may be an upgrade (`alarms.upgrade_of`)."""
@@ -204,11 +213,6 @@ class VerdictDocument:
     def measured_metrics(self) -> Mapping[str, MetricChange | None]:
         """Return the changes of the headline figures against the runs that `compared` describes."""
         return self.contrast.metrics if self.comparability is None and self.contrast else self.metrics
-
-    @property
-    def explained_metric(self) -> str:
-        """Return the metric whose change the suspects explain: peak memory if it alone makes this a regression."""
-        return "peak_memory_gib" if self.needs_more_memory else "step_time_ms"
 
     @property
     def provisional(self) -> bool:

@@ -1,6 +1,6 @@
 """The verdict in one sentence of at most 16 words, with which the page of a run begins."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
 from app.domain.text import first_of
@@ -23,37 +23,37 @@ def lead(
     unsteady: str = "",
     recovered_from: int | None = None,
     label: Label = numbered,
-    is_heavier: bool = False,
+    in_regression: Collection[str] = (),
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
-    baseline of a run that is as fast as before it. `label`: names another run. `is_heavier`: peak memory alone makes
-    the run worse.
+    baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
+    regressions that the run is in.
     """
     verdict, time = document.verdict, document.verdict.step_time
+    metric = document.leading_metric(in_regression=in_regression)
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document, own_ms, unsteady, label, is_heavier=is_heavier)
-    if verdict.loss is not None and verdict.loss.decision == "worse":
-        also = ""
-        if verdict.memory is not None and verdict.memory.decision == "regression":
-            also = f" Also {percent(verdict.memory.delta_pct)} more memory."
-        elif time is not None and time.decision == "regression":
-            also = f" Also {change_text(time.delta_pct).figure}."
-        return f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first.{also}"
-    if verdict.memory is not None and verdict.memory.decision == "regression":
+        return _without_baseline(document, own_ms, unsteady, label, metric)
+    memory = verdict.memory
+    heavier = percent(memory.delta_pct) if memory is not None and memory.decision == "regression" else ""
+    if metric == "lm_loss" and verdict.loss is not None:
+        slower = change_text(time.delta_pct).figure if time is not None and time.decision == "regression" else ""
+        also = f"{heavier} more memory" if heavier else slower
+        worse = f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
+        return f"{worse} Also {also}." if also else worse
+    if time is None or metric == "peak_memory_gib":
         runs = plural(len(verdict.baseline_used), "run")
-        return f"{percent(verdict.memory.delta_pct)} more peak memory than before ({runs})."
-    if time is None:
-        return verdict.reason
+        return f"{heavier} more peak memory than before ({runs})." if heavier else verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
     change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
-    return " ".join(filter(None, (change, "" if back else _because(time, cause, knobs))))
+    because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs)
+    return " ".join(filter(None, (change, "" if back else because)))
 
 
 def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
@@ -105,14 +105,13 @@ def _named(difference: Difference) -> str:
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(
-    document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label, *, is_heavier: bool
-) -> str:
+def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label, metric: str) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
     contrast = document.contrast
     if contrast is not None and contrast.measured.step_time is not None:
         time = contrast.measured.step_time
+        is_heavier = metric == "peak_memory_gib"
         return _heavier(contrast) if is_heavier else _contrast(contrast, time, own_ms, unsteady)
     if not document.misses:
         why = f", not steady ({unsteady})" if unsteady else ""

@@ -104,3 +104,32 @@ def test_a_worse_loss_leads_and_what_else_is_worse_follows(slower: float, gib: i
     rest = sentence.partition("first. ")[2]
     assert (rest.startswith(also), bool(rest)) == (True, bool(also))
     assert len(sentence.split()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("slower", "metric", "starts", "ends"),
+    [(0.1, "step_time_ms", "10.", f"Also 16.7{THIN}% more memory."), (0.0, "peak_memory_gib", "16.7", "(12 runs).")],
+)
+def test_a_run_leads_with_memory_only_if_its_step_time_is_not_worse(
+    slower: float, metric: str, starts: str, ends: str
+) -> None:
+    earlier = [with_memory(record, 60) for record in make_baseline()]
+    document = make_document(with_memory(make_record("new", slower=slower), 70), earlier)
+    sentence = lead(document, own_ms=400)
+    assert document.leading_metric(in_regression=()) == metric
+    assert (sentence.startswith(starts), sentence.endswith(ends)) == (True, True), sentence
+    assert len(sentence.split()) <= 16
+
+
+def test_a_contrast_leads_with_memory_only_in_a_regression_of_memory_alone() -> None:
+    earlier = [with_memory(record, 60) for record in make_baseline()]
+    upgraded = make_document(with_memory(make_record("new", fields={"container": "train:2026.10"}), 70), earlier)
+    assert upgraded.contrast is not None
+    metrics = [upgraded.leading_metric(in_regression=of) for of in ((), ("peak_memory_gib",), ("step_time_ms",))]
+    assert metrics == ["step_time_ms", "peak_memory_gib", "step_time_ms"]
+    assert "more peak memory" in lead(upgraded, in_regression=("peak_memory_gib",))
+
+
+def with_memory(record: RunRecord, gib: int) -> RunRecord:
+    assert record.estimate is not None
+    return replace(record, estimate=replace(record.estimate, peak_memory_bytes=gib << 30))
