@@ -122,6 +122,12 @@ class JobView:
         """Return the commit of `newest_before`."""
         return self.newest_before[1] if self.newest_before else ""
 
+    @property
+    def can_bisect(self) -> bool:
+        """Return whether the code is the first suspect, and its commits are known; an upgrade has none to bisect."""
+        is_code = bool(self.suspects) and self.suspects[0].suspect.axis == "code"
+        return is_code and bool(self.before and self.job.first.commit) and self.before != self.job.first.commit
+
 
 class RegressionView:
     """The data of the page. `form`: as the user sent it."""
