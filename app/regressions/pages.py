@@ -247,6 +247,12 @@ class RegressionView:
     def short_titles(self) -> list[str]:
         return without_common([job.title for job in self.listed_jobs])
 
+    @property
+    def bisected(self) -> JobView | None:
+        """Return the job with the shortest range of suspected commits; None without one."""
+        rows = [row for row in self.jobs if row.can_bisect and row.job in self.regression.counted_jobs]
+        return max(rows, key=lambda row: row.suspects[0].good_at, default=None)
+
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
         jobs = [
             SuspectingJob(row.suspects, row.job.first.run_id, row.job.first.commit, row.newest_before)

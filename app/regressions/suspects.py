@@ -8,14 +8,11 @@ from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.text import range_address
-from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, shared_suspects
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
 """Cards in sight; the others are folded."""
-_MANY_COMMITS = 3
-"""From this number on, the commits before a change are counted instead of named."""
 _LEVELS = {"likely": 3, "possible": 2, "unlikely": 1}
 
 
@@ -55,10 +52,6 @@ def _card(shared: SharedSuspect, jobs: Sequence[SuspectingJob], compare_url: str
     ranked = shared.ranked
     suspect, difference = ranked.suspect, ranked.suspect.difference
     before, after = (_side(suspect.field, side) for side in (difference.a, difference.b)) if difference else ("", "")
-    if difference and suspect.field == COMMIT:
-        differences = (ranked.suspect.difference, *(item.suspect.difference for item in shared.by_job.values()))
-        commits = list(dict.fromkeys(_side(COMMIT, item.a) for item in differences if item))
-        before = ", ".join(commits) if len(commits) < _MANY_COMMITS else f"{len(commits)} commits"
     evidence = ranked.evidence or ("No evidence yet.",)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")

@@ -247,7 +247,10 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         notes=further_notes(document),
         older=_older(stored),
         regressions=tuple(
-            replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id)))
+            # A member has suspects of its own, whose commits may begin before those that all jobs share.
+            replace(item, cause="")
+            if item.is_member and answered.suspects
+            else replace(item, cause=cause_of(session, session.get_one(RegressionRow, item.id)))
             for item in answered.regressions
         ),
         names={name: row.name for name, row in runs.items()},
@@ -273,7 +276,7 @@ def _left_out(document: VerdictDocument) -> tuple[LeftOutRuns, ...]:
 
 
 def _suspects(run: RunDetail, document: VerdictDocument, ranked: Iterable[RankedSuspect]) -> tuple[SuspectRow, ...]:
-    changed = what_changed(document.comparability, commit_url=run.commit_url, compare_url=run.compare_url)
+    changed = what_changed(document.compared, commit_url=run.commit_url, compare_url=run.compare_url)
     return tuple(_suspect(suspect, changed.commit_range) for suspect in ranked)
 
 

@@ -20,6 +20,7 @@ from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
+    EARLIEST,
     OtherStacks,
     PastResult,
     PastResults,
@@ -70,12 +71,14 @@ def suspects_with_evidence(
     if run is None or not suspects:
         return ()
     metric = metric or document.leading_metric(in_regression=())
+    good = None
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
         suspects = tuple(_since(suspect, run, good) for suspect in suspects)
+    good_at = aware(good.ordered_at) if good else EARLIEST
     unaffected = _unaffected_before(session, run, document, metric)
     if metric != "step_time_ms":
-        return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected)
+        return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at)
     if document.measured is not None and shows_no_difference(document.measured):
         return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))
     slower = (change_pct(document) or 0.0) >= 0
@@ -91,7 +94,7 @@ def suspects_with_evidence(
         return other_stacks(_moves(rows, slower=slower))
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    ranked = rank_suspects(change_pct(document), evidence, unaffected)
+    ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at)
     is_doubtful = document.badge(in_regression=())[1] == UNCONFIRMED and not is_in_regression(session, run_id)
     return without_likely(ranked) if is_doubtful else ranked
 
@@ -129,7 +132,7 @@ def last_good(session: Session, run: RunRow, document: VerdictDocument, metric: 
         value = col(RunRow.peak_memory_gib if metric == "peak_memory_gib" else RunRow.step_time_ms)
         middle = change.baseline * math.sqrt(1 + change.delta_pct / 100)
         earlier.append(value < middle if change.delta_pct > 0 else value > middle)
-    newest = select_any(RunRow.id, RunRow.commit).where(*earlier)
+    newest = select_any(RunRow.id, RunRow.commit, RunRow.ordered_at).where(*earlier)
     return session.execute(newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(1)).first()
 
 

@@ -8,6 +8,7 @@ from sqlmodel import Session
 
 from app.domain.verdict.evidence import RankedSuspect
 from app.overview.queries import needs_attention
+from app.regressions.pages import RegressionView
 from app.regressions.queries import get_regression
 from app.regressions.suspects import SuspectingJob, suspect_cards
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence
@@ -194,6 +195,9 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
     causes = [item.cause for item in needs_attention(session, "").items]
     assert causes
     assert all(cause.startswith("Code: ") for cause in causes), causes
+    bisected = RegressionView(session, regression.id or 0).bisected
+    assert bisected is not None
+    assert bisected.job.first.run_id == slow
 
 
 @pytest.mark.parametrize(("other_ms", "label"), [(400.0, "unlikely"), (404.0, "possible")])
@@ -219,6 +223,19 @@ def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause
     jobs = [SuspectingJob(ranked, slow, "f" * 40, None) for ranked in ([commit], [commit], [])]
     labels = {n: suspect_cards(jobs[-n:], "", may_plan=False)[0].label for n in (2, 3)}
     assert labels == {2: "possible", 3: "likely"}
+
+
+def test_the_shortest_range_of_commits_is_that_of_the_regression_on_its_page_and_in_its_cause(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    one_more(session, 400.0, commit="e" * 40, seq_len=4096)
+    slow = [one_more(session, 440.0, day=1, seq_len=length) for length in (2048, 4096)]
+    commits = [suspects(session, run)["commit"] for run in slow]
+    assert commits[0].good_at < commits[1].good_at
+    for order in (commits, commits[::-1]):
+        jobs = [SuspectingJob([commit], run, "f" * 40, None) for commit, run in zip(order, slow, strict=True)]
+        (card,) = suspect_cards(jobs, "", may_plan=False)
+        assert (card.before, card.jobs) == ("e" * 8, 2)
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:
@@ -307,3 +324,4 @@ def test_an_unlikely_cause_is_not_stated_by_the_api_or_any_page(session: Session
     assert get_regression(session, code.id or 0).cause == expected
     assert cause_of(session, code) == expected
     assert [item.cause for item in needs_attention(session, "").items if item.id == code.id] == [expected]
+    assert RegressionView(session, code.id or 0).bisected is None, "the code is not the first suspect"

@@ -7,6 +7,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Literal
 
 from app.domain.contract.values import shown
@@ -25,6 +26,7 @@ AGREE = 0.75
 """Share of the A/Bs that must have changed in the direction of the change; else their median means nothing."""
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
+EARLIEST = datetime.min.replace(tzinfo=UTC)
 _MOST_NAMED = 3
 """Runs that a sentence names."""
 
@@ -86,6 +88,7 @@ class RankedSuspect:
 
     `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the change is
     confirmed, and the evidence supports the suspect, or no other is left and most stacks with the same change moved.
+    `good_at`: of suspected code, when the last run without the change ran; its commit begins the range.
     """
 
     suspect: Suspect
@@ -94,6 +97,7 @@ class RankedSuspect:
     elsewhere: OtherStacks | None
     unaffected: tuple[int, ...] = ()
     is_likely: bool = False
+    good_at: datetime = EARLIEST
 
     @property
     def label(self) -> Literal["likely", "possible", "unlikely"]:
@@ -114,8 +118,10 @@ class RankedSuspect:
 
 @dataclass(frozen=True, slots=True)
 class SharedSuspect:
-    """One change that jobs of a regression name. `ranked`: as the job with the best evidence names it; it is likely
-    only if it is in most of the jobs. `by_job`: each job that names it, by its place among the jobs.
+    """One change that jobs of a regression name. `by_job`: each job that names it, by its place among the jobs.
+
+    `ranked`: as the job with the best evidence names it, of several the one with the shortest range of commits, which
+    lies in the others. It is likely only if it is in most of the jobs.
     """
 
     ranked: RankedSuspect
@@ -184,16 +190,20 @@ def rank_suspects(
     change: float | None,
     suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]],
     unaffected: tuple[int, ...] = (),
+    good_at: datetime = EARLIEST,
 ) -> tuple[RankedSuspect, ...]:
     """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given.
 
-    `unaffected`: earlier runs in which everything but the code was the same, without the change.
+    `unaffected`: earlier runs in which everything but the code was the same, without the change. `good_at`: when the
+    last run without the change ran.
     """
     ranked = []
     for suspect, past, elsewhere in suspects:
-        own = unaffected if suspect.axis != "code" else ()
+        is_code = suspect.axis == "code"
+        own = () if is_code else unaffected
         support = "unlikely" if own else _support(change, past, elsewhere)
-        ranked.append(RankedSuspect(suspect, support, past, elsewhere, own))
+        good = good_at if is_code else EARLIEST
+        ranked.append(RankedSuspect(suspect, support, past, elsewhere, own, good_at=good))
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     likely = [item for item in ranked if item.support == "supported"]
     left = [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
@@ -229,7 +239,9 @@ def shared_suspects(jobs: Sequence[Iterable[RankedSuspect]]) -> tuple[SharedSusp
     shared = []
     for by_job in by_change.values():
         is_likely = 2 * sum(item.is_likely for item in by_job.values()) > len(jobs)
-        shared.append(SharedSuspect(replace(min(by_job.values(), key=_order), is_likely=is_likely), by_job))
+        newest_first = sorted(by_job.values(), key=lambda item: item.good_at, reverse=True)
+        best = min(newest_first, key=_order)
+        shared.append(SharedSuspect(replace(best, is_likely=is_likely), by_job))
     return tuple(sorted(shared, key=lambda item: _order(item.ranked)))
 
 
