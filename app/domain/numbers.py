@@ -295,6 +295,11 @@ def is_worse(metric: str) -> str:
     return f"{verb} {change_words(None, metric)}"
 
 
+def slow_or_affected(metric: str) -> str:
+    """Return the adjective for the runs, jobs and stacks of a regression."""
+    return "slow" if metric == "step_time_ms" else "affected"
+
+
 def gain_change(gain_pct: float, low_pct: float | None = None, high_pct: float | None = None) -> ChangeText:
     """Return a gain of throughput as the change of step time that it is: `17.0 % faster (14.0 to 19.9)`.
 

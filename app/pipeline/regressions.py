@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, func, or_, select, update
 from sqlmodel import Session, col
 
-from app.domain.numbers import days_text, is_worse
+from app.domain.numbers import days_text, is_worse, slow_or_affected
 from app.domain.performance.cost import Cost, stored_cost, total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
 from app.domain.verdict.assess import UPGRADES, changed_field
@@ -1139,7 +1139,7 @@ def _propose_stale(
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
         if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
             since = f" since {days_text(aware(last), aware(last))}" if last else ""
-            which = "stacks" if len(slow) == len(members) else "slow stacks"
+            which = "stacks" if len(slow) == len(members) else f"{slow_or_affected(regression.metric)} stacks"
             _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
 
 

@@ -16,7 +16,16 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
 from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import THIN, change_text, grouped, metric_text, plural, short_commit, step_time
+from app.domain.numbers import (
+    THIN,
+    change_text,
+    grouped,
+    metric_text,
+    plural,
+    short_commit,
+    slow_or_affected,
+    step_time,
+)
 from app.domain.performance.cost import Cost
 from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
@@ -206,7 +215,8 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
-            of = "" if len(self.regression.slow_jobs) == len(self.regression.jobs) else " of its slow jobs"
+            every = len(self.regression.slow_jobs) == len(self.regression.jobs)
+            of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
             since = f" since {idle}" if (idle := self.regression.idle_since) else ""
             return f"No run{of}{since}, so nothing shows whether it is fixed."
         if not self.regression.proposal:

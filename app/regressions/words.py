@@ -14,6 +14,7 @@ from app.domain.numbers import (
     grouped,
     plural,
     significant,
+    slow_or_affected,
     step_time,
 )
 from app.domain.performance.cost import Cost
@@ -127,8 +128,8 @@ def _cost(regression: Regression) -> str:
         slow = regression.slow_jobs
         if len(slow) == len(regression.jobs):
             return f", no runs since {regression.idle_since}"
-        which = "slow" if regression.metric == "step_time_ms" else "affected"
-        return f", {which} {plural(stacks_of(slow), 'stack', number=False)} last ran {regression.idle_since}"
+        stacks = plural(stacks_of(slow), "stack", number=False)
+        return f", {slow_or_affected(regression.metric)} {stacks} last ran {regression.idle_since}"
     if regression.metric != "step_time_ms":
         return ""
     if regression.gpu_hours_per_day is None:
