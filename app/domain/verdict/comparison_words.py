@@ -104,18 +104,19 @@ _MOST_IN_LEAD = 4
 
 
 def _what_differs(comparability: Comparability) -> str:
-    """Return `4 fields and code differ; 3 unknown`; up to two fields are named."""
+    """Return `4 fields and code differ; 3 unknown`; up to two fields, and a single unknown one, are named."""
     fields = (*comparability.stack, *comparability.knobs)
     certain = [f"`{difference.field}`" for difference in fields if difference.is_certain]
-    unknown = len(fields) - len(certain)
-    if not certain and len(fields) == 1:
-        return f"`{fields[0].field}` may differ"
+    unknown = [f"`{difference.field}`" for difference in fields if not difference.is_certain]
+    if not certain and len(unknown) == 1:
+        return f"{unknown[0]} may differ"
     if not certain:
         return f"{len(fields)} fields may differ"
     differing = certain if len(certain) <= _MOST_NAMED else [f"{len(certain)} fields"]
     differing += ["the code" if len(certain) == 1 else "code"] if comparability.other_code else []
     verb = "differs" if differing == certain[:1] else "differ"
-    return f"{some_of(differing)} {verb}" + (f"; {unknown} unknown" if unknown else "")
+    number = unknown[0] if len(unknown) == 1 else str(len(unknown))
+    return f"{some_of(differing)} {verb}" + (f"; {number} unknown" if unknown else "")
 
 
 def _differs(comparison: SideComparison) -> str:

@@ -154,6 +154,12 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
             "Provisional: some fields are not stated on both sides",
         ),
         (
+            {"fields": {"container": "train:2026.10", "optimizer": ...}},
+            "Not ranked: `container` differs; `optimizer` unknown.",
+            "Not attributable: `container` differs; `optimizer` unknown,",
+            "Provisional: some fields are not stated on both sides",
+        ),
+        (
             {"fields": {"container": "train:2026.10"}, "commit": "77aa01bc"},
             "Not ranked: `container` and the code differ.",
             "Not attributable: `container` and the code both changed, so either can be the cause.",
