@@ -20,7 +20,7 @@ from app.storage.references import Reference, references
 from app.storage.runs import stored_contract
 from app.storage.standings import StoredStandings, named_stack, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
-from app.web.lists import CellKind, ListQuery, OneOf
+from app.web.lists import CellKind, ListQuery, OneOf, invalid_filter
 
 KINDS: Mapping[str, str] = {
     "release_table": "release table",
@@ -59,6 +59,21 @@ class ReferenceQuery(ListQuery):
     sort: Annotated[str, OneOf(tuple(sign + name for name in SORTS for sign in ("-", "")))] = Field(
         "-date", description="`date`, `model`, `tokens` or `tflops`, with `-` for descending."
     )
+
+    def check(self, options: "ReferenceOptions") -> None:
+        """Raise NotFound or InvalidQuery for a value that no figure in use has, instead of an empty list."""
+        if self.project and self.project not in options.projects:
+            raise NotFound(f"There is no project {self.project[:60]!r}.")
+        offered = {
+            "model": options.models,
+            "gpu": options.gpus,
+            "precision": options.precisions,
+            "routing": options.routings,
+        }
+        for name, values in offered.items():
+            value = getattr(self, name)
+            if value and (problem := OneOf(values).problem(value)):
+                raise invalid_filter(name, problem)
 
     def keep(self, candidates: Iterable[Reference]) -> tuple[Reference, ...]:
         """Return the matching candidates, sorted; of equal ones, the first candidate first."""
@@ -235,7 +250,8 @@ class ReferenceOptions:
 
 
 def find_references(session: Session, query: ReferenceQuery) -> tuple[Reference, ...]:
-    """Return all matching points in use, newest first."""
+    """Return all matching points in use, newest first. Raises NotFound and InvalidQuery for an unknown value."""
+    query.check(reference_options(session))
     return query.keep(references(session, query.project or None))
 
 

@@ -90,6 +90,24 @@ def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
     assert_problem(client.get("/api/v1/references?kind=rumour"), 422, field="kind")
 
 
+def test_a_value_that_only_a_team_s_figure_has_is_a_filter_until_it_is_withdrawn(client: TestClient) -> None:
+    places = ("/references", "/references.csv", "/api/v1/references")
+    values = {"model": "Our-MoE", "gpu": "H20", "precision": "fp32", "routing": "guessed", "project": "nowhere"}
+    for place in places:
+        for name, value in values.items():
+            answer = client.get(place, params={name: value}, headers={"Accept": "application/json"})
+            if name == "project":
+                assert answer.status_code == 404
+            else:
+                assert_problem(answer, 422, field=name)
+    added = add(client, contract=OWN["contract"] | {"gpu": "H20"})
+    assert [item["id"] for item in listed(client, gpu="H20")["items"]] == [added["id"]]
+    assert {client.get(place, params={"gpu": "H20"}).status_code for place in places} == {200}
+    withdrawn = client.delete(f"/api/v1/references/{added['id']}", params={"author": "Ada", "reason": "wrong"})
+    assert withdrawn.status_code < 300
+    assert_problem(client.get("/api/v1/references?gpu=H20"), 422, field="gpu")
+
+
 def test_a_team_adds_its_own_figure_which_is_labelled(client: TestClient) -> None:
     added = add(client, note="=cmd <b>", reason="From the workshop.")
     assert added["label"] == "another lab's measurement, entered by hand"
