@@ -77,7 +77,7 @@ def suspects_with_evidence(
         suspects = tuple(_since(suspect, run, good) for suspect in suspects)
     good_at = aware(good.ordered_at) if good else EARLIEST
     unaffected = _unaffected_before(session, run, document, metric)
-    if metric != "step_time_ms":
+    if metric != "step_time_ms" or document.decision == "failed":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at)
     if document.measured is not None and shows_no_difference(document.measured):
         return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))

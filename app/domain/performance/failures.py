@@ -192,7 +192,7 @@ KINDS: dict[str, Kind] = {
         "DeepEP is not installed",
         "The container has no DeepEP package, which the flex dispatcher's deepep backend needs. This says nothing "
         "about speed.",
-        "Install DeepEP in the container, or set the dispatcher to alltoall.",
+        "Install DeepEP in the container, or use another dispatcher.",
     ),
     "hybridep_missing": Kind(
         "HybridEP is not installed",

@@ -161,7 +161,7 @@ def place_of(
     """Return the rank of a rule among all that fire in this run."""
     values = context.values
     order = _order(rule.hints.order, context)
-    expected = expected_gain(evidence, values)
+    expected = None if rule.kind == "blocker" else expected_gain(evidence, values)  # first make it run
     worth = forecast_gain_pct or 0.0
     if expected is not None:
         worth = STRENGTH[expected.statement.level] * expected.pct * expected.likeness.score
