@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import shown
 from app.domain.flags import FLAGS
-from app.domain.numbers import contract_value, gain_change, short_commit
+from app.domain.numbers import contract_value, gain_change, percent, short_commit
 from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
@@ -207,21 +207,26 @@ _BELOW_AB = 4
 
 
 def _restored(run: RunDetail, regression: _Regression) -> Statement | None:
-    """Return the expected gain of going back, from the verdict on the slow run; None if no step time regressed."""
+    """Return the expected gain of undoing the regression; None if no step time regressed.
+
+    Its size is what the runs since then show; its interval comes from the verdict on the slow run.
+    """
     change = regression.document.measured
     if change is None or regression.metric != "step time":
         return None
-    gain = gain_change(change.delta_pct, change.ci_low_pct, change.ci_high_pct)
+    since = (100 + regression.pct) / (100 + change.delta_pct)
+    low, high = (since * (100 + end) - 100 for end in (change.ci_low_pct, change.ci_high_pct))
+    gain = gain_change(regression.pct, low, high)
     return Statement(
         level=_BELOW_AB,
         text=f"{gain.text}, if the whole difference disappears",
         setting=f"run #{regression.run} and its baseline",
         source=MEASURED_HERE,
         date="",
-        gain=(change.ci_low_pct, change.ci_high_pct),
-        pct=change.delta_pct,
+        gain=(low, high),
+        pct=regression.pct,
         at={name: run.contract[name].value for name in LIKENESS if name in run.contract},
-        name=f"going back from #{regression.run}",
+        name=f"undoes {percent(regression.pct)} since #{regression.run}",
     )
 
 

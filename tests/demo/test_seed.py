@@ -278,7 +278,7 @@ def assert_runs_stand_before_different_walls(address: str, ids: dict[str, int]) 
 
 
 def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> None:
-    """First runs of a regression, and runs that continue it, which are as fast as their own baseline."""
+    """First runs of a regression, and runs that continue it; a failed import is told nothing about speed."""
     for name, cause in (
         ("nightly 2026-09-14", "commit"),
         ("nightly 2026-09-15", "commit"),
@@ -290,7 +290,13 @@ def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> No
         first = get(address, f"runs/{ids[name]}/suggestions")["suggestions"][0]
         assert (name, first["rule"]) == (name, "val-regression-cause")
         assert f"Most likely cause: {cause} " in first["why"]
+        if cause == "container":
+            assert f" {first['place']['expected_gain']['pct']:.1f} % longer" in first["why"]
         assert " 0.0 % longer" not in first["why"]
+    failed = get(address, f"runs/{ids['nightly with DeepEP']}/report")
+    assert {item["field"]: item["evidence"] for item in failed["verdict"]["suspects"]}["dispatcher"] == []
+    assert failed["next_step"]["rule"] == "disp-package-missing"
+    assert "%" not in failed["next_step"]["place"]
 
 
 def assert_scaling_is_as_it_was_made(address: str) -> None:

@@ -582,11 +582,11 @@ def test_a_slower_run_is_compared_with_its_baseline_and_expects_what_it_lost(
     page = client.get(f"/runs/{run}/next/val-regression-cause").text
     assert f'href="/compare?a={baseline}&amp;b={run}"' in page
     text = re.sub(r"\s+", " ", page)
-    (evidence,) = re.findall(r"[^>]*; going back from[^<]*", text)
+    (evidence,) = re.findall(rf"[^>]*; undoes 25\.2.% since #{run}[^<]*", text)
     place = client.get(f"/api/v1/runs/{run}/report").json()["next_step"]["place"]
     assert "; measured here on 1 other stack" in place, "named as on the page"
     assert "measured here on 1 other stack" in text
-    assert re.search(rf"; going back from #{run}: 20\.\d*.%.faster", evidence), "25.0 s against 31.31 s"
+    assert re.search(r": 20\.\d*.%.faster", evidence), "25.0 s against 31.31 s"
 
 
 def test_a_flag_that_made_a_run_slower_is_removed_in_the_next_run(client: TestClient, engine: Engine) -> None:
