@@ -950,12 +950,12 @@ class RunPage:
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:
-        """Return the fields that differ from the compared run, its newest baseline."""
-        compared = self.verdict.document.compared if self.verdict is not None else None
-        if compared is None:
+        """Return the fields that differ from the compared run: its newest baseline, else the nearest run."""
+        differs = self.verdict.differs if self.verdict is not None else None
+        if differs is None:
             return ()
         rows = []
-        for difference in compared.differences:
+        for difference in differs.differences:
             before, after = sides_text(difference)
             stated = self.run.contract.get(difference.field)
             line, file = (stated.line, stated.file) if stated else (0, 0)

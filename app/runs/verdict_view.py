@@ -14,7 +14,7 @@ from app.domain.performance.health import LOSS_NAMES
 from app.domain.report.what_changed import AXIS_TITLES, CommitRange, what_changed
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
-from app.domain.verdict.comparability import COMMIT, Difference
+from app.domain.verdict.comparability import COMMIT, Comparability, Difference
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -196,6 +196,12 @@ class VerdictView:
         if self.baseline or contrast is not None:
             return self.baseline or (contrast.runs if contrast else ())
         return (misses[0].run,) if misses else ()
+
+    @property
+    def differs(self) -> Comparability | None:
+        """Return what differs from the newest of `compared_with`; None without a run to compare with."""
+        document = self.document
+        return document.compared or (document.misses[0].comparability if document.misses else None)
 
     @property
     def compare_query(self) -> str:

@@ -117,6 +117,16 @@ def test_the_tab_of_the_configuration_says_whether_only_the_code_is_new(client: 
     assert [note and note[1] for note in notes] == ["same, new commit", "2 differ"]
 
 
+def test_the_configuration_begins_with_what_differs_from_the_nearest_run(
+    client: TestClient, make: Make, stack: list[int]
+) -> None:
+    run = make(fields={"mbs": 16}, outcome="out_of_memory")
+    assert verdict_of(client, run)["baseline"]["runs"] == []
+    text = page(client, run, tab="config").partition('id="contract"')[2]
+    assert re.findall(r'<tr id="contract-(\w+)"', text) == ["mbs", "commit"]
+    assert re.findall(r'<th scope="col">\s*<a[^>]*href="/runs/(\d+)"', text) == [str(stack[-1])]
+
+
 def test_an_inconclusive_run_says_how_to_run_it_again(client: TestClient, make: Make, engine: Engine) -> None:
     run = make(earlier=list(range(1, 13)), judging={"prior": Prior(0.01**2, 12, 5)}, slower=0.015)
     text = page(client, run)
