@@ -264,7 +264,7 @@ def _row(name: str, stated: Stated | None) -> ContractRow:
 
 @dataclass(frozen=True, slots=True)
 class HealthRow:
-    """`text` is None when the log does not show it. `line` of log file `file` shows it, None for none."""
+    """`text` is None when the run does not state it. `line` of log file `file` shows it, None for none."""
 
     label: str
     text: str | None
@@ -272,18 +272,21 @@ class HealthRow:
     file: int = 0
 
 
-def health_rows(health: Mapping[str, Any]) -> tuple[HealthRow, ...]:
-    """Return the rows in the order of questions: did it end well, did it learn, what did it cost."""
+def health_rows(health: Mapping[str, Any], peak: Metric | None) -> tuple[HealthRow, ...]:
+    """Return the rows in the order of questions: did it end well, did it learn, what did it cost.
+
+    `peak`: the peak memory of the run, for one whose log reports no memory but whose iterations state it.
+    """
     outcome = health.get("outcome")
     return (
-        HealthRow("Ended", OUTCOMES.get(str(outcome), outcome)),
+        HealthRow("Ended", OUTCOMES.get(str(outcome), outcome) or None),
         HealthRow("Evidence", health.get("evidence"), health.get("evidence_line"), health.get("evidence_file") or 0),
         HealthRow("Iterations", _iterations(health)),
         HealthRow("Loss", _loss(health)),
         HealthRow("Skipped", _count(health, "skipped_iterations")),
         HealthRow("NaN", _count(health, "nan_iterations")),
         HealthRow("Gradient norm", _gradient(health)),
-        HealthRow("Memory", _memory(health)),
+        HealthRow("Memory", _memory(health, peak)),
     )
 
 
@@ -319,12 +322,14 @@ def _gradient(health: Mapping[str, Any]) -> str | None:
     return None if last is None or largest is None else f"last {significant(last)}, largest {significant(largest)}"
 
 
-def _memory(health: Mapping[str, Any]) -> str | None:
+def _memory(health: Mapping[str, Any], peak: Metric | None) -> str | None:
     parts = [
         f"{grouped(health[name], 1)}{THIN}GiB {word}"
         for name, word in (("peak_allocated_gib", "allocated"), ("peak_reserved_gib", "reserved"))
         if health.get(name) is not None
     ]
+    if not parts and peak is not None:
+        parts.append(f"{figure(peak, 'peak_memory_gib').text} peak")
     if health.get("alloc_retries") is not None:
         parts.append(plural(health["alloc_retries"], "allocation retry", "allocation retries"))
     return ", ".join(parts) or None
@@ -903,7 +908,7 @@ class RunPage:
         """Return each reason with the figures that are unknown because of it."""
         if self.run.steady_state is None:
             return []
-        reasons = {"peak_memory_gib": "not in log"}
+        reasons = {"peak_memory_gib": self.absent}
         for name, needed in _NEEDED.items():
             if unknown := [field for field in needed if field in self.run.unknown]:
                 reasons[name] = f"needs {', '.join(unknown)}"
@@ -1021,8 +1026,13 @@ class RunPage:
         return rerun_command(base_url, self.run)
 
     @property
+    def absent(self) -> str:
+        """Return what stands for a value that the run does not state; a run of documents has no log."""
+        return "not in log" if self.run.log_files else "not recorded"
+
+    @property
     def health(self) -> tuple[HealthRow, ...]:
-        return health_rows(self.run.health)
+        return health_rows(self.run.health, self.run.metrics.get("peak_memory_gib"))
 
     @property
     def contract(self) -> tuple[ContractGroup, ...]:

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 from app.domain.contract.fields import FIELDS
 from app.domain.performance.failures import failure_lead
-from app.domain.run import LogEvidence, Slice
-from app.runs.run_page import TABS
+from app.domain.run import LogEvidence, Metric, Slice
+from app.runs.run_page import TABS, health_rows
 from app.storage.database import transaction
 from app.storage.tables import AmendmentRow, AvailabilityRow, ProjectRow, RunFileRow, RunRow, SegmentRow
 from app.web.docs_pages import terms
@@ -65,6 +65,19 @@ def test_starts_timers_and_lines_to_report_are_shown(client: TestClient, make: M
     assert "steady state 1, flops 2" in record
     spec = client.get(f"/runs/{run}/timers", headers=HTMX).text
     assert '"timer": "forward backward"' in spec
+
+
+@pytest.mark.parametrize(
+    ("health", "memory"),
+    [({}, "3.07"), ({"peak_allocated_gib": 2.5, "peak_reserved_gib": 4.0}, "2.5"), ({"alloc_retries": 2}, "3.07")],
+)
+def test_peak_memory_of_the_iterations_stands_for_a_report_of_the_log(health: dict[str, Any], memory: str) -> None:
+    peak = Metric(3.0749, 3.0749, 3.0749, 1)
+    shown = {row.label: row.text for row in health_rows(health, peak)}["Memory"]
+    assert shown is not None
+    assert re.findall(r"^[\d.]+", shown) == [memory]
+    rows = {row.label: row.text for row in health_rows({"outcome": ""}, None)}
+    assert (rows["Ended"], rows["Memory"]) == (None, None)
 
 
 def test_a_crash_loop_is_not_a_resume(client: TestClient, make: Make) -> None:
