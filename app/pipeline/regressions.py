@@ -750,7 +750,7 @@ def follow_regressions(session: Session, stack: StackToJudge, judged: Sequence[J
         for member in members.of_stack:
             is_followed = member.row.config_key in priors and member not in handed_over
             if is_followed and stack_history.position_of_run(member.row.run_id) is not None:
-                _follow(members, stack_history, member)
+                _follow(members, stack_history, of_candidates, member)
         members.write()
     changed = keep_alarms(session, explained)
     # A verdict was stored with the badge of a run in no regression.
@@ -1064,9 +1064,11 @@ def _replace(members: RegressionMembers, stack_history: StackHistory, member: St
         members.withdraw(member)
 
 
-def _follow(members: RegressionMembers, stack_history: StackHistory, member: StackMember) -> None:
+def _follow(
+    members: RegressionMembers, stack_history: StackHistory, raised: CandidateAlarms, member: StackMember
+) -> None:
     """Update from its history the size of a member, and whether it recovered or became slow again."""
-    members.set_levels(member, stack_history.settled(member))
+    members.set_levels(member, stack_history.settled(member) or _measured_again(stack_history, raised, member))
     regression = member.regression
     if regression.state in ENDED:
         back = stack_history.came_back(member, fixed_at=regression.changed_at)
@@ -1078,6 +1080,16 @@ def _follow(members: RegressionMembers, stack_history: StackHistory, member: Sta
         returned = stack_history.returned(member)
         if returned is not None or not stack_history.ends_back(member):  # no run has contradicted a proposal
             members.propose(member, returned)
+
+
+def _measured_again(
+    stack_history: StackHistory, raised: CandidateAlarms, member: StackMember
+) -> tuple[float, float] | None:
+    """Return the levels by the newest measurement of the member's upgrade, which lists of upgrades also show."""
+    origin = stack_history.candidate_of(member.row.run_id)
+    young = stack_history.young(origin) if origin is not None and member.regression.kind == "upgrade" else []
+    alarms = (alarm for candidate in reversed(young) for alarm in raised.of(candidate) if member.is_of_upgrade(alarm))
+    return next(((alarm.usual_level, alarm.slow_level) for alarm in alarms), None)
 
 
 # --- Costs of regressions: per member with factors for pages, and in the rows for lists.

@@ -1,7 +1,7 @@
 """The effects of upgrades: one entry per upgrade of a project, with the change of each job.
 
 Lists and the upgrade report show the change that judging measured and stored. If the upgrade opened a regression of the
-job, they show its size instead (`size_of_regression`).
+job, they show its size instead, as every page does.
 """
 
 import math
@@ -17,11 +17,12 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
 from app.domain.verdict.step_time import Verdict
+from app.domain.verdict.triage import change_of_job
 from app.domain.verdict.upgrade import cause_key
-from app.storage.audit import continuations
 from app.storage.json_text import from_json
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
+from app.storage.tables import ProjectRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
+from app.storage.verdicts import jobs_of_regressions
 
 MOST = 10
 MOST_VALUE = 500
@@ -111,15 +112,18 @@ def _sizes(sizes: Sequence[float]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlowerJob:
-    """A job that an upgrade made slower: levels (ln ms) where the regression began, and its cost in GPU-hours a day."""
+    """A job that an upgrade made slower: its size in its regression, and its cost now in GPU-hours a day.
 
-    usual_level: float
-    slow_level: float
+    `usual_ms`: its step time before; `slow_ms`: that of the size.
+    """
+
+    usual_ms: float
+    delta_pct: float
     gpu_hours_per_day: float | None
 
     @property
-    def delta_pct(self) -> float:
-        return 100 * math.expm1(self.slow_level - self.usual_level)
+    def slow_ms(self) -> float:
+        return self.usual_ms * (1 + self.delta_pct / 100)
 
 
 def upgrade_changes(
@@ -157,10 +161,11 @@ def upgrade_changes(
 
 
 def _stack(row: UpgradeChangeRow, slower: SlowerJob | None, is_steady: bool | None) -> UpgradeOfStack:
-    size_pct = size_of_regression(slower, row.decision, row.ci_low_pct, row.ci_high_pct)
-    is_drifting = row.decision == "regression" and row.runs == 1 and is_steady is False
+    is_slower = row.decision == "regression"
+    is_drifting = is_slower and row.runs == 1 and is_steady is False
     return UpgradeOfStack(
-        row.stack_key, row.job, row.run_id, row.others, row.decision, row.delta_pct if size_pct is None else size_pct,
+        row.stack_key, row.job, row.run_id, row.others, row.decision,
+        slower.delta_pct if slower is not None and is_slower else row.delta_pct,
         row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None,
     )  # fmt: skip
 
@@ -175,7 +180,7 @@ def judged_levels(
     chosen = select_any(
         UpgradeChangeRow.from_stack_key, UpgradeChangeRow.stack_key, UpgradeChangeRow.config_key, UpgradeChangeRow.job,
         UpgradeChangeRow.field, UpgradeChangeRow.from_value, UpgradeChangeRow.to_value, UpgradeChangeRow.decision,
-        UpgradeChangeRow.level, UpgradeChangeRow.delta_pct, UpgradeChangeRow.ci_low_pct, UpgradeChangeRow.ci_high_pct,
+        UpgradeChangeRow.level, UpgradeChangeRow.delta_pct,
     ).where(
         col(UpgradeChangeRow.project_id) == project_id,
         col(UpgradeChangeRow.stack_key).in_(stack_keys),
@@ -188,8 +193,8 @@ def judged_levels(
     levels = {}
     for row, cause in causes.items():
         job = slower.get(cause, {}).get((row.stack_key, row.job))
-        if job is not None and size_of_regression(job, row.decision, row.ci_low_pct, row.ci_high_pct) is not None:
-            of_row = math.exp(job.usual_level), math.exp(job.slow_level)
+        if job is not None and row.decision == "regression":
+            of_row = job.usual_ms, job.slow_ms
         else:
             of_row = math.exp(row.level) / (1 + row.delta_pct / 100), math.exp(row.level)
         levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = row.decision, *of_row
@@ -199,46 +204,27 @@ def judged_levels(
 # --- The regressions that upgrades opened.
 
 
-def size_of_regression(slower: SlowerJob | None, decision: str, ci_low_pct: float, ci_high_pct: float) -> float | None:
-    """Return the change in percent by the regression, which includes later runs.
-
-    None without a regression, and if it is outside of the measured interval: the speed has changed since.
-    """
-    is_same = slower is not None and decision == "regression" and ci_low_pct <= slower.delta_pct <= ci_high_pct
-    return slower.delta_pct if slower is not None and is_same else None
-
-
 def slower_jobs(
     session: Session, causes: Collection[tuple[int, str]]
 ) -> dict[tuple[int, str], dict[tuple[str, str], SlowerJob]]:
     """Return the jobs that upgrades made slower, by stack key and job. `causes`: project and cause key of upgrades."""
     stored = {(project, key[:_MOST_KEY]): (project, key) for project, key in causes}
-    members = (
-        select_any(
-            RegressionRow.id, RegressionRow.project_id, RegressionRow.cause_key, RegressionMemberRow.run_id,
-            RegressionMemberRow.stack_key, RegressionMemberRow.usual_level, RegressionMemberRow.slow_level,
-            RegressionMemberRow.gpu_hours_per_day, RunRow.job,
-        )
-        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(
-            col(RegressionRow.project_id).in_({project for project, _ in stored}),
-            col(RegressionRow.cause_key).in_({key for _, key in stored}),
-            col(RegressionRow.kind) == "upgrade",
-            col(RegressionRow.metric) == "step_time_ms",
-            col(RegressionRow.state) != "invalid",
-            col(RegressionMemberRow.usual_level).is_not(None),
-            col(RegressionMemberRow.slow_level).is_not(None),
-        )
-    )  # fmt: skip
-    rows = session.execute(members).all()
-    moved = continuations(session, {row.id for row in rows})
+    chosen = select_any(RegressionRow.id, RegressionRow.project_id, RegressionRow.cause_key).where(
+        col(RegressionRow.project_id).in_({project for project, _ in stored}),
+        col(RegressionRow.cause_key).in_({key for _, key in stored}),
+        col(RegressionRow.kind) == "upgrade",
+        col(RegressionRow.metric) == "step_time_ms",
+        col(RegressionRow.state) != "invalid",
+    )
+    cause_of = {row.id: stored.get((row.project_id, row.cause_key)) for row in session.execute(chosen)}
     slower: dict[tuple[int, str], dict[tuple[str, str], SlowerJob]] = {}
-    for row in rows:
-        cause = stored.get((row.project_id, row.cause_key))
-        if cause is not None and (row.id, row.run_id) not in moved:
-            job = SlowerJob(row.usual_level, row.slow_level, row.gpu_hours_per_day)
-            slower.setdefault(cause, {})[row.stack_key, row.job] = job
+    for number, jobs in jobs_of_regressions(session, cause_of).items():
+        cause = cause_of[number]
+        for job in jobs:
+            first, size_pct = job[0], change_of_job(job)
+            if cause is not None and first.usual_level is not None and size_pct is not None:
+                found = SlowerJob(math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day)
+                slower.setdefault(cause, {})[first.stack_key, first.job] = found
     return slower
 
 

@@ -368,6 +368,7 @@ def _of_newest(value: Any) -> Any:
 _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
+        RunRow.job,
         # How many runs are slow: 0, 1, or 2 for more, which is also assumed where nothing tells. The first run in a
         # stack to which a job moved is not slow if the move made it as fast as usual.
         case(
@@ -411,9 +412,11 @@ class StoredMember:
     regression_id: int
     run_id: int
     stack_key: str
+    job: str
     follows: str
     usual_level: float | None
     delta_pct: float | None
+    gpu_hours_per_day: float | None
     proposal: str
     is_once: bool
     newest_pct: float | None
@@ -424,15 +427,15 @@ def jobs_of_regressions(session: Session, ids: Collection[int]) -> dict[int, lis
     moved = continuations(session, ids)
     members: dict[int, list[StoredMember]] = {number: [] for number in ids}
     slow_runs: dict[tuple[int, int], int] = {}
-    for row, slow, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
+    for row, job, slow, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
         slow_runs[row.regression_id, row.run_id] = slow
         newest_pct = None
         if newest and row.usual_level is not None:
             newest_pct = 100 * math.expm1(math.log(newest) - row.usual_level)
         members[row.regression_id].append(
             StoredMember(
-                row.regression_id, row.run_id, row.stack_key, moved.get((row.regression_id, row.run_id), ""),
-                row.usual_level, row.delta_pct, row.proposal, False, newest_pct,
+                row.regression_id, row.run_id, row.stack_key, job, moved.get((row.regression_id, row.run_id), ""),
+                row.usual_level, row.delta_pct, row.gpu_hours_per_day, row.proposal, False, newest_pct,
             )
         )  # fmt: skip
     jobs_of = {

@@ -59,7 +59,7 @@ def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 
 def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
     low, high = row.time.ci_low_pct, row.time.ci_high_pct
-    change = change_text(row.time.delta_pct, low, high)
+    change = change_text(row.time.delta_pct, *row.interval)
     return {
         "id": rank,
         "at": row.time.delta_pct,

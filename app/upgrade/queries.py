@@ -27,7 +27,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.upgrade_changes import SlowerJob, measured_changes, size_of_regression, slower_jobs
+from app.storage.upgrade_changes import SlowerJob, measured_changes, slower_jobs
 from app.storage.verdicts import SHOWN_STATE, Costs
 
 ANY_BRANCH = "*"
@@ -221,11 +221,10 @@ def _with_sizes(
     for measured in report.pairs:
         job = slower.get((measured.new.stack_key, measured.new.job))
         pair, time = replace(measured, in_regression=job is not None), measured.measured.step_time
-        size_pct = size_of_regression(job, time.decision, time.ci_low_pct, time.ci_high_pct) if time else None
-        if time is not None and job is not None and size_pct is not None:
+        if time is not None and job is not None and time.decision == "regression":
             same = replace(
-                time, shift=job.slow_level - job.usual_level, delta_pct=size_pct,
-                baseline_ms=math.exp(job.usual_level), candidate_ms=math.exp(job.slow_level),
+                time, shift=math.log1p(job.delta_pct / 100), delta_pct=job.delta_pct, baseline_ms=job.usual_ms,
+                candidate_ms=job.slow_ms,
             )  # fmt: skip
             pairs.append(replace(pair, measured=replace(pair.measured, step_time=same)))
             costs[pair.new.run] = job.gpu_hours_per_day

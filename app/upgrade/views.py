@@ -47,6 +47,13 @@ class ComparedStackRow:
     is_judged: bool
     is_counted: bool
 
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Return the ends of the measured interval; None if its regression has another size since."""
+        time = self.time
+        is_of_size = time is not None and time.ci_low_pct <= time.delta_pct <= time.ci_high_pct
+        return (time.ci_low_pct, time.ci_high_pct) if time is not None and is_of_size else (None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class NearRow:

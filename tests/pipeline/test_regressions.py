@@ -318,6 +318,22 @@ def test_an_upgrade_that_the_first_run_cannot_show_is_measured_over_the_first_ru
     assert [state for state, *_ in regressions_in(engine)] == ["invalid"]
 
 
+def test_a_regression_has_the_size_that_its_upgrade_was_last_measured_with(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, steady(1000, 10))
+    first, second = bring(engine, settings, [1100.0, 1080.0], 10, fields=NEW_CONTAINER)
+    measured = document_of(engine, second).since_upgrade
+    assert measured is not None
+    assert measured.measured.step_time is not None
+    with read_session(engine) as session:
+        member = session.exec(select(RegressionMemberRow)).one()
+        ((job,),) = (change.stacks for change in upgrade_changes(session))
+    assert member.run_id == first
+    assert member.delta_pct == pytest.approx(measured.measured.step_time.delta_pct)
+    assert job.delta_pct == pytest.approx(member.delta_pct)
+    assert member.first_delta_pct == pytest.approx(10.0, abs=0.3)
+    assert member.delta_pct < 9.5
+
+
 def test_a_change_in_one_run_is_not_the_size_of_a_regression_that_lasts_in_another_stack(
     engine: Engine, settings: Settings
 ) -> None:

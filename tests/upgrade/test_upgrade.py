@@ -21,6 +21,8 @@ from app.domain.verdict.upgrade import cause_key
 from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from app.storage.verdicts import show_badges
+from app.upgrade.pages import UpgradeQuery, upgrade_page
+from app.upgrade.views import stack_rows
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
 
@@ -93,6 +95,7 @@ def test_the_comparison_of_its_runs_names_a_differing_figure(client: TestClient,
     assert ("data-upgrade" in client.get(f"/compare?{sides}").text) == (judged != tested)
     for row in session.exec(select(RegressionMemberRow)):
         row.slow_level = (row.slow_level or 0.0) - 0.004
+        row.delta_pct = 100 * math.expm1(row.slow_level - (row.usual_level or 0.0))
     session.commit()
     (judged_again,) = (
         row for row in report(client, **{"from": OLD, "to": NEW})["stacks"] if row["stack_key"] == slowest["stack_key"]
@@ -169,7 +172,7 @@ def test_a_drifting_run_in_a_regression_of_the_upgrade_is_slower_as_its_badge(
     session.add(
         RegressionMemberRow(
             regression_id=regression.id or 0, run_id=slow, stack_key=run.stack_key, config_key=run.config_key,
-            usual_level=math.log(400.0), slow_level=math.log(680.0),
+            usual_level=math.log(400.0), slow_level=math.log(680.0), delta_pct=70.0,
         )
     )  # fmt: skip
     session.flush()
@@ -181,22 +184,31 @@ def test_a_drifting_run_in_a_regression_of_the_upgrade_is_slower_as_its_badge(
     assert (change["stacks"][0]["is_unconfirmed"], measured["decision"]) == (False, "worse")
 
 
-def test_its_figures_are_those_of_the_regression_unless_the_speed_changed_since(
+def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     client: TestClient, session: Session
 ) -> None:
     moved(session)
-    members = session.exec(select(RegressionMemberRow).order_by(col(RegressionMemberRow.delta_pct))).all()
-    less, more = members
-    less.slow_level = (less.slow_level or 0) + 0.001
-    more.slow_level = (more.slow_level or 0) - 0.05
+    less, more = session.exec(select(RegressionMemberRow).order_by(col(RegressionMemberRow.delta_pct))).all()
+    for member, shift in ((less, 0.001), (more, -0.05)):
+        assert member.usual_level
+        assert member.slow_level
+        member.slow_level += shift
+        member.delta_pct = 100 * math.expm1(member.slow_level - member.usual_level)
     session.commit()
     changes = {item["stack_key"]: item["step_time"] for item in report(client, **{"from": OLD, "to": NEW})["stacks"]}
-    same, changed = (changes[member.stack_key] for member in (less, more))
-    assert less.usual_level
-    assert less.slow_level
-    assert same["candidate_ms"] == pytest.approx(math.exp(less.slow_level))
-    assert same["delta_pct"] == pytest.approx(100 * math.expm1(less.slow_level - less.usual_level))
-    assert changed["delta_pct"] == pytest.approx(9.0, abs=0.1)
+    (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
+    listed = {item["stack_key"]: item["delta_pct"] for item in upgrade["stacks"]}
+    for member in (less, more):
+        change = changes[member.stack_key]
+        (begun, _) = client.get(f"/api/v1/history/{member.stack_key}").json()["changes"]
+        figures = (change["delta_pct"], listed[member.stack_key], begun["delta_pct"])
+        assert figures == pytest.approx((member.delta_pct,) * 3)
+        assert change["candidate_ms"] == pytest.approx(math.exp(member.slow_level or 0.0))
+    measured = upgrade_page(session, UpgradeQuery("moe-lab", "container", OLD, NEW)).measured
+    assert measured is not None
+    intervals = {row.stack_key: row.interval for row in stack_rows(measured)}
+    assert None not in intervals[less.stack_key]
+    assert intervals[more.stack_key] == (None, None), "the measured interval is not one of this size"
 
 
 def test_the_chart_shows_the_stacks_between_the_ends_of_a_drag(client: TestClient, session: Session) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from app.domain.numbers import THE_SAME, change_text, contract_value, percent, plural, short_commit
+from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, percent, plural, short_commit
 from app.domain.run import Stated
 from app.domain.text import capitalized, first_of
 from app.domain.verdict import decide
@@ -273,7 +273,9 @@ def upgrade_text(upgrade: MeasuredContrast) -> tuple[str, ...]:
         return ()
     n, m = len(upgrade.measured.candidates_used), len(upgrade.measured.baseline_used)
     since = f"Since {difference.field} {sides_text(difference)[1]}"
-    return (f"{since}: step time {step_time_change(time)}, over {plural(n, 'run')} against {m} before.",)
+    # Without the change itself: the regression that it belongs to states its size, with later runs.
+    change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+    return (f"{since}: step time {change.interval}{THIN}% {change.word}, over {plural(n, 'run')} against {m} before.",)
 
 
 def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
