@@ -132,6 +132,30 @@ class Drawing:
             for position in (self.positions if self.steps else ())
         )
 
+    @cached_property
+    def letters(self) -> dict[int, str]:
+        """Return the letter of each run's configuration, by position."""
+        return self.history.letters
+
+    @cached_property
+    def colours(self) -> dict[str, str]:
+        """Return the colour of each drawn dispatcher, or of each configuration unless several dispatchers are known.
+
+        Configurations beyond the number of colours, those with the fewest runs, have none. Empty if nothing varies.
+        """
+        dispatchers = {self.history.runs[position].dispatcher or "" for position in self.positions} - {""}
+        if len(dispatchers) > 1:
+            return {name: name for name in sorted(dispatchers)}
+        runs = Counter(self.letters[position] for position in self.positions)
+        chosen = sorted((letter for letter, _ in runs.most_common(len(_LINES))), key=lambda name: (len(name), name))
+        return dict(zip(chosen, _LINES, strict=False)) if len(runs) > 1 else {}
+
+    def colour(self, position: int) -> str:
+        """Return the key of a run's colour in `COLOURS`."""
+        dispatcher = self.history.runs[position].dispatcher or ""
+        own = (self.colours[name] for name in (dispatcher, self.letters[position]) if name in self.colours)
+        return next(own, _OTHER if self.colours else dispatcher)
+
     @property
     def top(self) -> int:
         """Return the height above the lane."""
@@ -256,8 +280,7 @@ def drawn_positions(
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:
     """Return the rows of each layer by its name."""
-    letters = drawing.history.letters
-    rows = [_point(drawing, position, letters[position]) for position in drawing.positions]
+    rows = [_point(drawing, position) for position in drawing.positions]
     points = [row for row in rows if row["mark"] in _ON_AXIS]
     called = [{"at": row["at"], "shown": row["shown"], "verdict": row["called"]} for row in points if row["called"]]
     above = [row for row in rows if row["mark"] in ("above", "none")]
@@ -321,7 +344,7 @@ def _in_lane(rows: Sequence[Row], frame: Sequence[Row]) -> list[Row]:
     return [row | {"dy": wide, "narrow_dy": narrow} for row, wide, narrow in zip(rows, *offsets, strict=True)]
 
 
-def _point(drawing: Drawing, position: int, letter: str) -> Row:
+def _point(drawing: Drawing, position: int) -> Row:
     run, eligibility = drawing.history.runs[position], drawing.history.eligibilities[position]
     metric = drawing.metric_at(position)
     low, high = drawing.range
@@ -336,7 +359,7 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
         "at": drawing.at(position),
         "shown": value,
         "mark": mark,
-        "colour": run.dispatcher or "unknown",
+        "colour": drawing.colour(position),
         "called": _called(drawing, run),
         "id": run.id,
         "href": f"/runs/{run.id}",
@@ -351,7 +374,7 @@ def _point(drawing: Drawing, position: int, letter: str) -> Row:
         "counts": ELIGIBILITY_LABELS[eligibility]
         if eligibility == "counts"
         else f"not counted: {ELIGIBILITY_LABELS[eligibility]}",
-        "config": letter,
+        "config": drawing.letters[position],
         "container": drawing.tags.get(run.facts.stack_key)
         or container_tag(drawing.history.stack.contract)
         or "unknown",
@@ -374,12 +397,11 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
     for position in drawing.positions:
         metric = drawing.metric_at(position)
         if metric and drawing.counts(position) and math.isfinite(metric.ci_low) and metric.ci_low < metric.ci_high:
-            dispatcher = drawing.history.runs[position].dispatcher
             low, high = drawing.range
             # Clipped to the axis, because a longer bar would stretch it.
             ends = {"low": max(metric.ci_low * drawing.scale, low), "high": min(metric.ci_high * drawing.scale, high)}
             if ends["low"] < ends["high"]:
-                yield {"at": drawing.at(position), "colour": dispatcher or "unknown", **ends}
+                yield {"at": drawing.at(position), "colour": drawing.colour(position), **ends}
 
 
 def _levels(drawing: Drawing) -> list[Row]:
@@ -401,7 +423,6 @@ def _levels(drawing: Drawing) -> list[Row]:
                 "to": drawing.at(last) + (0.4 if drawing.axis != DATE else 0),
                 "value": value,
                 "label_at": value,
-                "colour": drawing.history.runs[configuration.runs[-1]].dispatcher or "unknown",
                 "config": configuration.letter,
                 "label": label if level is newest[configuration.letter] else "",
             }
@@ -499,7 +520,9 @@ def _ticks(drawing: Drawing) -> list[Row]:
 _DENSE = 400
 """Maximum runs for marks of full size."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
-COLOURS = {name: f"--{name}" for name in _DISPATCHERS} | {"unknown": charts.ACCENT}
+_LINES = tuple(f"line-{number}" for number in range(1, 7))
+_OTHER = "other"
+COLOURS = {name: f"--{name}" for name in (*_DISPATCHERS, *_LINES)} | {_OTHER: charts.BORDER_STRONG, "": charts.ACCENT}
 VERDICT_MARKS = {
     "regression": ("--regression", "triangle-up"),
     "improvement": ("--improvement", "triangle-down"),
@@ -766,23 +789,25 @@ _BUILT_IN = {"diamond": "M0,-1L1,0L0,1L-1,0Z", "square": "M-0.8,-0.8h1.6v1.6h-1.
 
 @dataclass(frozen=True, slots=True)
 class ChartKey:
-    """The key of a chart. `dispatchers`: if there are several. `events`: kind, label and path of the mark."""
+    """The key of a chart. `colours`: what each colour means, if there are several, and its name in the style sheet.
 
-    dispatchers: tuple[str, ...]
+    `events`: kind, label and path of the mark.
+    """
+
+    colours: tuple[tuple[str, str], ...]
     verdicts: tuple[str, ...]
     events: tuple[tuple[str, str, str], ...]
     aside: bool
     without_figure: bool
 
 
-def chart_key(rows: dict[str, list[Row]]) -> ChartKey:
+def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
     runs = [*rows["points"], *rows["lane"], *rows["low_lane"]]
     marks = {row["mark"] for row in runs}
     called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
-    dispatchers = sorted({row["colour"] for row in runs})
     return ChartKey(
-        dispatchers=tuple(dispatchers) if len(dispatchers) > 1 else (),
+        colours=tuple(drawing.colours.items()),
         verdicts=tuple(name for name in VERDICT_MARKS if name in called),
         events=tuple(
             (kind, _EVENTS[kind], _BUILT_IN.get(path, path)) for kind, path in EVENT_MARKS.items() if kind in kinds

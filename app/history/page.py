@@ -464,7 +464,7 @@ class HistoryPage:
         return [
             (
                 parts[-1].address,
-                f"{name}: {self._named(parts[-1])}, {plural(sum(len(part.runs) for part in parts), 'run')}",
+                f"{name}: {self._named(parts[-1])}{plural(sum(len(part.runs) for part in parts), 'run')}",
             )
             for name, parts in sorted(by_letter.items(), key=lambda item: (len(item[0]), item[0]))
         ]
@@ -529,7 +529,7 @@ class HistoryPage:
 
     @property
     def chart_key(self) -> ChartKey:
-        return chart_key(self.rows)
+        return chart_key(self.drawing, self.rows)
 
     @property
     def chart_notes(self) -> list[str]:
@@ -702,8 +702,7 @@ class HistoryPage:
         return read_figures(self._session, [self.history.runs[position] for position in positions], self.view.metric)
 
     def _named(self, configuration: ConfigurationHistory) -> str:
-        name = self.names[configuration.letter]
-        return f"{configuration.job}, {name}" if configuration.job else name
+        return "".join(f"{part}, " for part in (configuration.job, self.names[configuration.letter]) if part)
 
     def _shown(self) -> tuple[ConfigurationHistory, ...]:
         if not self.view.config:

@@ -118,14 +118,14 @@ def _level_ms(level: StackSegment) -> float | None:
 def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, str]:
     """Return what distinguishes the newest MOST_NAMED configurations, by letter.
 
-    It is the knob in which they differ from the oldest one, else the dispatcher.
+    It is the knob in which they differ from the oldest one, else the dispatcher, else empty.
     """
     newest = {own.letter: history.runs[own.runs[-1]] for own in history.configurations}
     first, *others = sorted(newest, key=lambda name: (len(name), name))
     pairs = {name: (newest[first].id, newest[name].id) for name in others[-MOST_NAMED:]}
     knobs = changed_knobs(session, list(pairs.values()))
     named = {name: knobs_text(knobs[pair], _MOST_KNOBS) for name, pair in pairs.items()}
-    return {name: named.get(name) or run.dispatcher or "unknown dispatcher" for name, run in newest.items()}
+    return {name: named.get(name) or run.dispatcher or "" for name, run in newest.items()}
 
 
 def across_containers(

@@ -211,6 +211,22 @@ def test_a_view_that_means_nothing_is_refused_by_name(
     assert f"<code>{field}</code>" in answer.text
 
 
+def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    unknown: dict[str, Any] = {"dispatcher": ..., "dispatcher_type": ...}
+    old = make(series((14, 400.0)), fields=unknown)
+    address = f"/history/{key_of(engine, old[0])}"
+    key = r'<span class="dispatcher ([^"]*)"'
+    assert {row["colour"] for row in chart_of(client, f"{address}/chart")["datasets"]["points"]} == {""}
+    assert re.findall(key, client.get(f"{address}/chart", headers=HTMX).text) == []
+    later = FIRST_PLACE + timedelta(days=7, hours=3)
+    new = make(series((16, 300.0)), fields=unknown | {"ep_overlap": True}, started=later)
+    points = chart_of(client, f"{address}/chart")["datasets"]["points"]
+    assert {row["colour"] for row in points if row["id"] in new} == {"line-2"}
+    assert re.findall(key, client.get(f"{address}/chart", headers=HTMX).text) == ["line-1", "line-2"]
+
+
 def test_configurations_have_levels_of_their_own(client: TestClient, engine: Engine, make: Make) -> None:
     old = make(series((14, 400.0)))
     later = FIRST_PLACE + timedelta(days=7, hours=3)
