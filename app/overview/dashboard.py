@@ -14,13 +14,12 @@ from starlette.responses import Response
 from app.access.owners import Owners
 from app.access.share_links import page_to_share
 from app.domain.access.principal import Action
-from app.domain.naming import stack_title
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange
 from app.storage import projects
 from app.storage.database import transaction
 from app.storage.projects import MAX_CHARTS, MAX_PAGE, MAX_TITLE, DashboardChart, find_project
-from app.storage.runs import newest_contract
+from app.storage.stacks import names_of_stacks
 from app.storage.standings import leaderboard_title
 from app.web.access_rule import requires
 from app.web.dependencies import LARGEST_NUMBER, ApiValue, AppEngine, ReadSession, Slug, api_router
@@ -45,7 +44,8 @@ def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, 
             return f"{board[0]}?{urlencode(filters)}", title
     elif parts.path.startswith("/history/"):
         page = page_to_share(Owners(engine), project_id, address)
-        return page, stack_title(newest_contract(session, page.removeprefix("/history/")), dispatcher=False)
+        key = page.removeprefix("/history/")
+        return page, names_of_stacks(session, [key]).get(key, key[:12])
     elif parts.path.startswith("/compare"):
         page = page_to_share(Owners(engine), project_id, address)
         sides = [runs.split(",") for _, runs in sorted(parse_qsl(urlsplit(page).query))]

@@ -6,7 +6,7 @@ the same topic share a subject and arrive in the order of the events (`work.py`)
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -15,8 +15,6 @@ from sqlalchemy import Select, and_, bindparam, func, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import STACK_FIELDS
-from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.notifications.events import (
     Notification,
     Subscription,
@@ -35,9 +33,9 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
 from app.domain.verdict.triage import change_of_job, counted_jobs, is_up_to, size_pct
 from app.pipeline.work import delivery_queue
-from app.storage.json_text import frozen
 from app.storage.run_answer import run_answer
-from app.storage.runs import WITH_RESULT, aware, detail, stored_contract
+from app.storage.runs import WITH_RESULT, aware, detail
+from app.storage.stacks import names_of_stacks
 from app.storage.standings import LeaderChange, leader_changes, named_changes
 from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
@@ -47,7 +45,6 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
-    StandingRow,
     UpgradeChangeRow,
     select_any,
     utc_now,
@@ -96,7 +93,7 @@ class Notifier:
         notification = verdict_notification(
             event, answer.document, badge=answer.word, lead=answer.whole_lead,
             needs_confirmation=answer.needs_confirmation, project=project.slug, run_id=run_id, name=run.name,
-            stack=(stack_key, self._name(run)), branch=run.branch, commit=run.commit, at=utc_now(),
+            stack=(stack_key, self._name(run.stack_key)), branch=run.branch, commit=run.commit, at=utc_now(),
         )  # fmt: skip
         if event == "run.failed":
             self._put(receivers, notification, _failure(run), f"run:{run_id}")
@@ -112,8 +109,8 @@ class Notifier:
         if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
         notification = rerun_notification(
-            request, project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),
-            at=utc_now(),
+            request, project=self._slug(), run_id=run.id or 0, name=run.name,
+            stack=(run.stack_key, self._name(run.stack_key)), at=utc_now(),
         )  # fmt: skip
         self._put(receivers, notification, f"run:{run.id}:rerun.requested", f"run:{run.id}")
 
@@ -123,14 +120,14 @@ class Notifier:
             return
         notification = limit_notification(
             [breach.text() for breach in document.breaches], project=self._slug(), name=run.name,
-            path=f"/runs/{run.id}", stack=(run.stack_key, self._name(run)), at=utc_now(),
+            path=f"/runs/{run.id}", stack=(run.stack_key, self._name(run.stack_key)), at=utc_now(),
         )  # fmt: skip
         self._put(receivers, notification, f"run:{run.id}:limit.broken", f"run:{run.id}")
 
     def silent(self, run: RunRow, hours: float) -> None:
         """Report once that a stack has had no run for more than `hours`. `run`: its newest run."""
         if receivers := self.wanted("limit.broken", [run.stack_key]):
-            name = self._name(run)
+            name = self._name(run.stack_key)
             notification = limit_notification(
                 [f"No run for more than {hours:g} hours; the newest is run {run.id}."], project=self._slug(),
                 name=name, path=f"/history/{run.stack_key}", stack=(run.stack_key, name), at=utc_now(),
@@ -141,24 +138,18 @@ class Notifier:
         """Report a change of a regression. `cause` distinguishes events that can recur; empty for others."""
         if not self._receivers:
             return
-        runs = select_any(RegressionMemberRow.stack_key, RunRow).join(
-            RunRow, col(RunRow.id) == RegressionMemberRow.run_id
-        )
-        members = self._session.execute(
-            runs.where(col(RegressionMemberRow.regression_id) == row.id)
-            .order_by(col(RegressionMemberRow.run_id))
-            .options(WITH_RESULT)
-        ).all()
-        runs_by_stack = dict(members)
-        if receivers := self.wanted(event, runs_by_stack):
-            stacks = self._names(runs_by_stack)
+        members = select_any(RegressionMemberRow.stack_key).where(col(RegressionMemberRow.regression_id) == row.id)
+        oldest_first = members.order_by(col(RegressionMemberRow.run_id))
+        keys = tuple(dict.fromkeys(self._session.execute(oldest_first).scalars()))
+        if receivers := self.wanted(event, keys):
+            stacks = [(key, self._name(key)) for key in keys]
             jobs = jobs_of_regressions(self._session, [row.id or 0])[row.id or 0]
             size, changes = size_pct(jobs), [change_of_job(job) for job in counted_jobs(jobs)]
             notification = regression_notification(
                 event, project=self._slug(), number=row.id or 0, metric=row.metric,
                 cause=cause_of(self._session, row),
                 delta_pct=size, is_up_to=is_up_to(size, changes),
-                hours_per_day=row.gpu_hours_per_day, stacks=list(stacks.items()), note=note, at=utc_now(),
+                hours_per_day=row.gpu_hours_per_day, stacks=stacks, note=note, at=utc_now(),
             )  # fmt: skip
             subject = f"regression:{row.id}"
             self._put(receivers, notification, f"{subject}:{event}{':' if cause else ''}{cause}", subject)
@@ -170,7 +161,7 @@ class Notifier:
         if not receivers or not is_fresh(aware(run.created_at), utc_now()):
             return
         notification = upgrade_notification(
-            project=self._slug(), run_id=row.run_id, stack=(row.stack_key, self._name(run)), field=row.field,
+            project=self._slug(), run_id=row.run_id, stack=(row.stack_key, self._name(run.stack_key)), field=row.field,
             values=(row.from_value, row.to_value), change=(row.delta_pct, row.ci_low_pct, row.ci_high_pct),
             runs=(row.runs, row.from_runs), at=utc_now(),
         )  # fmt: skip
@@ -180,8 +171,8 @@ class Notifier:
         """Report that a run was proposed as golden run. `number`: of the proposal."""
         if receivers := self.wanted("golden.proposed", [run.stack_key]):
             notification = proposal_notification(
-                project=self._slug(), run_id=run.id or 0, name=run.name, stack=(run.stack_key, self._name(run)),
-                commit=run.commit, who=who, note=note, at=utc_now(),
+                project=self._slug(), run_id=run.id or 0, name=run.name,
+                stack=(run.stack_key, self._name(run.stack_key)), commit=run.commit, who=who, note=note, at=utc_now(),
             )  # fmt: skip
             self._put(receivers, notification, f"golden_proposal:{number}", f"run:{run.id}")
 
@@ -193,36 +184,16 @@ class Notifier:
             return
         notification = failed_notification(
             project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
-            stack=(run.stack_key, self._name(run) if run.result.contract else ""), branch=run.branch, commit=run.commit,
-            at=utc_now(),
+            stack=(run.stack_key, self._name(run.stack_key) if run.result.contract else ""),
+            branch=run.branch, commit=run.commit, at=utc_now(),
         )  # fmt: skip
         self._put(receivers, notification, _failure(run), f"run:{run_id}")
 
     def _slug(self) -> str:
         return self._session.get_one(ProjectRow, self._project_id).slug
 
-    def _name(self, run: RunRow) -> str:
-        return self._names({run.stack_key: run})[run.stack_key]
-
-    def _names(self, runs: Mapping[str, RunRow]) -> dict[str, str]:
-        """Return unique names by stack key: the title, with the fields in which stacks of the same title differ."""
-        contracts = {key: stored_contract(run.result.contract) for key, run in runs.items()}
-        titles = {key: stack_title(contract, dispatcher=False) for key, contract in contracts.items()}
-        alike = self._session.execute(
-            select_any(StandingRow.stack_key, StandingRow.title, StandingRow.about).where(
-                col(StandingRow.project_id) == self._project_id, col(StandingRow.title).in_(titles.values())
-            )
-        )
-        titled = {
-            key: TitledStack(key, title, "", {name: frozen(value) for name, value in about.items()})
-            for key, title, about in alike
-        }
-        for key, contract in contracts.items():
-            values = {name: contract[name].value for name in STACK_FIELDS if name in contract}
-            titled[key] = TitledStack(key, titles[key], "", values)
-        names = stack_names(titled.values())
-        # A stack's name has no dispatcher, but users identify a run by it.
-        return {key: stack_title(contracts[key]) + names[key].removeprefix(titles[key]) for key in runs}
+    def _name(self, stack_key: str) -> str:
+        return names_of_stacks(self._session, [stack_key]).get(stack_key, stack_key[:12])
 
     def _put(self, receivers: Sequence[ReceiverRow], notification: Notification, cause: str, subject: str) -> None:
         ids = [receiver.id or 0 for receiver in receivers]

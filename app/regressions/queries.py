@@ -9,8 +9,7 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Engine, Row, Select, and_, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.naming import SEPARATOR, field_words, short_job, stack_title
-from app.domain.run import Stated
+from app.domain.naming import SEPARATOR, short_job
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.triage import ACTIVE, STATES, SumOfCosts
 from app.errors import NotFound
@@ -24,8 +23,8 @@ from app.regressions.regression import (
     stacks_of,
 )
 from app.storage.database import ListPage, read_session
-from app.storage.remembered import ContractValues
 from app.storage.runs import aware, filter_values
+from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, not_indexed, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
@@ -256,13 +255,10 @@ def _order(sort: str) -> tuple[ColumnElement[Any], ...]:
     return (*over, column.is_(None), ordered, col(RegressionRow.id).desc())
 
 
-_NAMING = ("model", "gpu", "gpus", "dispatcher", "routing_mode", "container")
-_SETTING_APART = ("seq_len", "gbs", "mbs", "precision", "cluster", "task", "pp")
-"""Fields that distinguish members with the same title."""
 _MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow, RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine,
-        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.processed_at, RunRow.job,
+        RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.job,
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
@@ -284,25 +280,12 @@ _LAST_RAN: Select[Any] = (
     )
     .group_by(col(RegressionMemberRow.regression_id))
 )
-_contract_values = ContractValues((*_NAMING[4:], *_SETTING_APART), most=4000)
-"""Only selected values of the contract, because otherwise a list would read megabytes of JSON."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """A row of `_MEMBERS` with its title, and the values that distinguish members of the same title."""
-
-    row: Row[Any]
-    apart: Mapping[str, str | None]
-    title: str
 
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     ids = [row.RegressionRow.id for row in rows]
     member_rows = session.execute(_MEMBERS, {"ids": ids}).all()
-    values = _contract_values.of_runs(
-        session, {row.RegressionMemberRow.run_id: row.processed_at for row in member_rows}
-    )
+    names = names_of_stacks(session, {row.RegressionMemberRow.stack_key for row in member_rows})
     stored = {
         (number, member.run_id): member
         for number, jobs in jobs_of_regressions(session, ids).items()
@@ -313,15 +296,12 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
     last_ran = {row.id: aware(row.last_at) for row in session.execute(_LAST_RAN, {"ids": idle})}
-    members: dict[int, list[_Member]] = {id_: [] for id_ in ids}
+    members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
-        of_member = values[row.RegressionMemberRow.run_id]
-        named = {name: getattr(row, name) for name in _NAMING[:4]} | {name: of_member[name] for name in _NAMING[4:]}
-        contract = {name: Stated(value, "metadata") for name, value in named.items() if value is not None}
-        members[row.RegressionMemberRow.regression_id].append(_Member(row, of_member, stack_title(contract)))
+        members[row.RegressionMemberRow.regression_id].append(row)
     return tuple(
         replace(
-            _regression(row.RegressionRow, row.ProjectRow, members[row.RegressionRow.id], stored, back),
+            _regression(row, members[row.RegressionRow.id], names, stored, back),
             last_ran=last_ran.get(row.RegressionRow.id),
         )
         for row in rows
@@ -339,12 +319,14 @@ def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | No
 
 
 def _regression(
-    row: RegressionRow,
-    project: ProjectRow,
-    members: Sequence[_Member],
+    listed: Row[Any],
+    members: Sequence[Row[Any]],
+    names: Mapping[str, str],
     stored: Mapping[tuple[int, int], StoredMember],
     back: Mapping[int | None, tuple[int, datetime]],
 ) -> Regression:
+    row: RegressionRow = listed.RegressionRow
+    project: ProjectRow = listed.ProjectRow
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     return Regression(
         id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
@@ -355,9 +337,7 @@ def _regression(
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         gpu_hours_per_day=row.gpu_hours_per_day,
         members=tuple(
-            _member(
-                member.row, _title(member, members), stored[row.id, member.row.RegressionMemberRow.run_id]
-            )
+            _member(member, _title(member, members, names), stored[row.id, member.RegressionMemberRow.run_id])
             for member in members
         ),
         back=back.get(row.proposal_run_id),
@@ -377,15 +357,9 @@ def _member(row: Row[Any], title: str, stored: StoredMember) -> RegressionMember
     )  # fmt: skip
 
 
-def _title(member: _Member, members: Sequence[_Member]) -> str:
-    """Return the stack's name, with the values that distinguish it from members with the same name."""
-    alike = [other for other in members if other.title == member.title]
-    if len(alike) == 1:
-        return member.title
-    apart = [name for name in _SETTING_APART if len({other.apart[name] for other in alike}) > 1]
-    values = ((name, member.apart[name]) for name in apart)
-    jobs = [other.row.job for other in alike if other.apart == member.apart]
-    job = [short_job(member.row.job, jobs)] if len(set(jobs)) > 1 else []
-    return SEPARATOR.join(
-        [member.title, *(field_words(name, value) if value else f"{name} unknown" for name, value in values), *job]
-    )
+def _title(member: Row[Any], members: Sequence[Row[Any]], names: Mapping[str, str]) -> str:
+    """Return the name of the stack, with the job if several jobs of it are members."""
+    key = member.RegressionMemberRow.stack_key
+    jobs = {other.job for other in members if other.RegressionMemberRow.stack_key == key}
+    job = [short_job(member.job, jobs)] if len(jobs) > 1 else []
+    return SEPARATOR.join([names.get(key, key[:12]), *job])

@@ -13,14 +13,14 @@ from sqlalchemy import select
 from sqlmodel import Session, col
 
 from app.domain.access.principal import Action
-from app.domain.naming import stack_title
 from app.domain.numbers import THIN, plural
 from app.domain.report.text import escaped, link
 from app.domain.verdict.upgrade import CALLED, discoveries, doubt
 from app.errors import NotFound
 from app.storage.projects import find_project
 from app.storage.run_answer import run_answer
-from app.storage.runs import WITH_RESULT, detail, stored_contract
+from app.storage.runs import WITH_RESULT, detail
+from app.storage.stacks import names_of_stacks
 from app.storage.tables import RunRow
 from app.storage.verdicts import StoredVerdict, current_verdicts
 from app.web.access_rule import requires
@@ -119,13 +119,13 @@ def _report(session: Session, slug: str, commit: str, base: str) -> CommitReport
     if not verdicts:
         raise NotFound(f"No judged CI run of commit {commit} in {project.slug}.")
     changes = [verdict.document.verdict.step_time for verdict in verdicts]
+    names = names_of_stacks(session, {runs[verdict.run_id].stack_key for verdict in verdicts})
     ordered = []
     for verdict, change, chance in zip(verdicts, changes, discoveries(changes), strict=True):
         run = runs[verdict.run_id]
-        contract = stored_contract(run.result.contract)
         answer = run_answer(session, detail(run, project, ()), verdict.document)
         stack = StackVerdictOut(
-            title=stack_title(contract),
+            title=names.get(run.stack_key, run.stack_key[:12]),
             stack_key=run.stack_key,
             job=run.job,
             runs=[int(name) for name in answer.document.candidates],

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from sqlalchemy import ColumnElement, Row, Select, bindparam, case, func, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import CONFIG_FIELDS, METRICS
+from app.domain.contract.fields import CONFIG_FIELDS, METRICS, STACK_FIELDS
 from app.domain.naming import TitledStack, stack_names, stack_title
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric, Stated
@@ -526,40 +526,34 @@ class RunReader:
 
 def names_of_titles(session: Session, titles: Iterable[str]) -> dict[str, str]:
     """Return the names of all ranked stacks with one of these titles, by stack key."""
-    return stack_names(_ranked_with_titles(session, titles))
+    return stack_names(_ranked(session, col(StandingRow.title).in_(sorted(set(titles)))))
 
 
-def _ranked_with_titles(session: Session, titles: Iterable[str]) -> list[TitledStack]:
-    wanted = sorted(set(titles))
-    chosen = (
+def _ranked(session: Session, chosen: ColumnElement[bool]) -> list[TitledStack]:
+    rows = session.execute(
         select_any(StandingRow.stack_key, StandingRow.title, ProjectRow.slug, StandingRow.about)
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
-        .where(col(StandingRow.title).in_(wanted))
+        .where(chosen)
     )
     return [
         TitledStack(key, title, project, {name: frozen(value) for name, value in about.items()})
-        for key, title, project, about in (session.execute(chosen) if wanted else ())
+        for key, title, project, about in rows
     ]
 
 
 def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, str]:
     """Return names by stack key that are unique among all ranked stacks, without stacks that have no visible run.
 
-    They have no dispatcher, because the runs of a stack can use different ones.
+    Every page and message has this one name. It has no dispatcher, because the runs of a stack can use different ones.
     """
-    contracts = {key: newest_contract(session, key) for key in sorted(set(stack_keys))}
-    titled = {
-        key: TitledStack(
-            key,
-            stack_title(contract, dispatcher=False),
-            "",
-            {name: stated.value for name, stated in contract.items() if stated.value is not None},
-        )
-        for key, contract in contracts.items()
-        if contract
-    }
-    ranked = _ranked_with_titles(session, {stack.title for stack in titled.values()})
-    names = stack_names(
-        (*titled.values(), *(replace(stack, project="") for stack in ranked if stack.stack_key not in titled))
-    )
+    keys = sorted(set(stack_keys))
+    titled = {stack.stack_key: stack for stack in _ranked(session, col(StandingRow.stack_key).in_(keys))}
+    for key in keys:
+        if key not in titled and (contract := newest_contract(session, key)):
+            known = {name: contract[name].value for name in STACK_FIELDS if name in contract}
+            values = {name: value for name, value in known.items() if value is not None}
+            titled[key] = TitledStack(key, stack_title(contract, dispatcher=False), "", values)
+    titles = {stack.title for stack in titled.values()}
+    alike = {stack.stack_key: stack for stack in _ranked(session, col(StandingRow.title).in_(sorted(titles)))}
+    names = stack_names(replace(stack, project="") for stack in (alike | titled).values())
     return {key: names[key] for key in titled}

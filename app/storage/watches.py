@@ -9,12 +9,12 @@ from sqlalchemy import and_, delete, func, or_, select, update
 from sqlmodel import Session, col
 
 from app.domain.access.secrets import digest
-from app.domain.naming import stack_title
 from app.domain.text import short_cause
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
-from app.storage.runs import ENDED_BADLY, aware, newest_contract
+from app.storage.runs import ENDED_BADLY, aware
+from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     AuditEventRow,
@@ -110,8 +110,7 @@ def _title(session: Session, row: WatchRow) -> str:
     if row.kind == "regression":
         regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == int(row.target))).scalar()
         return f"#{row.target} {short_cause(cause_of(session, regression)) if regression else ''}".strip()
-    contract = newest_contract(session, row.target)
-    return stack_title(contract) if contract else row.target[:12]
+    return names_of_stacks(session, [row.target]).get(row.target, row.target[:12])
 
 
 def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[AuditEvent]:

@@ -22,6 +22,7 @@ from app.regressions.queries import get_regression
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
+from app.storage.stacks import names_of_stacks
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,
@@ -356,6 +357,30 @@ def test_a_job_that_is_nearly_back_does_not_give_a_regression_its_size(engine: E
     with read_session(engine) as session:
         regression = session.exec(select(RegressionRow)).one()
         assert regression.worst_delta_pct == pytest.approx(10.0, abs=0.3)
+
+
+def test_a_stack_has_one_name_on_pages_and_in_messages(engine: Engine, settings: Settings, client: TestClient) -> None:
+    """The two stacks have the same title, so that their names need the sequence length."""
+    for seq_len in (4096, 8192):
+        bring(engine, settings, steady(1000, 10), fields={"seq_len": seq_len})
+    with transaction(engine) as session:
+        project = session.exec(select(ProjectRow)).one().id or 0
+        session.add(
+            ReceiverRow(
+                project_id=project, kind="webhook", name="pager", target="https://1.1.1.1/hook", created_by="Ada",
+                rules=Subscription(("regression.opened",)).as_json(),
+            )
+        )  # fmt: skip
+    bring(engine, settings, steady(1100, 3), 10, fields={"seq_len": 8192})
+    with read_session(engine) as session:
+        (member,) = get_regression(session, 1).members
+        (delivery,) = session.exec(select(DeliveryRow)).all()
+        (name,) = names_of_stacks(session, [member.stack_key]).values()
+    assert name.endswith("seq 8192")
+    assert member.title == name
+    assert name in str(delivery.payload)
+    (listed,) = client.get("/api/v1/regressions?state=any").json()["items"]
+    assert [own["title"] for own in listed["members"]] == [name]
 
 
 def test_an_upgrade_that_makes_a_stack_faster_is_listed_and_reported(

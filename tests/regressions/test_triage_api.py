@@ -69,7 +69,7 @@ def test_the_list_says_what_where_since_and_how_much(client: TestClient, make: M
     (member,) = item["members"]
     assert member["run_id"] == stack.since
     assert member["run_url"] == f"http://testserver/runs/{stack.since}"
-    assert member["title"] == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
+    assert member["title"] == "Qwen3-30B-A3B · 16 × H100 · forced balance · nemo:26.06"
     assert member["usual"] == pytest.approx(20_000.0)
     assert member["slow"] == pytest.approx(21_000.0)
 
@@ -403,7 +403,7 @@ def test_lists_filters_and_sums(postgres: Engine) -> None:
         assert regressions_to_triage(session) == 1
         assert options_of(session).gpus == ("H100",)
         title = get_regression(session, regressions.items[0].id).members[0].title
-        assert title == "Qwen3-30B-A3B · 16 × H100 · alltoall · forced balance · nemo:26.06"
+        assert title == "Qwen3-30B-A3B · 16 × H100 · forced balance · nemo:26.06"
 
 
 def test_of_two_concurrent_changes_one_is_refused(postgres: Engine) -> None:
