@@ -298,6 +298,20 @@ def test_rankings_come_first_and_other_stacks_have_a_line(client: TestClient, st
     assert nothing.lstrip().startswith('data-reading="nothing_ranked"')
 
 
+def test_runs_of_an_unknown_dispatcher_are_named_by_their_container(client: TestClient, engine: Engine) -> None:
+    fields: dict[str, Any] = {"model": "Mixtral-8x7B", "gpu": "B200", "dispatcher": ..., "dispatcher_type": ...}
+    with transaction(engine) as session:
+        make_stack(session, [500.0, 510.0], fields=fields)
+        later = FIRST_PLACE + timedelta(days=9)
+        make_stack(session, [400.0], fields=fields | {"container": "nvcr.io/nvidia/nemo:26.09"}, started=later)
+    page = client.get("/leaderboards/b200/mixtral-8x7b").text
+    picture = page.partition("data-runs-picture")[2].partition("</section>")[0]
+    assert re.findall(r'<li data-runs="">\s*<span>\s*<span class="dispatcher">([^<]*)<', picture) == [
+        "nemo:26.09",
+        "nemo:26.06",
+    ]
+
+
 def test_a_board_without_a_ranking_draws_its_runs_and_what_is_missing(client: TestClient, engine: Engine) -> None:
     fields = {"model": "Mixtral-8x7B", "gpu": "B200", "dispatcher": "alltoall"}
     with transaction(engine) as session:

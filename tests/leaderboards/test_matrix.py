@@ -274,6 +274,7 @@ def test_the_nearest_pair_with_and_without_graphs_has_the_result_of_its_comparis
     stack(session, 29_000.0, TE | {"mbs": 1, "ep": 8})
     near = stack(session, with_graphs, TE | {"mbs": 2, "recompute_modules": ("moe",)}, **commits)
     html = client.get(f"{PAGE}/graphs").text.replace("&amp;", "&")
+    assert html.count("data-bars-note") == html.count("data-picture"), "each list of bars says what their length means"
     a, b = re.findall(r"/compare\?a=(\d+)&b=(\d+)", html)[0]
     assert (int(a) in without, int(b) in near) == (True, True)
     text = words_of(client, f"{PAGE}/graphs")
