@@ -550,8 +550,8 @@ def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, st
     titled = {stack.stack_key: stack for stack in _ranked(session, col(StandingRow.stack_key).in_(keys))}
     for key in keys:
         if key not in titled and (contract := newest_contract(session, key)):
-            known = {name: contract[name].value for name in STACK_FIELDS if name in contract}
-            values = {name: value for name, value in known.items() if value is not None}
+            stated = ((name, contract[name].value) for name in STACK_FIELDS if name in contract)
+            values = {name: value for name, value in stated if value is not None}
             titled[key] = TitledStack(key, stack_title(contract, dispatcher=False), "", values)
     titles = {stack.title for stack in titled.values()}
     alike = {stack.stack_key: stack for stack in _ranked(session, col(StandingRow.title).in_(sorted(titles)))}

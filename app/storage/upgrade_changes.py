@@ -223,8 +223,8 @@ def slower_jobs(
         for job in jobs:
             first, size_pct = job[0], change_of_job(job)
             if cause is not None and first.usual_level is not None and size_pct is not None:
-                found = SlowerJob(math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day)
-                slower.setdefault(cause, {})[first.stack_key, first.job] = found
+                slow_job = SlowerJob(math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day)
+                slower.setdefault(cause, {})[first.stack_key, first.job] = slow_job
     return slower
 
 

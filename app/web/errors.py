@@ -153,7 +153,7 @@ def answer(
     """Return an error as a page for browsers, else as a problem document."""
     if is_machine(request):
         return problem(status, title, detail, fields, offset)
-    sentences = [f"`{field.field}` {field.message}{'' if field.message.endswith('?') else '.'}" for field in fields]
+    sentences = [f"`{field.field}` {field.message}." for field in fields]
     if not fields or detail not in (f"{title}.", ""):
         sentences.insert(0, detail)
     back: Sequence[tuple[str, str]] = ()

@@ -36,11 +36,11 @@ _ALSO_CALLED = {"limit": "page_size", "per_page": "page_size", "size": "page_siz
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `. Did you mean page_size?` with the valid name that is meant or most similar; empty without one."""
+    """Return ` (did you mean page_size?)` with the valid name that is meant or most similar; empty without one."""
     valid = [*names]
     meant = _ALSO_CALLED.get(name.lower(), "")
     close = [meant] if meant in valid else get_close_matches(name.lower(), valid, n=1, cutoff=0.6)
-    return f". Did you mean {close[0]}?" if close else ""
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 @dataclass(frozen=True, slots=True)

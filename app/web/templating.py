@@ -121,7 +121,9 @@ def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
         return f'<div class="{kind}" tabindex="0" role="region" aria-label="Table {number}"><table>\n'
 
     def label(state: "StateCore") -> None:
-        table, names, column = None, [], 0
+        table: Token | None = None
+        names: list[str] = []
+        column = 0
         for token, inside in itertools.pairwise(state.tokens):
             if token.type == "table_open":
                 table, names = token, []

@@ -113,4 +113,4 @@ def test_an_unknown_parameter_names_the_one_that_is_meant(client: TestClient, pa
     answer = client.get(path, params={name: "3"})
     assert answer.status_code == 422
     (error,) = answer.json()["errors"]
-    assert (error["field"], "Did you mean page_size?" in error["message"]) == (name, True)
+    assert (error["field"], "(did you mean page_size?)" in error["message"]) == (name, True)

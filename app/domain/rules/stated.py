@@ -130,7 +130,7 @@ def _not_stated(name: str) -> str:
     if name in FACTS:
         return f"is derived: state {', '.join(FACTS[name].inputs) or 'those'}"
     near = difflib.get_close_matches(name, STATEABLE, n=1, cutoff=0.7)
-    return "is not a known fact" + (f". Did you mean `{near[0]}`?" if near else "")
+    return "is not a known fact" + (f" (did you mean `{near[0]}`?)" if near else "")
 
 
 # --- Contradictions between sources, and how rules handle them: `contradictions.yaml`, shown with the rules concerned.

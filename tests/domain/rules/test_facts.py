@@ -396,7 +396,7 @@ def test_a_value_is_read_by_its_kind(name: str, raw: object, value: object) -> N
         ("steps_done", 4, "computed by this service"),
         ("pp", 4, "contract field"),
         ("dense_layers", 4, "is derived"),
-        ("exposed_com_frac", 0.1, "Did you mean `exposed_comm_frac`?"),
+        ("exposed_com_frac", 0.1, "(did you mean `exposed_comm_frac`?)"),
         ("oom_phase", "x" * 600, "at most 500"),
     ],
 )
