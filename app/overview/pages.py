@@ -49,9 +49,7 @@ class EmptyOverview:
 def empty_overview(session: Session, access: Access) -> EmptyOverview:
     user, of_all = access.user, access.may_anywhere(Action.ADMINISTER)
     if user is None or of_all:
-        empty = (
-            "Upload the log of a training job to measure its steps." if of_all else "No project with runs is public."
-        )
+        empty = "Upload the log of a training job to measure it." if of_all else "No project with runs is public."
         return EmptyOverview("", "", empty, "")
     own = project_slugs(session, user.roles)
     if not own:

@@ -24,6 +24,7 @@ from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
+from app.storage.remembered import WhileSlow
 from app.storage.runs import (
     ENDED_BADLY,
     RunListItem,
@@ -311,7 +312,8 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
     # With a status or an outcome, SQLite shall look up that instead of reading all of the project or branch.
     in_project = [not_indexed(col(RunRow.project_id)) == project_id] if query.project else []
     on_branch = [*in_project, *([not_indexed(col(RunRow.branch)) == query.branch] if query.branch else [])]
-    runs, ended_badly, without_figure = _recent(session, *recent)
+    question = (query.days, query.project, query.branch)
+    runs, ended_badly, without_figure = _recent_counts.get(session, question, lambda: _recent(session, *recent))
     return Overview(
         total=count_up_to(session, *of_project),
         # One by one: SQLite would rather read all runs of the project than look up two statuses.
@@ -382,6 +384,9 @@ def _cause(run: RunListItem) -> str:
     """Return the cause that the log shows, without statements that are true of every failed log."""
     text = (run.error or run.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
     return _DETAIL.sub("", text.partition(". ")[0])
+
+
+_recent_counts = WhileSlow[tuple[int, int, int]](most=50)
 
 
 def _recent(session: Session, *recent: ColumnElement[bool]) -> tuple[int, int, int]:

@@ -301,6 +301,6 @@ def _read(engine: Engine, number: int, base: str) -> ReferenceDetailOut:
 def _detail(session: Session, reference_id: str, base: str) -> ReferenceDetailOut:
     page = find_reference(session, reference_id)
     if page is None:
-        raise NotFound(f"Reference point {reference_id[:80]} does not exist. /references lists them.")
+        raise NotFound(f"Reference point {reference_id[:80]} does not exist. `GET /api/v1/references` lists all.")
     events = audit.events(session, "reference", reference_id) if page.entered else ()
     return ReferenceDetailOut.detail(page, events, base)

@@ -540,7 +540,7 @@ def _render_list(
         query=query.query(query.page),
         counted=counted,
         total=(count_states(session, RegressionQuery()) if is_filtered else counted).by_state["any"],
-        answer=words.list_answer(counted),
+        answer=words.list_answer(counted, is_filtered=bool(is_filtered)),
         upgrades=upgrade_changes(session, project=query.project),
         options=options,
         feed=feed_url(session, project) if project else "",

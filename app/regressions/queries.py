@@ -26,7 +26,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.runs import aware, filter_values
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import shown_cause
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, not_indexed, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
 
@@ -206,10 +206,14 @@ def _conditions(query: RegressionQuery) -> list[ColumnElement[bool]]:
         conditions.append(col(RegressionRow.assignee) == ("" if query.assignee == NOBODY else query.assignee))
     if query.axis:
         conditions.append(has_axis(query.axis))
-    for value, listed in ((query.gpu, col(RunRow.gpu)), (query.model, col(RunRow.model))):
+    for value, column in ((query.gpu, col(StackRow.gpu)), (query.model, col(StackRow.model))):
         if value:
-            column = not_indexed(listed)  # makes SQLite look up the members instead of reading all runs of the GPU
-            conditions.append(_some_member(column.is_(None) if value == UNKNOWN else column == value))
+            # All runs of a stack have one GPU and model, and there are far fewer stacks than runs.
+            stacks = select(col(StackRow.stack_key)).where(column.is_(None) if value == UNKNOWN else column == value)
+            members = select(col(RegressionMemberRow.regression_id)).where(
+                col(RegressionMemberRow.stack_key).in_(stacks)
+            )
+            conditions.append(col(RegressionRow.id).in_(members))
     return conditions + [_mentions(word) for word in query.q.split()]
 
 

@@ -49,11 +49,11 @@ def first_seen(metric: str, job: SlowJob) -> str:
     return "" if first == now else first
 
 
-def list_answer(counted: StateCounts) -> str:
+def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
     """Return the number of regressions to triage and the cost of active ones as a sentence."""
     cost = counted.cost
     if not counted.by_state[ACTIVE_STATES]:
-        return "No active regressions."
+        return f"No {'matching ' if is_filtered else ''}active regressions."
     others = ((counted.in_work, "in work"), (counted.proposed, "to close"))
     parts = [f"{counted.triage - counted.proposed or 'Nothing'} to triage", *(f"{n} {what}" for n, what in others if n)]
     if cost.hours is None and cost.unknown:

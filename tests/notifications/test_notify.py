@@ -57,7 +57,7 @@ def test_a_regression_is_reported_when_it_opens_recovers_and_returns(
     bring(engine, settings, steady(1080, 5), 14)
     assert events(engine) == ["regression.opened"]
     payload = deliveries(engine)[0].payload
-    assert "step time" in payload["title"]
+    assert "% slower" in payload["title"]
     assert "slower in moe-lab" in payload["title"]
     assert "Qwen3-30B-A3B" in " ".join(payload["lines"])
     assert payload["data"]["regression"]["id"] == 1

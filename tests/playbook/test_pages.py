@@ -297,8 +297,8 @@ def test_results_measured_here_override_published_ones(client: TestClient, engin
     evaluate_next_runs(engine, settings)
     body = client.get("/api/v1/rules/eo-enable").json()
     assert (body["tried"], body["paid_off"]) == (1, 0)
-    assert body["overridden"].startswith("Measured here it was")
-    assert "which outranks" in client.get("/playbook/eo-enable").text
+    assert "27.8\u202f% slower (n = 1)" in body["overridden"]
+    assert "27.8\u202f% slower (n = 1)" in client.get("/playbook/eo-enable").text
 
 
 def test_an_experiment_and_its_own_ab_count_once(client: TestClient, engine: Engine, tried: dict[str, int]) -> None:

@@ -187,8 +187,8 @@ def _overridden(best: OwnResult | None, statements: Sequence[Statement]) -> str:
     if best is None or not best.settled or best.median_gain_pct > 0 or published is None:
         return ""
     return (
-        f"Measured here it was {gain_change(best.median_gain_pct).figure} (n = {best.n}), which outranks "
-        f"{LEVEL_NAMES[published.level]}: {published.text} ({published.setting})."
+        f"Measured here: {gain_change(best.median_gain_pct).figure} (n = {best.n}). This outranks the published "
+        f"result: {published.text} ({published.setting})."
     )
 
 
