@@ -101,7 +101,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 kind="improvement" if link.after_ms <= link.before_ms else "regression",
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note=interval if link.experiment_id else "start and now are single runs",
+                note=interval if link.experiment_id else "single runs differ",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),
@@ -118,7 +118,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     )
     bar_width = round(_BAR_SHARE * column)
     width = 2 * _LEFT + (len(bars) - 1) * column + bar_width
-    axis = f"axis starts at {step_time(floor)}" if floor else ""
+    axis = f"axis from {step_time(floor)}" if floor else ""
     return Waterfall(width, base + _BELOW, base, placed, label, column, bar_width, axis)
 
 

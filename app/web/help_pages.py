@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from markupsafe import Markup, escape
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from app.errors import NotFound
 from app.settings import RESOURCES
@@ -19,6 +19,17 @@ from app.web.access_rule import Open, requires
 from app.web.templating import let_tables_scroll, marked, render
 
 router = APIRouter(include_in_schema=False)
+
+
+@router.get("/api")
+@router.get("/settings")
+@router.get("/tuning")
+@requires(Open.ANYONE)
+def open_section(request: Request) -> RedirectResponse:
+    """Open the first page of a section for those who guess its address."""
+    first = {"/api": "/docs", "/settings": "/settings/projects", "/tuning": "/experiments"}
+    return RedirectResponse(first[request.url.path], status_code=307)
+
 
 _DOCS = RESOURCES / "docs"
 _LONGEST_QUERY = 100

@@ -112,7 +112,7 @@ ELSEWHERE: Mapping[str, str] = {
 NO_PAGES = frozenset(
     (
         *("/openapi.json", "/healthz", "/readyz", "/metrics", "/llms.txt", "/favicon.ico", "/assets/htmx.js"),
-        *("/login/oidc", "/login/oidc/callback", "/logout/oidc"),  # redirects
+        *("/login/oidc", "/login/oidc/callback", "/logout/oidc", "/api", "/settings", "/tuning"),  # redirects
         *("/client/threewalls.pyz", "/client/threewalls.pyz.sha256", "/help/files/{name}", "/runs.parquet"),
         *("/regressions.atom", "/watching.atom"),
         *(f"/badges/{{stack}}/{name}.svg" for name in ("verdict", "step-time", "history")),

@@ -588,6 +588,12 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PEOPLE = {"Accept": "text/html"}
 
 
+@pytest.mark.parametrize(("guessed", "first"), [("/api", "/docs"), ("/settings", "/settings/projects")])
+def test_a_guessed_address_opens_the_first_page_of_its_section(client: TestClient, guessed: str, first: str) -> None:
+    answer = client.get(guessed, headers=PEOPLE)
+    assert (answer.status_code, answer.url.path) == (200, first)
+
+
 def test_every_document_is_a_page_and_its_links_lead_somewhere(client: TestClient) -> None:
     names = [path.stem for path in DOCS.glob("*.md")]
     pages = {name: client.get("/help" if name == "README" else f"/help/{name}", headers=PEOPLE) for name in names}

@@ -183,7 +183,7 @@ def _own_order(best: OwnResult | None) -> float:
 
 
 def _overridden(best: OwnResult | None, statements: Sequence[Statement]) -> str:
-    published = next((statement for statement in statements if statement.own is None), None)
+    published = next((statement for statement in statements if statement.own is None and statement.gain), None)
     if best is None or not best.settled or best.median_gain_pct > 0 or published is None:
         return ""
     return (

@@ -88,7 +88,7 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     if not isinstance(unknown, int):
         return "open", "The contract has not been stated yet."
     if unknown:
-        return "open", f"{plural(unknown, 'unknown contract field')}: some comparisons are provisional."
+        return "open", f"{plural(unknown, 'unknown contract field')}: comparisons are provisional."
     return "done", "All contract fields are known."
 
 
