@@ -89,7 +89,8 @@ def metric_text(metric: str, value: float | None) -> str:
         return ""
     if metric == "step_time_ms":
         return step_time(value)
-    return f"{significant(value)}{THIN}GiB" if metric == "peak_memory_gib" else significant(value)
+    text = grouped(value, _decimals(metric, value))
+    return f"{text}{THIN}GiB" if metric == "peak_memory_gib" else text
 
 
 def time_unit_of(milliseconds: Iterable[float], seconds_from: float = _SECONDS_FROM_MS) -> TimeUnit:

@@ -1150,10 +1150,16 @@ class RunPage:
         if self.view.series:
             return self.view.series
         names = self.series_choices
+        return next(
+            (name for name in (*self._drawable_leading, "step_time_ms", *names) if name in names), "step_time_ms"
+        )
+
+    @property
+    def _drawable_leading(self) -> list[str]:
+        """Return the series of the lead; a single value, as of most published results, makes no picture."""
         leading = self.verdict.leading_series if self.verdict is not None else ()
-        # A single value, as of most published results, makes no picture.
-        leading = tuple(name for name in leading if name in names and np.isfinite(self.series.columns[name]).sum() > 1)
-        return next((name for name in (*leading, "step_time_ms", *names) if name in names), "step_time_ms")
+        columns = self.series.columns
+        return [name for name in leading if name in self.series_choices and np.isfinite(columns[name]).sum() > 1]
 
     @cached_property
     def points(self) -> charts.Points:
@@ -1225,6 +1231,9 @@ class RunPage:
     def chart_notes(self) -> list[str]:
         """Return what a reader of the chart must know but cannot see."""
         notes = []
+        if self.verdict is not None and self.verdict.leading_series and not self._drawable_leading:
+            about = "loss" if self.verdict.metric == "lm_loss" else "peak memory"
+            notes.append(f"The log has no series of {about} to draw.")
         if outside := charts.outside(self.points, self.scale):
             notes.append(off_scale_note(outside))
         if (band := self.baseline_band) is not None:

@@ -153,9 +153,12 @@ class VerdictView:
 
     @property
     def leads_with_time(self) -> bool:
-        """Return whether `lead` names the run's step time; it does not if it tells a worse loss or more memory."""
+        """Return whether `lead` names the run's own step time.
+
+        It does not if it tells a worse loss, more memory or the mean of reruns.
+        """
         document = self.document
-        if self.metric != "step_time_ms":
+        if self.metric != "step_time_ms" or len(document.verdict.candidates_used) > 1:
             return False
         is_alone = not document.misses and document.other_branch is None
         contrast = document.contrast
@@ -185,6 +188,8 @@ class VerdictView:
     @property
     def baseline_label(self) -> str:
         """Return the name of these runs in charts."""
+        if self.document.baseline_kind == "nearest":
+            return "nearest configuration"
         if self.baseline or self.document.contrast is None:
             return "baseline"
         return sides_text(changed_field(self.document.contrast.comparability))[0]

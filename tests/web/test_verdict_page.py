@@ -224,6 +224,10 @@ def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make)
     datasets = json.loads(spec)["datasets"]
     assert 19.9 < datasets["baseline"][0]["value"] < 20.1
     assert datasets["earlier"] == []
+    ab = make(slower=0.05, purpose="experiment", fields={"dispatcher": "hybridep"})
+    assert verdict_of(client, ab)["baseline"]["kind"] == "nearest"
+    chart = client.get(f"/runs/{ab}/chart", headers=HTMX).text
+    assert re.search(r"</svg>\s*nearest configuration,", chart)
 
 
 def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
@@ -253,10 +257,13 @@ def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
     assert '"earlier": []' in times
 
 
-def test_the_chart_shows_the_memory_where_the_lead_does(client: TestClient, engine: Engine, stack: list[int]) -> None:
+@pytest.mark.parametrize("is_in_log", [True, False])
+def test_the_chart_shows_the_memory_where_the_lead_does_or_says_why_it_cannot(
+    client: TestClient, engine: Engine, stack: list[int], is_in_log: bool
+) -> None:
     with transaction(engine) as session:
         run = make_stack_run(session, 20)
-        for number, gib in ((run, 66.0), (stack[-1], 60.0)):
+        for number, gib in ((run, 66.0), (stack[-1], 60.0)) if is_in_log else ():
             blob = pack_series(np.full(50, gib * 2**30))
             session.add(SeriesRow(run_id=number, metric="peak_memory_bytes", unit="bytes", n=50, blob=blob))
         session.flush()
@@ -268,7 +275,12 @@ def test_the_chart_shows_the_memory_where_the_lead_does(client: TestClient, engi
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
     datasets = json.loads(spec)["datasets"]
     shown, earlier = ({row["value"] for row in datasets[name]} for name in ("points", "earlier"))
-    assert max(shown) == pytest.approx(1.1 * max(earlier))
+    (note,) = re.findall(r'<p class="chart-note".*?</p>', chart, re.DOTALL)
+    assert ("peak memory" in note) is not is_in_log
+    if is_in_log:
+        assert max(shown) == pytest.approx(1.1 * max(earlier))
+    else:
+        assert datasets["baseline"], "the chart shows step time"
 
 
 def test_a_run_that_is_not_judged_yet_follows_its_stack(client: TestClient, engine: Engine) -> None:
