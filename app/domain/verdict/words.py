@@ -142,12 +142,12 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
 
 
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
-    """Describe a single-field contrast: difference, attribution and measurement."""
+    """Describe a contrast: difference, attribution and measurement."""
     comparability = contrast.comparability
     where = (
         f"{listed_runs(contrast.measured.baseline_used or contrast.runs, label)}, in {differences(comparability.stack)}"
     )
-    kind = "Single-field contrast" if comparability.kind == "contrast" else "Contrast"
+    kind = capitalized(_contrast_kind(comparability))
     lines = [f"{kind} with {where}: {attribution(comparability)}. This is not a verdict on the code."]
     if comparability.one_is_benchmark_only:
         lines += ["One side is benchmark only (forced routing or synthetic data): its speed does not predict training."]
@@ -172,6 +172,11 @@ def attribution(comparability: Comparability) -> str:
     if comparability.other_code:
         return f"{field} and {differences(comparability.other_code)} changed; either can be the cause"
     return f"the contracts attribute the difference to {field}"
+
+
+def _contrast_kind(comparability: Comparability) -> str:
+    is_single = comparability.attributed_to is not None and not comparability.other_code
+    return "single-field contrast" if is_single else "contrast"
 
 
 def sides_text(difference: Difference) -> tuple[str, str]:
@@ -312,10 +317,9 @@ def contrast_sentence(contrast: MeasuredContrast, label: Label = numbered) -> st
         time, "than", "from", f"{n} with {difference.field} {before} instead of {after}", certainty(time)
     )
     because = capitalized(attribution(comparability))
-    kind = "a single-field contrast" if comparability.kind == "contrast" else "a contrast"
     dropped = "; ".join(f"{label(run.run)}, {run.why}" for run in contrast.measured.dropped)
     left_out = f" Left out: {dropped}." if dropped else ""
-    return f"{measured}.{left_out} {because}. This is {kind}, not a verdict on the code."
+    return f"{measured}.{left_out} {because}. This is a {_contrast_kind(comparability)}, not a verdict on the code."
 
 
 def baseline_words(document: VerdictDocument) -> str:
