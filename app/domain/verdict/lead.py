@@ -2,12 +2,13 @@
 
 from collections.abc import Collection, Sequence
 
-from app.domain.numbers import THE_SAME, THIN, change_text, percent, plural, step_time, time_unit_of
+from app.domain.numbers import THE_SAME, THIN, change_text, metric_text, percent, plural, step_time, time_unit_of
+from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.text import first_of
 from app.domain.verdict.assess import changed_field
-from app.domain.verdict.comparability import Difference
+from app.domain.verdict.comparability import Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
-from app.domain.verdict.step_time import StepTimeChange, shows_no_difference
+from app.domain.verdict.step_time import MemoryChange, StepTimeChange, shows_no_difference
 from app.domain.verdict.words import Label, badge_text, numbered, sides_text
 
 _LONGEST_VALUE = 24
@@ -27,7 +28,7 @@ def lead(
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
-    `own_ms`: the step time of the run itself, which the verdict may have judged together with reruns; it comes first.
+    `own_ms`: the step time of the run itself; the mean takes its place where reruns were judged together with it.
     `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
     baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
@@ -38,7 +39,11 @@ def lead(
     if verdict.decision == "failed":
         return verdict.reason
     if verdict.decision == "no_baseline":
-        return _without_baseline(document, own_ms, unsteady, label, metric)
+        contrast = document.contrast if document.other_branch is None else None
+        if contrast is None or (time := contrast.measured.step_time) is None:
+            return _without_baseline(document, own_ms, unsteady, label)
+        of_memory = _heavier_contrast(contrast) if metric == "peak_memory_gib" else ""
+        return of_memory or _contrast(contrast, time, own_ms, unsteady, cause)
     memory = verdict.memory
     heavier = percent(memory.delta_pct) if memory is not None and memory.decision == "regression" else ""
     if metric == "lm_loss" and verdict.loss is not None:
@@ -48,7 +53,7 @@ def lead(
         return f"{worse} Also {also}." if also else worse
     if time is None or metric == "peak_memory_gib":
         runs = plural(len(verdict.baseline_used), "run")
-        return f"{heavier} more peak memory than before ({runs})." if heavier else verdict.reason
+        return f"{_heavier(memory)} ({runs})." if memory is not None and heavier else verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
     change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
@@ -63,7 +68,7 @@ def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
 
 
 def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str, back: str) -> str:
-    """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns `19.6 s (3-run mean 19.57 s), ...`.
+    """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns their mean, which the percentage is about.
 
     `counted`: the number of runs whose mean the verdict judged, and of baseline runs. `back`: in place of the change.
     """
@@ -71,11 +76,9 @@ def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int]
     own = time.candidate_ms if own_ms is None else own_ms
     if ongoing and time.decision == "no_change":
         return f"As fast as before: {step_time(own)}; still {ongoing}."
-    unit = time_unit_of((own, time.baseline_ms))
-    times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
-    if pooled > 1 and own_ms is not None:
-        mean = step_time(time.candidate_ms, unit)
-        times = f"{step_time(own, unit)} ({pooled}-run mean {mean}), was {step_time(time.baseline_ms, unit)}"
+    shown, mean = (time.candidate_ms, f" ({pooled}-run mean)") if pooled > 1 else (own, "")
+    unit = time_unit_of((shown, time.baseline_ms))
+    times = f"{step_time(shown, unit)}{mean}, was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
         return f"Inconclusive: {times}."
     if back:
@@ -97,22 +100,17 @@ def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Dif
 
 
 def _named(difference: Difference) -> str:
-    """Return the field with both values; without them where they are long, or for a commit."""
+    """Return the field with both values, without them where they are long; of a commit the range."""
     before, after = sides_text(difference)
     if "commit" in difference.field:
-        return "the code"
+        return f"code {before}..{after}"
     short = max(len(before), len(after)) <= _LONGEST_VALUE
     return f"`{difference.field}` {before} → {after}" if short else f"`{difference.field}`"
 
 
-def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label, metric: str) -> str:
+def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
-    contrast = document.contrast
-    if contrast is not None and contrast.measured.step_time is not None:
-        time = contrast.measured.step_time
-        is_heavier = metric == "peak_memory_gib"
-        return _heavier(contrast) if is_heavier else _contrast(contrast, time, own_ms, unsteady)
     if not document.misses:
         why = f", not steady ({unsteady})" if unsteady else ""
         own = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
@@ -126,17 +124,24 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     return f"No comparable run yet: the closest, {label(miss.run)}, differs in {fields}."
 
 
-def _heavier(contrast: MeasuredContrast) -> str:
+def _heavier(memory: MemoryChange) -> str:
+    """Return `3.4 % more peak memory: 3.16 GiB, was 3.06 GiB`."""
+    sides = (memory.candidate_bytes, memory.baseline_bytes)
+    now, before = (metric_text("peak_memory_gib", side / BYTES_PER_GIB) for side in sides)
+    return f"{percent(memory.delta_pct)} more peak memory: {now}, was {before}"
+
+
+def _heavier_contrast(contrast: MeasuredContrast) -> str:
     memory, difference = contrast.measured.memory, changed_field(contrast.comparability)
-    more = "More" if memory is None else f"{percent(memory.delta_pct)} more"
-    return f"{more} peak memory than with {difference.field} {sides_text(difference)[0]}."
+    return "" if memory is None else f"{_heavier(memory)} with {difference.field} {sides_text(difference)[0]}."
 
 
-def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None, unsteady: str) -> str:
+def _contrast(
+    contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | None, unsteady: str, cause: Difference | None
+) -> str:
     difference = changed_field(contrast.comparability)
     before, _ = sides_text(difference)
     change = change_text(time.delta_pct)
-    others = len(contrast.comparability.stack) + len(contrast.comparability.knobs) - 1
     if shows_no_difference(time):
         why = f", not steady ({unsteady})" if unsteady and time.not_steady else ""
         return f"Inconclusive: {change.figure} than with {difference.field} {before}{why}."
@@ -146,8 +151,18 @@ def _contrast(contrast: MeasuredContrast, time: StepTimeChange, own_ms: float | 
     own = time.candidate_ms if own_ms is None else own_ms
     unit = time_unit_of((own, time.baseline_ms))
     speed = "As fast" if change.word == THE_SAME else change.figure
-    was = f"was {step_time(time.baseline_ms, unit)} with {difference.field} {before}"
-    sentence = f"{speed}: {step_time(own, unit)}, {was}."
+    sentence = f"{speed}: {step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
+    also = _also_changed(contrast.comparability, difference)
+    is_changed = time.decision in ("regression", "improvement") and not contrast.comparability.two_jobs
+    if cause is not None and is_changed and also:
+        return f"{sentence}. Likely cause: {_named(cause)}."
+    return f"{sentence} with {difference.field} {before}.{also}"
+
+
+def _also_changed(comparability: Comparability, difference: Difference) -> str:
+    """Return a sentence on what differs beside `difference`, after a space; empty if nothing does."""
+    others = [f"`{other.field}`" for other in (*comparability.stack, *comparability.knobs) if other is not difference]
     if others:
-        return f"{sentence} {plural(others, 'other field')} changed, too."
-    return f"{sentence} The code changed as well." if contrast.comparability.other_code else sentence
+        which = ", ".join(others) if len(others) <= _MOST_FIELDS else plural(len(others), "other field")
+        return f" {which} {plural(len(others), 'differs', 'differ', number=False)}, too."
+    return " The code changed as well." if comparability.other_code else ""

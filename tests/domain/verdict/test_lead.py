@@ -1,8 +1,9 @@
-"""The lead of a run: its own step time first, and the mean of its reruns second."""
+"""The lead of a run: its step time, or with reruns their mean, and that of the baseline."""
 
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,11 +13,12 @@ from app.domain.verdict.lead import lead
 from app.domain.verdict.record import RunRecord
 from tests.domain.verdict_documents import make_baseline, make_document, make_record
 
+GIB = re.compile(rf"([\d.]+){THIN}GiB")
 TIME = re.compile(rf"[\d.,]+{THIN}(?:ms|s)\b")
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed: int) -> None:
+def test_the_first_figure_is_the_run_s_own_or_the_mean_that_the_percentage_is_about(seed: int) -> None:
     draw = np.random.default_rng(seed)
     reruns = int(draw.integers(1, 5))
     level = float(draw.uniform(-0.1, 0.1))
@@ -28,8 +30,8 @@ def test_the_first_figure_is_the_run_s_own_and_the_pooled_one_comes_second(seed:
     for share in slower:
         own = 400 * math.exp(share)
         figures = TIME.findall(lead(document, own_ms=own))
-        pooled = [step_time(time.candidate_ms)] if len(document.verdict.candidates_used) > 1 else []
-        assert figures == [step_time(own), *pooled, step_time(time.baseline_ms)]
+        shown = time.candidate_ms if len(document.verdict.candidates_used) > 1 else own
+        assert figures == [step_time(shown), step_time(time.baseline_ms)]
 
 
 def test_a_first_run_says_why_it_is_not_steady() -> None:
@@ -127,7 +129,33 @@ def test_a_contrast_leads_with_memory_only_in_a_regression_of_memory_alone() -> 
     assert upgraded.contrast is not None
     metrics = [upgraded.leading_metric(in_regression=of) for of in ((), ("peak_memory_gib",), ("step_time_ms",))]
     assert metrics == ["step_time_ms", "peak_memory_gib", "step_time_ms"]
-    assert "more peak memory" in lead(upgraded, in_regression=("peak_memory_gib",))
+    sentence = lead(upgraded, in_regression=("peak_memory_gib",))
+    assert GIB.findall(sentence) == ["70.0", "60.0"]
+    assert sentence.endswith("with container train:2026.09.")
+    assert len(sentence.split()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "commit", "cause", "end"),
+    [
+        ({}, "c", "", "with container train:2026.09."),
+        ({"tp": 4}, "c", "", "`tp` differs, too."),
+        ({"tp": 4, "dispatcher": "hybridep"}, "c", "", "` differ, too."),
+        ({}, "0123456789", "commit", "Likely cause: code c..01234567."),
+        ({}, "c", "container", "with container train:2026.09."),
+        ({"tp": 4}, "c", "container", "Likely cause: `container` train:2026.09 → train:2026.10."),
+    ],
+)
+def test_a_contrast_names_the_likely_cause_else_what_else_differs(
+    fields: dict[str, Any], commit: str, cause: str, end: str
+) -> None:
+    slow = make_record("new", slower=0.2, fields={"container": "train:2026.10"} | fields, commit=commit)
+    document = make_document(slow, make_baseline(commit="c"))
+    assert document.contrast is not None
+    differing = {item.field: item for item in document.contrast.comparability.differences}
+    sentence = lead(document, differing.get(cause))
+    assert sentence.endswith(end)
+    assert len(sentence.split()) <= 16
 
 
 def with_memory(record: RunRecord, gib: int) -> RunRecord:
