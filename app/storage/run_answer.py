@@ -18,7 +18,7 @@ from app.domain.verdict.lead import answer_line, lead
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
 from app.storage.runs import RunDetail
-from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
 
 
@@ -81,13 +81,14 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     regressions = regressions_of(session, run.id)
     opened = {item.metric for item in regressions if not item.continues}
     is_opened, metric = bool(opened), document.leading_metric(in_regression=opened)
-    ranked = suspects_with_evidence(session, run.id, document, metric)
+    ranked, _ = within_regression(session, run.id, metric, suspects_with_evidence(session, run.id, document, metric))
     document = since_last_good(document, ranked)
     recovered_from = recovery(session, run.id, document)
-    cause = (
-        ranked[0].suspect.difference if ranked and ranked[0].support == "supported" and ranked[0].is_likely else None
-    )
     request, contrast, steady = rerun_request(session, run.id, document), document.contrast, run.steady_state
+    likely = [item for item in ranked if item.is_likely]
+    # Without a baseline, the only likely suspect is worth naming: the lead would blame the upgrade for it.
+    is_known = bool(likely) and (likely[0].support == "supported" or (contrast is not None and len(likely) == 1))
+    cause = likely[0].suspect.difference if is_known else None
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."

@@ -30,7 +30,7 @@ from app.domain.verdict.words import last_parts, what_would_decide
 from app.storage import readings
 from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
-from app.storage.suspect_evidence import suspects_with_evidence
+from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.tables import RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of, rerun_request, slow_member
 
@@ -185,7 +185,7 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
         undo = undo_text(causes.differences)
         undo = f"Rerun the job. If it is slow again: {undo}" if undo and not is_repeated else undo
     by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
-    bisect = f"threewalls bisect {regression.run}{by_metric}"
+    bisect = f"threewalls bisect {causes.bisected}{by_metric}"
     container = next((item for item in causes.differences if item.field == "container" and item.a), None)
     before = "" if container is None or settings else _side(container.a)
     commit = session.get_one(RunRow, regression.run).commit
@@ -234,25 +234,28 @@ class _Causes(NamedTuple):
     """The likely suspects, or without evidence all possible ones. `first`: the code, or the fields to set back at once.
 
     `is_likely`: evidence supports `first`, or nothing else can be the cause. `is_single`: the evidence singles out each
-    of `differences` (`RankedSuspect.is_likely`).
+    of `differences` (`RankedSuspect.is_likely`). `bisected`: the run whose commits are bisected, as code is suspected.
     """
 
     differences: tuple[Difference, ...]
     first: tuple[Difference, ...]
     is_likely: bool
     is_single: bool
+    bisected: int
 
 
 def _causes(session: Session, regression: _Regression) -> _Causes:
-    suspects = suspects_with_evidence(session, regression.run, regression.document, _METRICS[regression.metric])
+    metric = _METRICS[regression.metric]
+    own = suspects_with_evidence(session, regression.run, regression.document, metric)
+    suspects, bisected = within_regression(session, regression.run, metric, own)
     ranked = [item for item in suspects if item.support != "unlikely"]
     likely = _differences(item for item in ranked if item.is_likely)
     possible = likely or _differences(ranked)
     if not possible:
-        return _Causes((), (), is_likely=True, is_single=False)
+        return _Causes((), (), is_likely=True, is_single=False, bisected=bisected)
     first = possible[:1] if possible[0].role == "info" else [item for item in possible if item.role != "info"]
     is_likely = bool(likely) or len(first) == len(possible)
-    return _Causes(tuple(first if is_likely else possible), tuple(first), is_likely, bool(likely))
+    return _Causes(tuple(first if is_likely else possible), tuple(first), is_likely, bool(likely), bisected)
 
 
 def _differences(ranked: Iterable[RankedSuspect]) -> list[Difference]:

@@ -45,6 +45,7 @@ from app.storage.tables import (
     ExperimentRow,
     ExperimentRunRow,
     ProjectRow,
+    RegressionMemberRow,
     RegressionRow,
     RunLabelRow,
     RunRow,
@@ -183,10 +184,15 @@ _CAUSE_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """The cause of a regression in words. `unlikely`: fields that changed and that the evidence clears."""
+    """The cause of a regression in words. `unlikely`: fields that changed and that the evidence clears.
+
+    `code`: the suspected commits that all jobs share, None if the code is not likely; `bisected`: the run they are of.
+    """
 
     text: str
     unlikely: frozenset[str]
+    code: RankedSuspect | None
+    bisected: int
 
 
 _causes = Remembered[_Cause](most=1000)
@@ -228,9 +234,11 @@ def _first_slow_runs(session: Session, regression: RegressionRow) -> list[int]:
 
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
-    ranked = _ranked_suspects(session, regression.kind, regression.metric, run_ids)
+    shared = _shared_suspects(session, regression.kind, regression.metric, run_ids)
+    ranked = [item for _, item in shared]
     unlikely = frozenset(item.suspect.field for item in ranked if item.support == "unlikely")
-    return _Cause(_cause_text(regression, ranked), unlikely)
+    code = next(((run, item) for run, item in shared if item.suspect.field == COMMIT and item.is_likely), (0, None))
+    return _Cause(_cause_text(regression, ranked), unlikely, code[1], code[0])
 
 
 def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
@@ -249,14 +257,51 @@ def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
     return f"{difference.axis.capitalize()}: {what}{before} -> {after}{unlikely}."
 
 
-def _ranked_suspects(session: Session, kind: str, metric: str, run_ids: Sequence[int]) -> list[RankedSuspect]:
-    """Return the suspects as the page of a regression lists them."""
+def _shared_suspects(
+    session: Session, kind: str, metric: str, run_ids: Sequence[int]
+) -> list[tuple[int, RankedSuspect]]:
+    """Return the suspects as the page of a regression lists them, each with the run that names it so."""
     verdicts = [(run_id, verdict) for run_id in run_ids if (verdict := current_verdict(session, run_id))]
     jobs = [
         suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric)
         for run_id, verdict in verdicts
     ]
-    return [shared.ranked for shared in shared_suspects(jobs)]
+    return [
+        (
+            next(verdicts[job][0] for job, item in shared.by_job.items() if item.suspect == shared.ranked.suspect),
+            shared.ranked,
+        )
+        for shared in shared_suspects(jobs)
+    ]
+
+
+def within_regression(
+    session: Session, run_id: int, metric: str, ranked: Sequence[RankedSuspect]
+) -> tuple[tuple[RankedSuspect, ...], int]:
+    """Return the suspects of a run, likely code with the commits that all jobs of its regression share; and whose.
+
+    The second value is the run to bisect: the one with the shortest range of commits.
+    """
+    of_run = (
+        select(RegressionRow)
+        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
+        .where(col(RegressionMemberRow.run_id) == run_id, col(RegressionRow.metric) == metric)
+    )
+    own = next((item for item in ranked if item.suspect.field == COMMIT and item.is_likely), None)
+    regression = session.execute(of_run.order_by(col(RegressionRow.id).desc()).limit(1)).scalar() if own else None
+    if own is None or regression is None:
+        return tuple(ranked), run_id
+    cause = _cause(session, regression, _first_slow_runs(session, regression))
+    shared = cause.code
+    if shared is None or shared.good_at <= own.good_at or _change(shared) != _change(own):
+        return tuple(ranked), run_id
+    narrowed = replace(own, suspect=shared.suspect, good_at=shared.good_at)
+    return tuple(narrowed if item is own else item for item in ranked), cause.bisected
+
+
+def _change(ranked: RankedSuspect) -> str:
+    """Return the commit with the change."""
+    return "" if ranked.suspect.difference is None else value_text(ranked.suspect.difference.b)
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:
