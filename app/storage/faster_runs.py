@@ -144,7 +144,7 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
             "faster_same_code": not rival.software and not rival.beside,
             "faster_also": _faster_still(rival, rivals),
         }
-        title = back_title(f"run #{rival.run}", rival.changes) if rival.is_earlier else ""
+        title = back_title(f"Go back to run #{rival.run}", rival.changes) if rival.is_earlier else ""
         taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival), title=title)
     record = _record(session, run)
     if record is not None:

@@ -113,13 +113,17 @@ _METRICS = {"step time": "step_time_ms", "peak memory": "peak_memory_gib"}
 
 
 class _Regression(NamedTuple):
-    """A regression of a metric: its size in percent and as a sentence, and the run whose verdict shows the cause."""
+    """A regression of a metric: its size in percent and as a sentence, and the run whose verdict shows the cause.
+
+    `number`: of the open regression that the run continues; None if its own verdict shows one.
+    """
 
     metric: str
     pct: float
     text: str
     run: int
     document: VerdictDocument
+    number: int | None = None
 
 
 _LEAST_PCT = 0.01
@@ -159,7 +163,7 @@ def _regression(
                 pct = member.delta_pct or 0.0
                 since = f"{regression_change(metric, pct)} since run #{member.run_id}"
                 text = f"{since}: regression #{item.id} is {item.state_text}."
-                return _Regression(metric, pct, text, member.run_id, first.document)
+                return _Regression(metric, pct, text, member.run_id, first.document, item.id)
     return None
 
 
@@ -169,8 +173,9 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     certain = [cause for cause in causes.first if cause.is_certain]
     undo, settings = undo_text(certain), values_of(certain)
     bisected = _range(certain) if causes.is_likely else ""
-    is_unconfirmed = regression.run == run.id and rerun_request(session, run.id, regression.document) is not None
-    title = back_title("the baseline", certain)
+    continued = regression.number  # then the runs since the first were as slow
+    is_unconfirmed = continued is None and rerun_request(session, run.id, regression.document) is not None
+    title = back_title("Go back to the baseline" if continued is None else f"Undo regression {continued}", certain)
     if settings:  # a knob is tested with one run
         taken = Taken(settings, _restored(run, regression), title=title)
     elif causes.is_likely and causes.differences and not is_unconfirmed:
@@ -179,11 +184,10 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     else:
         test = f"bisect {bisected}" if bisected else _apart_text(causes.differences)
         rerun = f"Rerun, then {test}" if test else "Rerun the job on other nodes"
-        is_repeated = regression.run != run.id  # the runs since then were as slow
-        title = rerun if not (is_repeated and test) else f"{test[0].upper()}{test[1:]}"
+        title = rerun if continued is None or not test else f"{test[0].upper()}{test[1:]}"
         taken = Taken({}, title=title)
         undo = undo_text(causes.differences)
-        undo = f"Rerun the job. If it is slow again: {undo}" if undo and not is_repeated else undo
+        undo = f"Rerun the job. If it is slow again: {undo}" if undo and continued is None else undo
     by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
     bisect = f"threewalls bisect {causes.bisected}{by_metric}"
     container = next((item for item in causes.differences if item.field == "container" and item.a), None)
@@ -311,7 +315,7 @@ def undo_text(differences: Sequence[Difference], verb: str = "back to") -> str:
     return " ".join(sentences)
 
 
-def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> str:
+def back_title(aim: str, differences: Sequence["Difference | _Changed"]) -> str:
     """Return `Go back to run #12: mbs 2 → 1 and 3 more`, with values from now to before; empty without a setting.
 
     Commits and nodes are not settings.
@@ -324,7 +328,7 @@ def back_title(where: str, differences: Sequence["Difference | _Changed"]) -> st
         name, now, before = first.name, _short(first.now), _short(first.before)
     else:
         name, (now, before) = first.field, last_parts(_side(first.b), _side(first.a))
-    title = f"Go back to {where}: {name} {now[:_IN_TITLE]} → {before[:_IN_TITLE]}"
+    title = f"{aim}: {name} {now[:_IN_TITLE]} → {before[:_IN_TITLE]}"
     return f"{title} and {more} more" if more else title
 
 
@@ -367,7 +371,7 @@ class _Worked:
 
     @property
     def taken(self) -> Taken:
-        title = back_title(f"run #{self.run}", (*self.differences, *self.arguments, *self.versions))
+        title = back_title(f"Go back to run #{self.run}", (*self.differences, *self.arguments, *self.versions))
         return Taken(values_of(self.differences), title=title)
 
     @property

@@ -109,7 +109,7 @@ TIERS: Mapping[Tier, str] = {
     "stops": "It stops the launch or makes its result wrong.",
     "health": "The run failed or is not healthy, so its figures support no tuning.",
     "rerun": "A rerun decides whether the run is slower, so all else comes later.",
-    "regression": "The run is worse than its baseline. This step tests or undoes a suspect.",
+    "regression": "It tests or undoes a suspect of a regression.",
     "unjudged": "The run is too short or too small, so tuning comes later.",
     "measured": "This project measured that it is faster.",
     "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",
