@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import Knob, RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
+from app.domain.text import first_of
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord, current_level
@@ -372,7 +373,8 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     job = None if unplannable_because(record) else job_variation(session, record)
     faster = faster_work(session, run, (DEFAULT_PRIOR if job is None else job.family).variance)
     advised, lent = _with_profile_of_same_configuration(session, advised)
-    facts = {**lent, **advised.facts, **faster.facts}
+    earlier = _NO_EARLIER if lent or advised.profile.values else _wall_before(session, run_id, rules)
+    facts = {**lent, **advised.facts, **faster.facts, **earlier.facts}
     ask = partial(
         evaluate,
         facts,
@@ -388,8 +390,8 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
     if lent:
         wall = _by_profile_of(evaluation.wall, advised.profile.run_id, "which has the same configuration")
         evaluation = replace(evaluation, wall=wall)
-    elif evaluation.wall.certainty != "measured" and (earlier := _wall_before(session, run_id, rules)) is not None:
-        evaluation = replace(evaluation, wall=earlier)
+    elif evaluation.wall.certainty != "measured" and earlier.wall is not None:
+        evaluation = replace(evaluation, wall=earlier.wall)
     return RunSuggestions(
         advised,
         facts,
@@ -427,16 +429,28 @@ def _with_profile_of_same_configuration(
     return (replace(advised, profile=lent), facts) if facts else (advised, {})
 
 
-def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> WallReading | None:
-    """Return the wall by the newest profile of a configuration that experiments led from to this run; None without one.
+@dataclass(frozen=True, slots=True)
+class _EarlierWall:
+    """The wall by the newest profile of a configuration that experiments led from to a run; None without one.
 
     The changes since then may have moved the wall, so it is only inferred.
     """
+
+    wall: WallReading | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+_NO_EARLIER = _EarlierWall()
+
+
+def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> _EarlierWall:
     seen = {run_id}
+    changed: list[str] = []
     while (experiment := experiments_of_candidates(session, [run_id]).get(run_id)) is not None:
         run_id = experiment.baseline_run_id
         if run_id in seen:
-            return None
+            break
+        changed[:0] = [knob.field for knob in experiment.knobs]
         seen.add(run_id)
         try:
             advised, lent = _with_profile_of_same_configuration(session, read_run(session, run_id))
@@ -444,13 +458,16 @@ def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> WallRead
             continue
         wall = read_wall(derive({**lent, **advised.facts}, rules.thresholds))
         if advised.profile.profile_of and wall.certainty == "measured":
-            wall = replace(wall, certainty="inferred")
-            return _by_profile_of(wall, advised.profile.run_id, "from before the last changes")
-    return None
+            measured, changes = advised.profile.run_id, first_of(changed, SHOWN_FIRST) or "the last changes"
+            return _EarlierWall(
+                _by_profile_of(replace(wall, certainty="inferred", evidence=()), measured, f"before {changes}"),
+                {"earlier_wall": wall.wall, "earlier_profile_run": measured, "earlier_changes": changes},
+            )
+    return _NO_EARLIER
 
 
 def _by_profile_of(wall: WallReading, run_id: int, which: str) -> WallReading:
-    return replace(wall, because=f"{wall.because} The profile of run #{run_id}, {which}, shows it.", profile_of=run_id)
+    return replace(wall, because=f"{wall.because} Measured on run #{run_id}, {which}.", profile_of=run_id)
 
 
 def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation: Evaluation) -> PairSuggestions | None:

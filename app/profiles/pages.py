@@ -57,6 +57,8 @@ class AuthorForm(Form):
 
 _MOST_BARS = 10
 """Profiles of the list that are drawn, because each document is read for it."""
+_RECORD_RULES = ("profile-required", "profile-iterate")
+"""Rules that ask for a profile of a run without one."""
 
 
 @router.get("/runs/{run_id}/profiles")
@@ -74,9 +76,9 @@ def show_profiles(request: Request, session: ReadSession, rules: Rules, run_id: 
     }
     bars = {number: (segments(view), float(view["window"]["window_ms"])) for number, view in views.items()}
     evaluation = None if profiles else _evaluation(session, rules, run_id)
-    asking = [] if evaluation is None else [item for item in evaluation.fired if item.rule.id == "profile-required"]
-    recipe = next((recipe for item in asking for recipe in item.recipes), None)
-    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars, recipe=recipe)
+    fired = () if evaluation is None else evaluation.fired
+    asking = next((item for item in fired if item.rule.id in _RECORD_RULES), None)
+    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars, asking=asking)
 
 
 @router.get("/runs/{run_id}/profiled")

@@ -348,7 +348,7 @@ def experiment_text(experiment: ExperimentItem) -> str:
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
 _FIGURES = ("step_s", "tokens_s_gpu", "tflops_gpu", "window", "window_first", "window_last", "fits", "evidence_level")
 _CONTRACT = ("unknown_fields", "unknown_names")
-_OTHER_RUNS = ("fitted_run", "worked_run", "faster_run")
+_OTHER_RUNS = ("fitted_run", "worked_run", "faster_run", "earlier_profile_run")
 """Facts that are the number of another run."""
 _ACTIVITY = ("requested_dispatcher", "resolved_dispatcher", "backend_proof", "capture_proof")
 

@@ -503,6 +503,9 @@ def test_the_wall_that_a_profile_measured_before_a_change_is_the_same_on_all_pag
     for page in (f"/runs/{baseline}/journey", f"/runs/{current}/next"):
         section = text(client, page).partition('id="wall"')[2].partition("</p>")[0]
         assert f'href="/runs/{baseline}/profiles"' in section
+    after = {row["rule"]: row["why"] for row in client.get(f"/api/v1/runs/{current}/suggestions").json()["suggestions"]}
+    assert ("profile-required" in after, "profile-iterate" in after) == (False, True)
+    assert f"#{baseline} (before ep_overlap) was {wall['wall']}-bound" in after["profile-iterate"]
 
 
 def test_the_loop_follows_when_a_run_arrives(client: TestClient, engine: Engine, baseline: int) -> None:

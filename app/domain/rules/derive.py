@@ -342,7 +342,7 @@ def _by_exclusion(values: Values) -> WallReading | None:
     names = ("exposed_comm_frac", "gpu_idle_frac", "headroom_frac")
     if any(_number(values, name) is None for name in names):
         return None
-    because = "Communication, idle time and memory were measured; none of them is the bottleneck."
+    because = "None of communication, idle time and memory is the bottleneck."
     return WallReading("compute", "measured", because, names)
 
 
@@ -760,6 +760,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("failure_text", _nothing("")),
     ("faster_pct", _nothing(0.0)),
     ("record_pct", _nothing(0.0)),
+    ("earlier_wall", _nothing("")),
     ("differs_beside", _nothing([])),
 )
 """In the order of their dependencies."""

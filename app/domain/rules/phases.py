@@ -126,7 +126,8 @@ def _profile(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         return "done", evaluation.wall.because
     if before[-2].state != "done":
         return "blocked", "Steady steps are needed before profiling."
-    because = evaluation.wall.because if evaluation.facts.get("profiled") is True else "Not profiled yet."
+    unprofiled = "Not profiled since the last change." if evaluation.facts.get("earlier_wall") else "Not profiled yet."
+    because = evaluation.wall.because if evaluation.facts.get("profiled") is True else unprofiled
     return "open", f"{because} Measure exposed communication and idle time of steady steps."
 
 

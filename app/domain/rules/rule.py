@@ -196,8 +196,9 @@ class Rule:
 
     @property
     def is_step_of_the_profile(self) -> bool:
-        """Return whether it is a check of a profile, which changes nothing."""
-        return self.phase == "profile" and self.kind == "candidate" and not self.changes_something
+        """Return whether it is a check of a profile, which changes nothing and does not ask for one."""
+        is_check = self.phase == "profile" and self.kind == "candidate" and not self.changes_something
+        return is_check and not self.hints.blocks
 
 
 @dataclass(frozen=True, slots=True)

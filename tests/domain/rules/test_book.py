@@ -158,8 +158,9 @@ OF_THE_SERVICE = {
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
     *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code", "faster_in_container"),
     *("record_pct", "record_title", "record_changes", "record_take", "record_doubt"),
+    *("earlier_wall", "earlier_profile_run", "earlier_changes"),
 }
-"""What `storage/setbacks.py` and `storage/faster_runs.py` find in other runs and in records."""
+"""What `storage/setbacks.py`, `storage/faster_runs.py` and `pipeline/suggest.py` find in other runs and in records."""
 OF_A_PAIR = set(facts_of_pair(["tp"], step_time_pct=1.0, windows=((1, 9), (1, 9)), memory=(frozenset({"a"}),) * 2))
 FOLLOWS = {name for name, _ in RULES}
 STATED = {*FIELDS, *STATEABLE, *OF_A_RUN, *OF_THE_SERVICE, *OF_A_PAIR, "env"}

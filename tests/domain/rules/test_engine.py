@@ -451,7 +451,7 @@ KNOWN_WITHOUT_BEING_STATED = {
     "profiler_on",  # otherwise it is unknown whether a profile was written
     *("headroom_frac", "mem_alloc_peak_gb", "gpu"),  # without them, it is unknown whether memory is sufficient
     *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them if there is one
-    *("worked_changes", "works_with", "failure_text", "faster_pct", "record_pct"),
+    *("worked_changes", "works_with", "failure_text", "faster_pct", "record_pct", "earlier_wall"),
     "window",  # without one no iteration is steady
 }
 
