@@ -28,7 +28,10 @@ class SuspectingJob:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCard:
-    """`level`: 3 for likely to 1 for unlikely. `jobs`: how many name it. `action`: label and address, or None."""
+    """`level`: 3 for likely to 1 for unlikely, 0 without evidence. `jobs`: how many name it.
+
+    `action`: label and address, or None.
+    """
 
     field: str
     axis: str
@@ -55,9 +58,10 @@ def _card(shared: SharedSuspect, jobs: Sequence[SuspectingJob], compare_url: str
     evidence = ranked.evidence or ("No evidence yet.",)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")
+    level = _LEVELS[ranked.label] if ranked.evidence else 0
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
-        suspect.field, suspect.axis, before, after, suspect.reason, _LEVELS[ranked.label], ranked.label, evidence,
+        suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,
         len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan),
     )  # fmt: skip
 

@@ -60,31 +60,45 @@ def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
         return f"{', '.join(parts)}; cost unknown."
     if not cost.hours:
         return f"{', '.join(parts)}; no current cost."
-    return f"{', '.join(parts)}; {cost.costly} {plural(cost.costly, 'costs', 'cost', number=False)} {cost.text}."
+    if counted.in_work or counted.triage == counted.proposed:
+        return f"{', '.join(parts)}; {cost.text} in all."
+    return f"{', '.join([f'{parts[0]} ({cost.text})', *parts[1:]])}."
 
 
 def answer(regression: Regression) -> str:
-    """Return the change, its size, its first run, and its cost in one sentence. It counts jobs that are slow now."""
-    since = regression.since
+    """Return the change, its size, its first run, and its cost in one sentence. It counts jobs that are slow now.
+
+    Where the title alone states the size, it is not repeated: of a change that is over, and of a part of the jobs.
+    """
+    since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
-        jobs = len(regression.jobs)
-        on_jobs = f" on {plural(jobs, 'job')}" if jobs > 1 else ""
-        return f"{what(regression)}{on_jobs}{recovery_text(since.ordered_at, regression.back) if since else ''}."
-    slow = regression.counted_jobs
+        each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
+        when = recovery_text(since.ordered_at, regression.back) if since else ""
+        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}."
     if regression.is_once:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
-    text, jobs = what(regression), len(regression.jobs)
+    first = f" since #{since.run_id}" if since else ""
+    if regression.proposal == "stale" and len(counted) < len(jobs):
+        text = "Slow" if is_part(regression) else f"{what(regression)} on {plural(len(counted), 'job')}"
+        return f"{text}{first}; {_others(regression)}.{_claim(regression)}"
+    text = what(regression)
     if is_part(regression):
         text = of_jobs(regression)
-    elif jobs > 1:
-        text += f" on {len(slow)} of {plural(jobs, 'job')}" if len(slow) < jobs else f" on {plural(jobs, 'job')}"
-    if since:
-        text += f" since #{since.run_id}"
-    if is_part(regression) and regression.proposal == "stale":
-        others = [job for job in regression.jobs if job not in slow]
-        most = max(job.worst.delta_pct or 0 for job in others)
-        return f"{text}; {len(others)} more up to {change_text(most).size}, once or back.{_claim(regression)}"
-    return f"{text}{_cost(regression)}.{_claim(regression)}"
+    elif len(jobs) > 1:
+        text += f" on {f'{len(counted)} of ' if len(counted) < len(jobs) else ''}{plural(len(jobs), 'job')}"
+    return f"{text}{first}{_cost(regression)}.{_claim(regression)}"
+
+
+def _others(regression: Regression) -> str:
+    """Return `2 more in one run only`, of the jobs that do not count; with their change if it may be the larger one."""
+    counted = regression.counted_jobs
+    others = [job for job in regression.jobs if job not in counted]
+    once = sum(job.is_once for job in others)
+    how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
+    if not is_part(regression):
+        return f"{len(others)} more {how}"
+    most = change_words(max(job.worst.delta_pct or 0.0 for job in others), regression.metric)
+    return f"{plural(len(others), 'other was', 'others were')} up to {most}, {how}"
 
 
 def is_part(regression: Regression) -> bool:
