@@ -49,8 +49,9 @@ _NEEDED = "(6 * length(datum.text) + 12)"
 _ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
 _ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
 _WITH_YEAR = timedelta(days=300)
-_ROLES = ("before", "another stack", "first slow run", "after", "not counted")
-BEFORE, AFTER = _ROLES[:2], _ROLES[2:4]
+_ROLES = ("before", "another stack", "first slow run", "only slow run", "after", "not counted")
+_SLOWED = _ROLES[2:4]
+BEFORE, AFTER = _ROLES[:2], _ROLES[2:5]
 Moment = tuple[datetime, str | int]
 """History position of a run, and its commit, else its number."""
 
@@ -101,7 +102,7 @@ def job_rows(
                 runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
             own = [run for run, stack in runs if stack != _BEFORE_IT]
             change = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
-            rows.append(DrawnJob(job, tuple(_points(runs, job.first, metric, change)), change))
+            rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change))
     return tuple(row for row in rows if row.points)
 
 
@@ -146,14 +147,13 @@ def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str
     return [(row.stack_key, row.config_key, row.job) for row in session.execute(chosen)]
 
 
-def _points(
-    runs: Sequence[tuple[StackRun, int]], member: RegressionMember, metric: str, change: Moment
-) -> Iterator[Point]:
+def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, change: Moment) -> Iterator[Point]:
+    member = job.first
     assert member.usual is not None  # noqa: S101  # the caller looked
     for run, stack in runs:
         value = _value(run, metric)
         if math.isfinite(value):
-            role = _role(run, member, change, stack == _BEFORE_IT)
+            role = _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
             yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
 
@@ -168,9 +168,10 @@ def _value(run: StackRun, metric: str) -> float:
     return math.exp(run.log_step_time)
 
 
-def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: bool) -> str:
+def _role(run: StackRun, job: SlowJob, change: Moment, is_of_other: bool) -> str:
+    member = job.first
     if run.id == member.run_id:
-        return "first slow run"
+        return "only slow run" if job.is_once else "first slow run"
     if not run.counts_in_segments:
         return "not counted"
     if is_of_other:
@@ -183,7 +184,7 @@ def _role(run: StackRun, member: RegressionMember, change: Moment, is_of_other: 
 def _meaning(run: StackRun, role: str, metric: str) -> str:
     if role == "not counted":
         return f"excluded: {run.facts.never_a_baseline_because or 'not a ci run'}"
-    return "first affected run" if role == "first slow run" and metric != "step_time_ms" else role
+    return role if metric == "step_time_ms" else role.replace("slow", "affected")
 
 
 def zoomed(
@@ -282,7 +283,7 @@ def _range(row: DrawnJob, levels: Sequence[float]) -> tuple[float, float]:
     values = [point.delta_pct for point in row.points if point.role != "not counted"]
     values = values or [point.delta_pct for point in row.points]
     ends = [*levels, *(float(end) for end in np.quantile(values, (0.05, 0.95)))]
-    ends += [point.delta_pct for point in row.points if point.role == "first slow run"]
+    ends += [point.delta_pct for point in row.points if point.role in _SLOWED]
     low, high = min(ends), max(ends)
     margin = max(0.15 * (high - low), (_LEAST_SPAN - (high - low)) / 2)
     return low - margin, high + margin
@@ -511,10 +512,11 @@ _X = "M-1,-1L1,1M1,-1L-1,1"
 
 
 def _marks(alt: Any, data: str) -> Any:
-    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "circle", _X])
-    colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.ACCENT, charts.MUTED)
-    size = alt.when("datum.role == 'first slow run'").then(alt.value(110)).otherwise(alt.value(32))
-    filled = alt.when("datum.role == 'another stack'").then(alt.value(0)).otherwise(alt.value(1))
+    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "triangle-up", "circle", _X])
+    colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.SPIKE, charts.ACCENT, charts.MUTED)
+    size = alt.when(alt.FieldOneOfPredicate("role", list(_SLOWED))).then(alt.value(110)).otherwise(alt.value(32))
+    hollow = alt.FieldOneOfPredicate("role", ["another stack", "only slow run"])
+    filled = alt.when(hollow).then(alt.value(0)).otherwise(alt.value(1))
     colour = {"scale": alt.Scale(domain=list(_ROLES), range=list(colours)), "legend": None}
     return (
         alt.Chart(alt.NamedData(data))

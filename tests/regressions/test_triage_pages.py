@@ -346,6 +346,8 @@ def test_a_change_in_one_run_is_marked_as_such_and_has_no_level(client: TestClie
         [row["delta"] > 1 for row in spec_of(client, f"/regressions/{number}/chart")["levels"]] for number in numbers
     ]
     assert levels == [[False], [False, True]]
+    roles = [{row["role"] for row in spec_of(client, f"/regressions/{number}/chart")["points"]} for number in numbers]
+    assert ["only slow run" in of_job for of_job in roles] == [True, False]
     leads = [re.search(r'class="answer">(.*?)</p>', client.get(f"/regressions/{number}").text) for number in numbers]
     assert ["in one run" in lead[1] for lead in leads if lead] == [True, False]
 
