@@ -1,5 +1,6 @@
 """Evidence about suspects: A/Bs on the same knob, and other stacks with the same change."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: 
     assert commit.elsewhere is not None
     assert [move.run for move in commit.elsewhere.moved] == [str(slow[1])]
     assert commit.elsewhere.n == 2
-    assert commit.evidence[0].startswith("2 of 3 stacks with the same change moved")
+    assert commit.evidence[0].startswith("1 of 2 other stacks with the same change moved")
 
 
 def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session) -> None:
@@ -149,7 +150,7 @@ def test_an_unsteady_run_clears_an_upgrade_of_more_memory(session: Session) -> N
     assert [(item.suspect.field, item.support, item.unaffected) for item in ranked] == [
         ("commit", "open", ()), ("container", "unlikely", (usual,)),
     ]  # fmt: skip
-    assert ranked[0].is_likely
+    assert (ranked[0].is_likely, ranked[0].cleared) == (True, ("container",))
 
 
 def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:
@@ -221,6 +222,8 @@ def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause
     one_more(session, 441.0)
     commit = suspects(session, slow)["commit"]
     jobs = [SuspectingJob(ranked, slow, "f" * 40, None) for ranked in ([commit], [commit], [])]
+    bare = SuspectingJob([replace(commit, elsewhere=None, is_likely=False)], slow, "f" * 40, None)
+    assert suspect_cards([bare], "", may_plan=False)[0].level == 0, "nothing supports it"
     labels = {n: suspect_cards(jobs[-n:], "", may_plan=False)[0].label for n in (2, 3)}
     assert labels == {2: "possible", 3: "likely"}
 

@@ -89,6 +89,7 @@ class RankedSuspect:
     `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the change is
     confirmed, and the evidence supports the suspect, or no other is left and most stacks with the same change moved.
     `good_at`: of suspected code, when the last run without the change ran; its commit begins the range.
+    `cleared`: names of the unlikely others, if it is likely because it alone is left.
     """
 
     suspect: Suspect
@@ -98,6 +99,12 @@ class RankedSuspect:
     unaffected: tuple[int, ...] = ()
     is_likely: bool = False
     good_at: datetime = EARLIEST
+    cleared: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Return its name in a sentence: `container`, `code`."""
+        return self.suspect.axis if self.suspect.axis == "code" else self.suspect.field
 
     @property
     def label(self) -> Literal["likely", "possible", "unlikely"]:
@@ -111,7 +118,7 @@ class RankedSuspect:
             return (f"{unaffected_text(self.unaffected)}.",)
         texts = (
             self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
-            self.is_likely and self.support == "open" and "No other suspect is left.",
+            self.is_likely and self.support == "open" and _left_sentence(self),
         )  # fmt: skip
         return tuple(text for text in texts if text)
 
@@ -208,7 +215,9 @@ def rank_suspects(
     likely = [item for item in ranked if item.support == "supported"]
     left = [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
     if not likely and len(left) == 1 and left[0].past is None and _moved_most(left[0].elsewhere):
-        likely = left
+        cleared = tuple(item.name for item in ranked if item.support == "unlikely")
+        likely = [replace(left[0], cleared=cleared)]
+        ranked = [likely[0] if item is left[0] else item for item in ranked]
     ranked = [replace(item, is_likely=item in likely) for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
@@ -318,6 +327,19 @@ def _past_sentence(past: PastResults) -> str:
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
-    """Count this stack as well: `2 of 3 stacks with the same change moved, 1 inconclusive.`"""
+    """Return `1 of 2 other stacks with the same change moved, 1 inconclusive.` Jobs of this stack are not counted."""
     tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
-    return f"{len(elsewhere.moved) + 1} of {elsewhere.n + 1} stacks with the same change moved{tail}."
+    moved = len(elsewhere.moved) or "none"
+    return f"{moved} of {plural(elsewhere.n, 'other stack')} with the same change moved{tail}.".capitalize()
+
+
+def _left_sentence(item: RankedSuspect) -> str:
+    """Return `The container is unlikely, so the code remains.`"""
+    if not item.cleared:
+        return "Nothing else is known to differ."
+    others = (
+        f"{', '.join(item.cleared[:-1])} and {item.cleared[-1]} are"
+        if len(item.cleared) > 1
+        else f"{item.cleared[0]} is"
+    )
+    return f"The {others} unlikely, so the {item.name} remains."
