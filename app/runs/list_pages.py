@@ -1,7 +1,7 @@
 """The list of runs: filters, chosen columns, saved views, exports, and changes of the selected runs."""
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil, isfinite
 from typing import Literal
 from urllib.parse import parse_qsl
@@ -70,43 +70,59 @@ class ViewForm(Form):
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A run in the picture above the list. `x` and `y` in percent of it; `text`: its change if it is off the scale.
-
-    `row`: of the text on a phone, counted from the dot outwards, so that it covers no other text and no line from a
-    text to its dot; -1 if none is free. `wide_row`: the same on a wide picture.
-    """
+    """A run in the picture above the list. `x` and `y` in percent of it; `off_pct`: its change if off the scale."""
 
     run_id: int
     x: float
     y: float
     decision: str
     title: str
-    text: str = ""
+    off_pct: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeText:
+    """The text of dots off the scale, which are neighbours at one edge. `row`: counted from the edge outwards.
+
+    `char`: width of a character in percent of the picture.
+    """
+
+    dots: tuple[Dot, ...]
+    char: float
     row: int = 0
-    wide_row: int = 0
+
+    @property
+    def text(self) -> str:
+        """Return the change, or the smallest and the largest one."""
+        changes = sorted((dot.off_pct or 0.0 for dot in self.dots), key=abs)
+        ends = dict.fromkeys(with_sign(change, 0) for change in (changes[0], changes[-1]))
+        return f"{' to '.join(ends)}{THIN}%"
+
+    @property
+    def at(self) -> float:
+        """Return the middle of its dots, to which an outer text has a line."""
+        return round((self.dots[0].x + self.dots[-1].x) / 2, 2)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return where the text begins and ends: above or below its dots, and in the picture."""
+        width = self.char * len(self.text)
+        low = max(0.0, min(100 - width, self.at - width / 2))
+        return round(low, 2), round(low + width, 2)
 
     @property
     def is_below(self) -> bool:
-        """Return whether the text is below the dot: outside the scale."""
-        return self.y > _MIDDLE
-
-    @property
-    def anchor(self) -> str:
-        """Return the part of the text that is at the dot, so that it stays in the picture."""
-        return "start" if self.x < _MARGIN else "end" if self.x > 100 - _MARGIN else "middle"
+        return self.dots[0].y > _MIDDLE
 
 
 MOST_SHOWN_PCT = 12.0
 """Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
 _MIDDLE, _HALF, _LANE = 44, 26, 94
-_MARGIN = 3
 _PAGE_SIZE = 40
 _ROWS = 2
-"""Rows of text outside each edge: enough for neighbours in a full picture."""
-_PHONE, _WIDE = 16.0, 3.6
-"""Width of a text in percent of the picture."""
-_PHONE_TEXTS = 2
-"""Only the largest changes off the scale have a text on a phone."""
+"""Rows of text outside each edge."""
+_CHAR_WIDTHS = {"wide": 0.7, "narrow": 2.6}
+"""Width of a character in percent of the picture, on a wide page and on a phone."""
 _STRIP_RUNS = 3
 
 
@@ -114,10 +130,11 @@ _STRIP_RUNS = 3
 class RunStrip:
     """The picture above the list. `limit_pct`: the change at its upper edge. `left_out`: runs that are not compared.
 
-    `against`: what the others are compared with.
+    `texts`: of the dots off the scale, by the width of the page. `against`: what the others are compared with.
     """
 
     dots: tuple[Dot, ...]
+    texts: Mapping[str, Sequence[EdgeText]]
     against: str
     limit_pct: float
     left_out: int
@@ -167,41 +184,45 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
             Dot(
                 run.id, round(1 + 98 * (place + 0.5) / len(drawn), 2), round(height, 1), decision,
                 f"#{run.id} {run.name}: {words}",
-                f"{with_sign(change, 0)}{THIN}%" if change is not None and is_off else "",
+                change if is_off else None,
             )
         )  # fmt: skip
-    edges = [[dot for dot in dots if dot.text and is_above == (dot.y < _MIDDLE)] for is_above in (True, False)]
-    off = sorted((dot.run_id for dot in dots if dot.text), key=lambda run: -abs(changes[run] or 0.0))
-    rows, wide = (
-        {run: row for edge in edges for run, row in text_rows(edge, width, named).items()}
-        for width, named in ((_PHONE, off[:_PHONE_TEXTS]), (_WIDE, off))
-    )
-    placed = (replace(dot, row=rows.get(dot.run_id, 0), wide_row=wide.get(dot.run_id, 0)) for dot in dots)
+    edges = [[dot for dot in dots if dot.off_pct is not None and (dot.y < _MIDDLE) == above] for above in (True, False)]
+    texts = {name: [text for edge in edges for text in edge_texts(edge, char)] for name, char in _CHAR_WIDTHS.items()}
     compared = {run.contrast_field for run in drawn if changes[run.id] is not None}
     before = " or ".join(sorted(compared - {""}))
     against = " or ".join(filter(None, ("baseline" if "" in compared else "", f"previous {before}" if before else "")))
-    return RunStrip(tuple(placed), against, limit, len(runs) - len(drawn))
+    return RunStrip(tuple(dots), texts, against, limit, len(runs) - len(drawn))
 
 
-def text_rows(dots: Sequence[Dot], width: float, named: Collection[int]) -> dict[int, int]:
-    """Return the row of the text of each dot at one edge, -1 for those not `named`. `width`: in percent."""
-    rows = {dot.run_id: -1 for dot in dots}
-    taken: list[tuple[int, float, float, float]] = []
-    for dot in (dot for dot in dots if dot.run_id in named):
-        low = dot.x - {"start": 0.0, "middle": width / 2, "end": width}[dot.anchor]
-        high = low + width
-        for row in range(_ROWS):
-            # A text must not cover another of its row, nor the line from an outer text to its dot.
-            if all(
-                (other != row or high <= left or right <= low)
-                and (other <= row or not low < x < high)
-                and (other >= row or not left < dot.x < right)
-                for other, x, left, right in taken
-            ):
-                taken.append((row, dot.x, low, high))
-                rows[dot.run_id] = row
-                break
-    return rows
+def edge_texts(dots: Sequence[Dot], char: float) -> list[EdgeText]:
+    """Return the texts of all dots at one edge, from left to right; neighbours share one where there is no room.
+
+    A text covers no other of its row, and no line from an outer text to its dots.
+    """
+    groups: list[tuple[Dot, ...]] = [(dot,) for dot in dots]
+    while True:
+        placed: list[EdgeText] = []
+        joined: list[tuple[Dot, ...]] = []
+        for group in groups:
+            tried = (EdgeText(group, char, row) for row in range(_ROWS))
+            if text := next((text for text in tried if all(_is_clear(text, other) for other in placed)), None):
+                placed.append(text)
+                joined.append(group)
+            else:
+                joined[-1] += group
+        if len(joined) == len(groups):
+            return placed
+        groups = joined
+
+
+def _is_clear(text: EdgeText, other: EdgeText) -> bool:
+    """Return whether neither covers the other or its line. `other` is left of it, or above or below its left part."""
+    inner, outer = sorted((text, other), key=lambda each: each.row)
+    (low, high), at = inner.ends, outer.at
+    if inner.row != outer.row:
+        return not low < at < high
+    return high <= outer.ends[0] or outer.ends[1] <= low
 
 
 def _change(run: RunListItem) -> float | None:

@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.history.lists import StackQuery, find_stacks
-from app.runs.list_pages import Dot, list_answer, run_strip, text_rows
+from app.runs.list_pages import Dot, edge_texts, list_answer, run_strip
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
@@ -90,8 +92,8 @@ def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engin
     assert heights["no-change"] - heights["regression"] == pytest.approx(
         2 * (heights["improvement"] - heights["no-change"])
     )
-    assert [name for name, dot in dots.items() if dot.text] == ["inconclusive"], "beyond the scale"
-    assert dots["inconclusive"].text.startswith("+40\u202f")
+    assert [text.dots for text in strip.texts["wide"]] == [(dots["inconclusive"],)], "beyond the scale"
+    assert strip.texts["wide"][0].text.startswith("+40\u202f")
     assert dots["failed"].y > heights["improvement"]
     assert strip.left_out == 1, "without a baseline"
     assert sorted(dot.x for dot in dots.values()) == [
@@ -174,34 +176,55 @@ def test_the_step_times_of_a_row_are_a_small_picture(client: TestClient, runs: l
     assert client.get("/runs/999/spark").status_code == 404
 
 
-def test_texts_of_neighbouring_dots_cover_neither_each_other_nor_a_line_to_a_dot() -> None:
-    dots = [Dot(number, x, 78.0, "improvement", "", "−30 %") for number, x in enumerate((22, 46, 55, 60, 83))]
-    assert text_rows(dots[:1], 16.0, range(5)) == {0: 0}
-    assert text_rows(dots, 16.0, range(5)) == {0: 0, 1: 0, 2: 1, 3: -1, 4: 0}
-    assert set(text_rows(dots, 3.6, range(5)).values()) == {0}, "a wide picture has room"
-    assert text_rows(dots, 16.0, [0, 4]) == {0: 0, 1: -1, 2: -1, 3: -1, 4: 0}
+@settings(max_examples=150, deadline=None)
+@given(
+    changes=st.lists(st.none() | st.floats(12.5, 400), min_size=1, max_size=60),
+    char=st.sampled_from((0.7, 2.6)),
+)
+def test_every_dot_off_the_scale_has_a_text_that_covers_nothing(changes: list[float | None], char: float) -> None:
+    dots = [Dot(k, 1 + 98 * (k + 0.5) / len(changes), 18.0, "", "", change) for k, change in enumerate(changes)]
+    off = [dot for dot in dots if dot.off_pct is not None]
+    texts = edge_texts(off, char)
+    assert [dot for text in texts for dot in text.dots] == off
+    for k, text in enumerate(texts):
+        assert min(text.ends) >= 0
+        assert max(text.ends) <= 100.1
+        numbers = [int(number) for number in re.findall(r"\d+", text.text)]
+        values = [round(dot.off_pct or 0.0) for dot in text.dots]
+        assert {min(values), max(values)} == {*numbers}
+        for other in texts[:k]:
+            if other.row == text.row:
+                assert other.ends[1] <= text.ends[0]
+            elif other.row < text.row:
+                assert not other.ends[0] < text.at < other.ends[1]
+            else:
+                assert not text.ends[0] < other.at < text.ends[1]
 
 
-def test_a_wide_picture_names_every_run_off_the_scale(engine: Engine) -> None:
+def test_a_picture_names_every_run_off_the_scale(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         for run in range(40):
-            change = -99.0 if run in (0, 12, 13, 39) else 310.0
+            change = -99.0 if run in (0, 12, 13, 39) else 110.0 + run if run != 7 else 12.0
             make_run(session, name=f"run-{run}", purpose="ci", verdict="inconclusive", verdict_delta_pct=change)
         strip = run_strip(find_runs(session, RunQuery(page_size=40)).items)
     assert strip
-    assert [dot.wide_row for dot in strip.dots if dot.is_below] == [0, 0, 1, 0]
-    assert {dot.wide_row for dot in strip.dots} == {0, 1}
-    assert [dot.anchor for dot in strip.dots if dot.anchor != "middle"] == ["start", "end"]
+    off = {dot.run_id for dot in strip.dots if dot.off_pct is not None}
+    assert len(off) == 39
+    for texts in strip.texts.values():
+        assert {dot.run_id for text in texts for dot in text.dots} == off
+    assert [len(text.dots) for text in strip.texts["wide"] if text.is_below] == [1] * 4, "a wide picture has room"
+    assert any(len(text.dots) > 1 for text in strip.texts["narrow"])
+    page = client.get("/runs").text
+    assert all(text.text in page for texts in strip.texts.values() for text in texts)
 
 
-def test_a_phone_names_the_two_largest_changes_off_the_scale(engine: Engine) -> None:
+def test_a_bar_is_as_long_as_its_change_or_ends_as_an_arrow(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
-        for change in (17.0, -29.0, 63.0, 34.0, -15.0, 3.0):
-            make_run(session, purpose="ci", verdict="inconclusive", verdict_delta_pct=change)
-        strip = run_strip(find_runs(session, RunQuery()).items)
-    assert strip
-    assert [dot.text[:3] for dot in strip.dots if dot.text and dot.row >= 0] == ["+63", "+34"]
-    assert [dot.text[:3] for dot in strip.dots if dot.text and dot.wide_row >= 0] == ["+17", "−29", "+63", "+34", "−15"]
+        for change in (6.1, 12.0, 63.4):
+            make_run(session, purpose="ci", verdict="regression", verdict_delta_pct=change)
+    bars = re.findall(r'<path class="(bar[^"]*)" d="M25 3h(-?[\d.]+)', client.get("/runs").text)
+    assert [kind for kind, _ in bars] == ["bar off", "bar", "bar"]
+    assert [float(length) for _, length in bars[1:]] == pytest.approx([24.0, 12.2])
 
 
 def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClient, engine: Engine) -> None:
