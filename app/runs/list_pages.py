@@ -410,6 +410,6 @@ def _render(
             "evidence": EVIDENCE_LEVELS,
             "outcome": OUTCOMES,
             "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS}
-            | {"regression": "slower or regression", "none": "not judged"},
+            | {"regression": "slower or more memory", "none": "not judged"},
         },
     )

@@ -584,7 +584,8 @@ def test_more_memory_is_not_a_slow_step(client: TestClient, engine: Engine, make
     of_slow, of_heavy = table.split("</tr>")[:2]
     assert 'class="delta-bar regression"' in of_slow
     assert f"#{heavy}<" in of_heavy
-    assert "more memory" in of_heavy
+    figures = re.findall(r'<span class="nowrap">((?:time )?)[+\u2212]?([\d.]+)', of_heavy)
+    assert figures == [("", "14.0"), ("time ", "0.00")], "each change says of what"
     assert "delta-bar" not in of_heavy
     with read_session(engine) as session:
         stack = get_stack(session, key_of(engine, heavy))
