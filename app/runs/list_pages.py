@@ -29,6 +29,7 @@ from app.runs.queries import (
     get_series,
     run_rows,
     selected_rows,
+    with_other_filter,
 )
 from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
 from app.storage.database import ListPage
@@ -392,6 +393,7 @@ def _render(
         ),
         strip=run_strip(page.items),
         problem=problem,
+        others=with_other_filter(query) if problem else {},
         left_by={name: find_runs(session, query.dropping(name)).total for name in query.active}
         if is_empty and len(query.active) > 1
         else {},

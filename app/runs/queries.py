@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.run import EVIDENCE_LEVELS
-from app.errors import NotFound
+from app.errors import InvalidQuery, NotFound
 from app.pipeline.work import WAITS_FOR_VERDICTS
 from app.storage import readings
 from app.storage.database import ListPage, read_session
@@ -352,10 +353,25 @@ def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
         elif name in FIELDS:
             fields[name] = value
         else:
-            raise invalid_filter("q", f"{name[:40]} is not a filter{did_you_mean(name, (*SEARCHED, *FIELDS))}")
+            raise invalid_filter("q", f'There is no filter "{name[:40]}"{did_you_mean(name, (*SEARCHED, *FIELDS))}.')
     if filters:
         query = RunQuery(**(query.model_dump() | filters))  # validated like filters of their own
     return query, " ".join(words), fields
+
+
+def with_other_filter(query: RunQuery) -> dict[str, str]:
+    """Return the query string by each filter that could replace the unknown one of the search box."""
+    queries: dict[str, str] = {}
+    unknown = next((word for word in _WORD.finditer(query.q) if word[1] and word[1] not in (*SEARCHED, *FIELDS)), None)
+    if unknown is None:
+        return queries
+    before, after = query.q[: unknown.start()], query.q[unknown.end(1) :]
+    for name in SEARCHED:
+        tried = query.model_copy(update={"q": before + name + after})
+        with suppress(InvalidQuery):
+            _with_words(tried)
+            queries[name] = tried.query()
+    return queries
 
 
 def complete(session: Session, text: str) -> list[str]:

@@ -111,6 +111,12 @@ def test_a_search_for_an_unknown_filter_keeps_its_text(client: TestClient, runs:
     answer = client.get("/runs?q=foo:bar", headers=PAGE)
     assert (answer.status_code, 'value="foo:bar"' in answer.text) == (422, True)
     assert client.get(re.search(r'class="button" href="(/runs\?q=%22[^"]*)"', answer.text)[1]).status_code == 200
+    others = re.findall(r'href="(/runs\?q=\w+%3Abar)">(\w+)<', answer.text)
+    assert {"gpu", "branch", "tag"} < {name for _, name in others}
+    assert "verdict" not in {name for _, name in others}, "bar is no verdict"
+    assert {client.get(address, headers=PAGE).status_code for address, _ in others} == {200}
+    assert "0 runs match" not in answer.text
+    assert "0 runs match" in client.get("/runs?q=gpu:bar", headers=PAGE).text
 
 
 def test_a_search_without_match_offers_how_runs_ended(client: TestClient, engine: Engine, runs: list[int]) -> None:
