@@ -52,7 +52,7 @@ def scaling_chart(section: Section, scale: tuple[float, float], first: int = 0, 
     """
     shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
     sizes, is_zoomed = shown_sizes(section, first, last)
-    spec = dict(_specification(section.words.axis, tuple(sizes), None if is_zoomed else scale))
+    spec = dict(_specification(section.words.axis, section.figure, tuple(sizes), None if is_zoomed else scale))
     points = [
         _point(view, row, row.efficiency, section.words.unit) | {"x": row.point.size * beside}
         for view, beside in zip(shown, _offsets(len(shown), sizes[-1] / sizes[0]), strict=True)
@@ -96,7 +96,7 @@ def _point(view: SeriesView, row: ScalingPointRow, value: Interval, unit: str) -
 
 
 @lru_cache(maxsize=64)
-def _specification(axis: str, sizes: tuple[int, ...], ends: tuple[float, float] | None) -> dict[str, Any]:
+def _specification(axis: str, figure: str, sizes: tuple[int, ...], ends: tuple[float, float] | None) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     room = (sizes[-1] / sizes[0]) ** 0.07
@@ -104,7 +104,7 @@ def _specification(axis: str, sizes: tuple[int, ...], ends: tuple[float, float] 
     ticks = alt.Axis(values=list(sizes), format=",d", labelOverlap=True, labelSeparation=8)
     x = alt.X("x:Q", title=axis, scale=scale, axis=ticks)
     range_of_y = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, padding=16)
-    y = alt.Y("efficiency:Q", title="efficiency, % of the smallest size", scale=range_of_y)
+    y = alt.Y("efficiency:Q", title=f"{figure}, % of the smallest size", scale=range_of_y)
     colours = alt.Scale(
         domain=[*_DISPATCHERS, "unknown"], range=[*(f"--{name}" for name in _DISPATCHERS), charts.ACCENT]
     )

@@ -63,7 +63,7 @@ def counts_tokens(series: ScalingSeries) -> bool:
 
 
 def scaling_sentence(series: ScalingSeries, name: str) -> str:
-    """Describe a series: `alltoall keeps 92.4 % (91.8 to 93.1) of its throughput per GPU from 16 to 128 GPUs, ...`"""
+    """Describe a series: `alltoall keeps 92.4 % (91.8 to 93.1) of its TFLOP/s per GPU from 16 to 128 GPUs, ...`"""
     compared, unit = series.compared, KINDS[series.kind].unit
     if not compared:
         sizes = listed([grouped(point.size) for point in series.points])
@@ -72,15 +72,21 @@ def scaling_sentence(series: ScalingSeries, name: str) -> str:
             f" ({changed(series.points)})."
         )
     first, last = compared[0], compared[-1]
-    what = "tokens/s/GPU" if counts_tokens(series) else "throughput per GPU"
+    what = "tokens/s/GPU" if counts_tokens(series) else "TFLOP/s per GPU"
     value = (last.tokens_pct if counts_tokens(series) else efficiency(last)) or _WHOLE
     verb = "keeps" if value.value <= 100 else "reaches"
+    tokens = _tokens(last) if unit != "GPUs" and not counts_tokens(series) else ""
     rests = "; directional (short runs)" if last.directional else ""
     sizes = f"from {grouped(first.size)} to {grouped(last.size)} {unit}"
-    sentence = (
-        f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}, {_when(first, last)}{rests}."
-    )
-    return f"{sentence}{_left_out(series)}"
+    kept = f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}{tokens}"
+    return f"{kept}, {_when(first, last)}{rests}.{_left_out(series)}"
+
+
+def _tokens(point: ScalingPoint) -> str:
+    """Say what becomes of the tokens, which cost more FLOPs in longer sequences."""
+    if point.tokens_pct is None:
+        return ""
+    return f" ({percent(point.tokens_pct.value)} of its tokens/s per GPU)"
 
 
 def _when(first: ScalingPoint, last: ScalingPoint) -> str:
@@ -213,6 +219,11 @@ class Section:
         compared = self.series[0].series.compared
         value = efficiency(compared[-1]) if compared else None
         return percent(value.value) if value else ""
+
+    @property
+    def figure(self) -> str:
+        """Return what the efficiency compares."""
+        return "tokens/s per GPU" if all(view.tokens_only for view in self.series) else "TFLOP/s per GPU"
 
     @property
     def drawn(self) -> bool:
