@@ -13,14 +13,14 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
 from app.domain.experiments.plan import read_knobs, turned
-from app.domain.experiments.values import UNDECIDED
+from app.domain.experiments.values import UNDECIDED, KnobChange
 from app.domain.numbers import axis_limit_pct, contract_value, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import WALLS, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
-from app.pipeline.propose import ExperimentProposal, ExperimentRequest, blockers_of, propose
+from app.pipeline.propose import ExperimentProposal, ExperimentRequest, blockers_of, knobs_of, propose
 from app.pipeline.suggest import MeasuredKnob, RunSuggestions, experiments_of, measured_knobs, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
@@ -128,6 +128,11 @@ class TryRow:
     experiment: int | None = None
     is_open: bool = False
 
+    @property
+    def leads(self) -> bool:
+        """Return whether its gain is certain, or its experiment has begun."""
+        return self.low > 0 or self.is_open
+
 
 @dataclass(frozen=True, slots=True)
 class OfferedPlan:
@@ -194,15 +199,23 @@ class IdeaPage:
 
     @cached_property
     def first(self) -> list[TryRow]:
-        """Return changes that were faster here, certain gains first, then suggestions with an expected gain."""
+        """Return changes with which the job starts: measured and suggested ones, certain gains before the others."""
         faster = [row for row in self._measured if row.measured.result.median_gain_pct > 0]
-        paid_off = sorted(faster, key=lambda row: row.measured.result.low_pct <= 0)
-        experiments = experiments_of(self._session, self.run, {row.knob.field: row.knob for row in paid_off})
-        rows = [_measured_row(row, experiments.get(row.knob.field)) for row in paid_off]
-        changed = {row.knob.field for row in paid_off}
-        plannable = (suggestion for suggestion in self._advice.ranked if self._advice.sizing(suggestion) is not None)
-        others = [_suggested_row(suggestion) for suggestion in plannable if not changed & suggestion.set.keys()]
-        return [*rows, *(row for row in others if row is not None)][:_SHOWN_FIRST]
+        experiments = experiments_of(self._session, self.run, {row.knob.field: row.knob for row in faster})
+        measured = [
+            _measured_row(row, experiments.get(row.knob.field))
+            for row in faster
+            if self.starts(row.knob.field, row.knob.wanted)
+        ]
+        changed = {row.knob.field for row in faster}
+        suggested = [
+            row
+            for suggestion in self._advice.ranked
+            if not changed & suggestion.set.keys() and self._advice.sizing(suggestion) is not None
+            if (row := _suggested_row(suggestion)) is not None
+            and self._starts_with(knobs_of(suggestion, self.run.contract))
+        ]
+        return sorted([*measured, *suggested], key=lambda row: not row.leads)[:_SHOWN_FIRST]
 
     @property
     def limit_pct(self) -> float:
@@ -240,11 +253,14 @@ class IdeaPage:
 
     def starts(self, name: str, value: str) -> bool:
         """Return whether this value changes the knob and no rule stops the job then."""
-        advice, contract = self._advice, self.run.contract
         try:
-            candidate = turned(contract, read_knobs({name: value}, contract))
+            return self._starts_with(read_knobs({name: value}, self.run.contract))
         except InvalidChange:
             return False
+
+    def _starts_with(self, knobs: tuple[KnobChange, ...]) -> bool:
+        advice = self._advice
+        candidate = turned(self.run.contract, knobs)
         return not any(blockers_of(advice.advised, candidate, advice.rules, advice.evaluation))
 
     @property

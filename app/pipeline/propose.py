@@ -43,13 +43,13 @@ from app.storage.tables import RunRow, select_any
 
 def blockers_of(
     advised: AdvisedRun, candidate: Mapping[str, Stated], rules: RulesInForce, evaluation: Evaluation
-) -> Iterator[str]:
-    """Yield a sentence for each blocker of the changed configuration that `evaluation` of the run does not have."""
+) -> Iterator[Suggestion]:
+    """Yield each blocker of the changed configuration that `evaluation` of the run does not have."""
     planned = replace(advised, reading=replace(advised.reading, contract=candidate))
     ids = {suggestion.rule.id for suggestion in evaluation.fired}
     for suggestion in evaluate(planned.facts, rules.book, settings=rules.thresholds).fired:
         if suggestion.rule.kind == "blocker" and suggestion.rule.id not in ids:
-            yield f"According to rule {suggestion.rule.id}, this job would not start: {suggestion.why}"
+            yield suggestion
 
 
 LEAST_EFFECT_PCT, MOST_EFFECT_PCT = 1.2, 50.0
@@ -78,7 +78,8 @@ class ExperimentRequest:
 class ExperimentProposal:
     """A proposed experiment. `candidate_key`: empty if it cannot be predicted. `tag_words`: words of the tag.
 
-    `same`: the experiment that makes this change on this configuration already; None without one.
+    `same`: the experiment that makes this change on this configuration already; None without one. `blockers`: rules
+    that stop the changed job; `plan.warnings` begins with them.
     """
 
     run: RunDetail
@@ -89,6 +90,12 @@ class ExperimentProposal:
     plan: ExperimentPlan
     tag_words: str
     same: ExperimentItem | None
+    blockers: tuple[Suggestion, ...]
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Return the warnings besides the blockers."""
+        return self.plan.warnings[len(self.blockers) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +139,18 @@ def propose(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
         ran_before=() if same else _ran_before(session, advised.run.project_id, key),
     )  # fmt: skip
-    warnings = (*blockers_of(advised, candidate, rules, evaluation), *warnings)
+    blockers = tuple(blockers_of(advised, candidate, rules, evaluation))
+    stops = (f"This job cannot start (rule {blocker.rule.id}): {blocker.why}" for blocker in blockers)
     return ExperimentProposal(
         run=advised.run,
         rule_id=requested.rule_id,
         title=(one_line(requested.title) or turn.title)[:_MOST_TITLE],
         knobs=turn.knobs,
         candidate_key=key,
-        plan=replace(plan, warnings=warnings),
+        plan=replace(plan, warnings=(*stops, *warnings)),
         tag_words=requested.rule_id or "-".join(knob.field.removeprefix(PREFIX) for knob in turn.knobs[:2]),
         same=same,
+        blockers=blockers,
     )
 
 
@@ -159,7 +168,7 @@ def _turn(evaluation: Evaluation, book: RuleBook, requested: ExperimentRequest, 
         )
     if not (suggestion.set or suggestion.env or suggestion.open or suggestion.megatron_lm or suggestion.bridge):
         raise _refused("rule", f"{requested.rule_id} changes nothing measurable.")
-    return _Change(suggestion, _knobs_of(suggestion, record.contract), suggestion)
+    return _Change(suggestion, knobs_of(suggestion, record.contract), suggestion)
 
 
 def _plan(
@@ -203,7 +212,7 @@ def _refused(field: str, message: str) -> InvalidChange:
     return InvalidChange(f"{message} Nothing was planned.", (FieldError(field, message),))
 
 
-def _knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
+def knobs_of(suggestion: Suggestion, contract: Mapping[str, Stated]) -> tuple[KnobChange, ...]:
     """Return the contract fields that a suggestion changes, without values that the run already has."""
     wanted = dict(suggestion.set) | {PREFIX + name: value for name, value in suggestion.env.items()}
     changes = []

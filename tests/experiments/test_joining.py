@@ -1,5 +1,6 @@
 """Uploads join by their tag or configuration; runs that do not count are listed with the reason."""
 
+import re
 from typing import Any
 
 import pytest
@@ -257,6 +258,14 @@ def test_the_uploads_that_a_plan_writes_are_its_ab(client: TestClient, engine: E
 
 def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so(client: TestClient) -> None:
     run = processed(client, 400.0, META | {"num_experts": 128, "ep": 8, "tp": 1, "pp": 1, "cp": 1, "etp": 1})
+    page = client.get(f"/runs/{run}/experiments/new?field=ep&value=3").text
+    before_cautions = page.partition('id="plan-cautions"')[0]
+    assert {"scale-expert-divisible", "scale-world-identity"} <= set(
+        re.findall(r'data-blocker="(\S+)"', before_cautions)
+    )
+    button = re.compile(r'<button class="button( primary)?"\s+type="submit">Plan this')
+    assert button.findall(page) == [""], "a job that cannot start is not recommended"
+    assert button.findall(client.get(f"/runs/{run}/experiments/new?field=ep&value=4").text) == [" primary"]
     sent = {"run": run, "knobs": {"ep": 3}, "runs_each": 1, "author": "mara"}
     planned = client.post("/api/v1/experiments", json=sent)
     assert planned.status_code == 201, planned.text

@@ -426,6 +426,16 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     assert f"per side of #{number}" in journey.partition('class="actions"')[2].partition("</a>")[0]
 
 
+@pytest.mark.parametrize(("ep", "starts"), [(8, True), (32, False)])
+def test_a_change_that_stops_the_job_is_not_tried_first(
+    client: TestClient, engine: Engine, baseline: int, ep: int, starts: bool
+) -> None:
+    number = plan(engine, baseline, knobs={"ep": ep}, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1], fields={"ep": ep})
+    first = text(client, f"/runs/{baseline}/experiments/new").partition('id="first"')[2].partition("</section>")[0]
+    assert (f'href="/experiments/{number}"' in first) is starts, "it was faster in both cases"
+
+
 def test_a_withdrawn_experiment_names_the_user_and_reason_and_continues_from_its_baseline(
     client: TestClient, engine: Engine, baseline: int
 ) -> None:
