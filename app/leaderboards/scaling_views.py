@@ -78,8 +78,8 @@ def scaling_sentence(series: ScalingSeries, name: str) -> str:
     tokens = _tokens(last) if unit != "GPUs" and not counts_tokens(series) else ""
     rests = "; directional (short runs)" if last.directional else ""
     sizes = f"from {grouped(first.size)} to {grouped(last.size)} {unit}"
-    kept = f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}{tokens}"
-    return f"{kept}, {_when(first, last)}{rests}.{_left_out(series)}"
+    sentence = f"{name} {verb} {percent(value.value)}{interval(value)} of its {what} {sizes}{tokens}"
+    return f"{sentence}, {_when(first, last)}{rests}.{_left_out(series)}"
 
 
 def _tokens(point: ScalingPoint) -> str:
