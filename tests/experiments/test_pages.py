@@ -426,7 +426,7 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     assert f"per side of #{number}" in journey.partition('class="actions"')[2].partition("</a>")[0]
 
 
-@pytest.mark.parametrize(("ep", "starts"), [(8, True), (32, False)])
+@pytest.mark.parametrize(("ep", "starts"), [(8, True), (256, False)])
 def test_a_change_that_stops_the_job_is_not_tried_first(
     client: TestClient, engine: Engine, baseline: int, ep: int, starts: bool
 ) -> None:
