@@ -354,7 +354,7 @@ def test_a_change_that_contains_another_is_one_suggestion_with_two_reasons() -> 
 
 PUBLISHED = (
     "change: {text: do it}\n  effect: {text: faster, evidence: [{text: 41 to 31 s, setting: 16 H100, "
-    "level: matched_ab, source: M-arg, at: {sku: H100}}]}"
+    "level: matched_ab, source: M-arg, gain: 32, at: {sku: H100}}]}"
 )
 
 
@@ -371,7 +371,7 @@ def test_results_measured_here_outrank_published_results_and_hide_none() -> None
     assert [suggestion.rule.id for suggestion in evaluation.suggestions] == ["c-gain", "b-plain", "a-published"]
     lost = evaluation.suggestions[-1].evidence
     assert [statement.level for statement in lost.statements] == [2, 3]
-    assert [part in lost.overridden for part in ("2.0\u202f% slower", "n = 4", "matched A/B")] == [True] * 3
+    assert [part in lost.overridden for part in ("2.0\u202f% slower", "n = 4", "41 to 31 s")] == [True] * 3
 
 
 def test_a_change_that_lost_in_an_own_ab_is_not_ranked_as_measured_gain() -> None:
