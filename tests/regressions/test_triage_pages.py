@@ -550,7 +550,7 @@ def test_proposals_are_one_line_and_accepted_together(
     if page:
         assert re.findall(r'data-regression="(\d+)"', text) == [str(work)]
     else:
-        assert "1 to triage, 3 to close" in text
+        assert re.search(r"1 to triage[^,<]*, 3 to close", text)
         folded = text.partition('id="to-close"')[2]
         assert [f'href="/regressions/{number}"' in folded for number in (work, *closing)] == [False, True, True, True]
     form: dict[str, Any] = {
@@ -732,7 +732,7 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
     with transaction(engine) as session:
         keep_alarms(session, {run: {"step_time_ms": number} for run in (slow.since, milder.since)})
     over = f", 2 to 6 Nov; recovered since #{slow.runs[17]}"
-    sizes = {f"/regressions/{number}": f"5.0\u202f% slower on 2 jobs{over}"}
+    sizes = {f"/regressions/{number}": f"2 jobs slow{over}"}
     sizes |= {f"/runs/{slow.since}": f"5.0\u202f% slower{over}", f"/runs/{milder.since}": f"3.0\u202f% slower{over}"}
     for path, text in sizes.items():
         assert text in html.unescape(client.get(path).text), path

@@ -224,10 +224,6 @@ def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make)
     datasets = json.loads(spec)["datasets"]
     assert 19.9 < datasets["baseline"][0]["value"] < 20.1
     assert datasets["earlier"] == []
-    ab = make(slower=0.05, purpose="experiment", fields={"dispatcher": "hybridep"})
-    assert verdict_of(client, ab)["baseline"]["kind"] == "nearest"
-    chart = client.get(f"/runs/{ab}/chart", headers=HTMX).text
-    assert re.search(r"</svg>\s*nearest configuration,", chart)
 
 
 def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
