@@ -337,9 +337,5 @@ def _left_sentence(item: RankedSuspect) -> str:
     """Return `The container is unlikely, so the code remains.`"""
     if not item.cleared:
         return "Nothing else is known to differ."
-    others = (
-        f"{', '.join(item.cleared[:-1])} and {item.cleared[-1]} are"
-        if len(item.cleared) > 1
-        else f"{item.cleared[0]} is"
-    )
-    return f"The {others} unlikely, so the {item.name} remains."
+    verb = plural(len(item.cleared), "is", "are", number=False)
+    return f"The {' and '.join(item.cleared)} {verb} unlikely, so the {item.name} remains."
