@@ -38,7 +38,6 @@ from app.errors import InvalidChange
 from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
 from app.history.queries import (
     ALL,
-    MOST_PROBES,
     OPEN_STATES,
     HistoryAlarm,
     HistoryOfStack,
@@ -125,8 +124,6 @@ def _number(text: str, name: str) -> int:
 TABLE_ROWS = 25
 MOST_DRAWN = 500
 """Approximate maximum of runs in a chart. Of more runs, it draws those that show the shape of the history."""
-_FEWEST_PROBES = 12
-"""Maximum runs per container at which versions are read, if there are several containers."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
 
 
@@ -501,13 +498,7 @@ class HistoryPage:
         of_stack: dict[str, list[int]] = {}
         for position in range(first, last + 1):
             of_stack.setdefault(self.history.runs[position].facts.stack_key, []).append(position)
-        most = max(_FEWEST_PROBES, MOST_PROBES // len(of_stack))
-        changes = [
-            change
-            for positions in of_stack.values()
-            for change in read_versions(self._session, self.history.runs, positions, most)
-        ]
-        return tuple(sorted(changes, key=lambda change: change.run))
+        return read_versions(self._session, self.history.runs, of_stack.values())
 
     @cached_property
     def drawing(self) -> Drawing:

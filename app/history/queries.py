@@ -32,6 +32,7 @@ from app.domain.verdict.history_view import (
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, is_half_gone
 from app.pipeline.decisions import pins
+from app.storage.json_text import from_json
 from app.storage.runs import aware, metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.suspect_evidence import cleared_fields
@@ -42,10 +43,11 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     StackRow,
+    VerdictRow,
     not_indexed,
     select_any,
 )
-from app.storage.verdicts import SHOWN_STATE, changes_of_jobs, current_verdicts
+from app.storage.verdicts import SHOWN_STATE, changes_of_jobs
 from app.web.lists import invalid_filter
 
 # --- The shown part of a history: the query string of `/history/{stack}`, validated as input.
@@ -138,6 +140,20 @@ class HistoryStack:
         return stack_title(self.contract, dispatcher=False)
 
 
+_IS_READY = not_indexed(col(RunRow.status)) == "ready"
+"""Makes SQLite look up the stacks instead of reading all runs with the status."""
+
+_NEWEST = (
+    select_any(RunRow.id)
+    .where(col(RunRow.stack_key) == StackRow.stack_key)
+    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    .limit(1)
+    .correlate(StackRow)
+)
+_NEWEST_OF_STACK = _NEWEST.where(_IS_READY).scalar_subquery()
+_NEWEST_READ = _NEWEST.where(not_indexed(col(RunRow.status)).in_(("ready", "failed"))).scalar_subquery()
+
+
 def matching_keys(session: Session, text: str) -> tuple[str, ...]:
     """Return up to MOST_CANDIDATES + 1 stack keys that begin with `text`; for a whole key, only that key."""
     if not is_key(text):
@@ -151,33 +167,35 @@ def matching_keys(session: Session, text: str) -> tuple[str, ...]:
 
 def get_stack(session: Session, stack_key: str) -> HistoryStack | None:
     """Return the stack; None if none of its runs was read."""
+    return get_stacks(session, [stack_key]).get(stack_key)
+
+
+def get_stacks(session: Session, stack_keys: Sequence[str]) -> dict[str, HistoryStack]:
+    """Return the stacks by key, without those of which no run was read."""
     newest = (
-        select_any(RunRow.id, RunResultRow.contract, ProjectRow)
+        select_any(RunRow.id, RunRow.stack_key, RunResultRow.contract, ProjectRow)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
-        .where(col(RunRow.stack_key) == stack_key, col(RunRow.status).in_(("ready", "failed")))
-        .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-        .limit(1)
+        .where(col(RunRow.id).in_(select_any(_NEWEST_READ).where(col(StackRow.stack_key).in_(stack_keys))))
     )
-    row = session.execute(newest).one_or_none()
-    if row is None:
-        return None
-    run_id, contract, project = row
-    return HistoryStack(
-        stack_key=stack_key,
-        project_id=project.id,
-        project=project.slug,
-        generated=project.generated,
-        baseline_branch=project.baseline_branch,
-        commit_url=project.commit_url,
-        compare_url=project.compare_url,
-        run_id=run_id,
-        contract=stored_contract(contract),
-    )
+    return {
+        stack_key: HistoryStack(
+            stack_key=stack_key,
+            project_id=project.id,
+            project=project.slug,
+            generated=project.generated,
+            baseline_branch=project.baseline_branch,
+            commit_url=project.commit_url,
+            compare_url=project.compare_url,
+            run_id=run_id,
+            contract=stored_contract(contract),
+        )
+        for run_id, stack_key, contract, project in session.execute(newest)
+    }
 
 
-MOST_PROBES = 100
-"""Maximum runs, evenly spread, at which versions are read, because contracts are large."""
+MOST_PROBES, FEWEST_PROBES = 100, 12
+"""Maximum runs at which versions are read, because contracts are large; and how many of each stack at least."""
 _AT_ONCE = 500
 """Maximum run numbers per query."""
 
@@ -269,35 +287,56 @@ _remembering = Lock()
 
 
 def read_history(session: Session, stack: HistoryStack) -> HistoryOfStack:
-    """Read the history without figures, which take the most time to read (`read_figures`).
+    """Return the history without figures, which take the most time to read (`read_figures`)."""
+    return read_histories(session, [stack])[0]
+
+
+def read_histories(session: Session, stacks: Sequence[HistoryStack]) -> list[HistoryOfStack]:
+    """Return the histories of stacks of one project, in their order, without figures.
 
     The runs are remembered until one of them changes, so that the chart does not read again what the page has read.
     """
-    analysis = _analysis(session, stack)
-    verdicts = current_verdicts(session, list(analysis.judged.values()))
-    # Uses the prior of each configuration's newest verdict, so that levels agree with verdicts.
-    priors = {key: verdicts[run].document.verdict.prior for key, run in analysis.judged.items() if run in verdicts}
-    key = tuple(sorted(priors.items(), key=lambda pair: pair[0]))
-    if key not in analysis.results:
-        marked = with_outliers(analysis.runs, analysis.eligible, priors)
-        analysis.results[key] = marked, configurations(analysis.runs, marked, priors)
-    eligibilities, of_stack = analysis.results[key]
-    return HistoryOfStack(
-        stack=stack,
-        runs=analysis.runs,
-        eligibilities=eligibilities,
-        configurations=of_stack,
-        pins=pins(session, stack.project_id, stack.stack_key),
-    )
-
-
-def _analysis(session: Session, stack: HistoryStack) -> _Analysis:
-    # Reads the revision first, so that a run which changes between the two reads leads to a newer revision.
-    revision = session.execute(
-        select_any(StackRow.revision, StackRow.runs).where(
-            col(StackRow.project_id) == stack.project_id, col(StackRow.stack_key) == stack.stack_key
+    if not stacks:
+        return []
+    project_id, keys = stacks[0].project_id, [stack.stack_key for stack in stacks]
+    # Reads the revisions first, so that a run which changes between the two reads leads to a newer revision.
+    revisions = {
+        stack_key: revision
+        for stack_key, *revision in session.execute(
+            select_any(StackRow.stack_key, StackRow.revision, StackRow.runs).where(
+                col(StackRow.project_id) == project_id, col(StackRow.stack_key).in_(keys)
+            )
         )
-    ).first()
+    }
+    analyses = [_analysis(session, stack, tuple(revisions.get(stack.stack_key, ()))) for stack in stacks]
+    priors = _priors(session, [run for analysis in analyses for run in analysis.judged.values()])
+    pinned = pins(session, project_id, keys)
+    histories = []
+    for stack, analysis in zip(stacks, analyses, strict=True):
+        # The prior of each configuration's newest verdict, so that levels agree with verdicts.
+        of_stack = {config: priors[run] for config, run in analysis.judged.items() if run in priors}
+        key = tuple(sorted(of_stack.items(), key=lambda pair: pair[0]))
+        if key not in analysis.results:
+            marked = with_outliers(analysis.runs, analysis.eligible, of_stack)
+            analysis.results[key] = marked, configurations(analysis.runs, marked, of_stack)
+        histories.append(
+            HistoryOfStack(stack, analysis.runs, *analysis.results[key], tuple(pinned.get(stack.stack_key, ())))
+        )
+    return histories
+
+
+def _priors(session: Session, run_ids: Sequence[int]) -> dict[int, Prior]:
+    """Return the prior of the current verdict of these runs, by run number."""
+    priors: dict[int, Prior] = {}
+    column = col(VerdictRow.document)["verdict"]["prior"].label("prior")
+    for start in range(0, len(run_ids), _AT_ONCE):
+        chosen = col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
+        rows = session.execute(select_any(VerdictRow.run_id, column).where(*chosen))
+        priors |= {run_id: from_json(Prior, stored) for run_id, stored in rows}
+    return priors
+
+
+def _analysis(session: Session, stack: HistoryStack, revision: tuple[object, ...]) -> _Analysis:
     key = (str(session.get_bind().engine.url), stack.project_id, stack.stack_key, stack.baseline_branch, revision)
     with _remembering:
         if key in _remembered:
@@ -372,15 +411,28 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
 
 
 def read_versions(
-    session: Session, runs: Sequence[StackRun], positions: Sequence[int], most: int
+    session: Session, runs: Sequence[StackRun], stacks: Collection[Sequence[int]]
 ) -> tuple[VersionChange, ...]:
-    """Return version changes along the runs at `positions`, read at up to `most` of them, evenly spread."""
-    chosen = positions
-    if len(positions) > most:
-        last = len(positions) - 1
-        chosen = sorted({positions[round(k * last / (most - 1))] for k in range(most)})
-    contracts = _contracts(session, [runs[position].id for position in chosen])
-    return changed_versions([VersionProbe(position, contracts.get(runs[position].id, {})) for position in chosen])
+    """Return the version changes within each stack, in history order. `stacks`: the positions of the runs of each.
+
+    Contracts are read at up to MOST_PROBES runs in all, evenly spread in each stack, and at FEWEST_PROBES of each.
+    """
+    most = max(FEWEST_PROBES, MOST_PROBES // len(stacks))
+    probed = [_evenly(positions, most) for positions in stacks]
+    contracts = _contracts(session, [runs[position].id for positions in probed for position in positions])
+    changes = [
+        change
+        for positions in probed
+        for change in changed_versions(
+            [VersionProbe(position, contracts.get(runs[position].id, {})) for position in positions]
+        )
+    ]
+    return tuple(sorted(changes, key=lambda change: change.run))
+
+
+def _evenly(positions: Sequence[int], most: int) -> Sequence[int]:
+    last = len(positions) - 1
+    return positions if last < most else sorted({positions[round(k * last / (most - 1))] for k in range(most)})
 
 
 def _contracts(session: Session, run_ids: Sequence[int]) -> dict[int, dict[str, Stated]]:
@@ -430,17 +482,6 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 
-_IS_READY = not_indexed(col(RunRow.status)) == "ready"
-"""Makes SQLite look up the stacks instead of reading all runs with the status."""
-
-_NEWEST_OF_STACK = (
-    select_any(RunRow.id)
-    .where(col(RunRow.stack_key) == StackRow.stack_key, _IS_READY)
-    .order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
-    .limit(1)
-    .correlate(StackRow)
-    .scalar_subquery()
-)
 _FIRST_OF_STACK = (
     select_any(RunRow.ordered_at)
     .where(col(RunRow.stack_key) == StackRow.stack_key, _IS_READY)

@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from sqlmodel import Session, col
 
@@ -13,7 +13,7 @@ from app.domain.naming import container_tag
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange, StackSegment, letter
 from app.domain.verdict.words import knobs_text, sides_text
-from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_stack, read_history
+from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_stacks, read_histories
 from app.storage.runs import stored_contract
 from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
@@ -143,17 +143,14 @@ def across_containers(
     return _joined(histories, _letters(session, histories)), stacks
 
 
-def _others(session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]) -> Iterator[HistoryOfStack]:
+def _others(session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]) -> list[HistoryOfStack]:
     newest = own.runs[-1].ordered_at
-    runs = 0
-    for neighbour in sorted(neighbours, key=lambda other: abs(other.last_at - newest))[:MOST_CONTAINERS]:
-        runs += neighbour.runs
-        if runs > MOST_RUNS:
-            return
-        stack = get_stack(session, neighbour.stack_key)
-        history = read_history(session, stack) if stack else None
-        if history and any(configuration.counted for configuration in history.configurations):
-            yield history
+    nearest = sorted(neighbours, key=lambda other: abs(other.last_at - newest))[:MOST_CONTAINERS]
+    runs = accumulate(neighbour.runs for neighbour in nearest)
+    keys = [neighbour.stack_key for neighbour, upto in zip(nearest, runs, strict=True) if upto <= MOST_RUNS]
+    stacks = get_stacks(session, keys)
+    histories = read_histories(session, [stacks[key] for key in keys if key in stacks])
+    return [history for history in histories if any(part.counted for part in history.configurations)]
 
 
 def _letters(session: Session, histories: Sequence[HistoryOfStack]) -> dict[tuple[str, str], str]:

@@ -237,21 +237,21 @@ def judge_project_again(session: Session, project_id: int, because: str) -> list
     return [stack_queue.request(session, project_id, key, judge_from=EVERYTHING, because=because) for key in keys]
 
 
-def pins(session: Session, project_id: int, stack_key: str) -> tuple[Pin, ...]:
-    """Return all pins of the stack, active and ended, newest first."""
+def pins(session: Session, project_id: int, stack_keys: Sequence[str]) -> dict[str, list[Pin]]:
+    """Return all pins of stacks of one project by stack key, active and ended, newest first."""
     rows = session.execute(
         select_any(PinRow, RunRow.name)
         .join(RunRow, col(RunRow.id) == PinRow.run_id)
-        .where(col(PinRow.project_id) == project_id, col(PinRow.stack_key) == stack_key)
+        .where(col(PinRow.project_id) == project_id, col(PinRow.stack_key).in_(stack_keys))
         .order_by(col(PinRow.id).desc())
     )
-    return tuple(
-        Pin(
-            row.id, row.run_id, name, row.pinned_by, aware(row.pinned_at), row.note, row.unpinned_by,
-            aware(row.unpinned_at) if row.unpinned_at else None,
+    of_stacks: dict[str, list[Pin]] = {}
+    for row, name in rows:
+        unpinned_at = aware(row.unpinned_at) if row.unpinned_at else None
+        of_stacks.setdefault(row.stack_key, []).append(
+            Pin(row.id, row.run_id, name, row.pinned_by, aware(row.pinned_at), row.note, row.unpinned_by, unpinned_at)
         )
-        for row, name in rows
-    )  # fmt: skip
+    return of_stacks
 
 
 def _in_force(session: Session, project_id: int, stack_key: str) -> list[PinRow]:

@@ -203,7 +203,7 @@ def decide(engine: Engine, run_id: int, action: RunDecision, *, author: str, not
 
 def _unpin(session: Session, run_id: int, author: str, note: str) -> list[int]:
     run = get_run(session, run_id)
-    pins = decisions.pins(session, run.project_id, run.stack_key)
+    pins = decisions.pins(session, run.project_id, [run.stack_key]).get(run.stack_key, ())
     in_force = [pin.id for pin in pins if pin.run_id == run_id and pin.in_force]
     return [work for pin in in_force for work in decisions.unpin(session, pin, author, note)]
 

@@ -359,7 +359,7 @@ class PinView:
 
 
 def pin_view(session: Session, run: RunDetail) -> PinView:
-    all_pins = pins(session, run.project_id, run.stack_key)
+    all_pins = pins(session, run.project_id, [run.stack_key]).get(run.stack_key, [])
     in_force = [pin for pin in all_pins if pin.in_force]
     others = [pin for pin in all_pins if pin.run_id != run.id]
     wanted = {run.id, *(pin.run_id for pin in others[:1])}

@@ -3,8 +3,7 @@
 import importlib
 import pkgutil
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,7 +19,6 @@ from sqlalchemy import (
     Table,
     bindparam,
     delete,
-    event,
     exists,
     func,
     insert,
@@ -45,6 +43,7 @@ from tests.access.belongings import make_belongings
 from tests.access.people import OURS, THEIRS, Teams
 from tests.builders import make_run
 from tests.references.test_references import OWN
+from tests.statements import statements
 
 ID: Any = col(RunRow.id)
 OUR_ID, THEIR_ID = 1, 2
@@ -207,18 +206,6 @@ def _value(table: Table, column: Column[Any], project: int) -> Any:
 
 
 MISSING = {"project": "nosuch", "run": "999999", "regression": "999999", "experiment": "999999", "stack": "f" * 64}
-
-
-@contextmanager
-def statements(engine: Engine) -> Iterator[list[str]]:
-    executed: list[str] = []
-
-    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        executed.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    yield executed
-    event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.mark.parametrize("who", ["viewer", "token:all", "anonymous"])

@@ -29,6 +29,7 @@ from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
+from tests.statements import statements
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -317,6 +318,23 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     assert [row["label"] for row in zoomed["containers"]] == ["26.06"]
     api = client.get(f"/api/v1{addresses[1]}").json()
     assert [run["id"] for run in api["runs"]] == after
+
+
+def test_the_containers_of_a_history_are_read_together(client: TestClient, engine: Engine, make: Make) -> None:
+    counts = []
+    for number in range(4):
+        runs = make(
+            series((3, 400.0)),
+            fields={"container": f"nvcr.io/nvidia/nemo:26.0{number}"},
+            started=FIRST_PLACE + timedelta(days=4 * number),
+        )
+        address = f"/history/{key_of(engine, runs[0])}"
+        assert client.get(address).status_code == 200
+        with statements(engine) as executed:
+            page = client.get(address).text
+        assert f"nemo:26.0{number}" in page
+        counts.append(len(executed))
+    assert counts[1] == counts[2] == counts[3], counts
 
 
 def test_the_change_of_a_container_is_that_of_the_judged_upgrade(

@@ -1,9 +1,6 @@
 """Judging and ranking read the newest part of a long stack, with the same result as for a short one."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
 from app.pipeline.assess import LOOK_BACK
@@ -14,18 +11,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import RunRow, StandingRow
 from tests.builders import make_stack, stated_activity
 from tests.regressions.judging import steady
-
-
-@contextmanager
-def counted(engine: Engine) -> Iterator[list[str]]:
-    statements: list[str] = []
-
-    def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        statements.append(statement)
-
-    event.listen(engine, "before_cursor_execute", record)
-    yield statements
-    event.remove(engine, "before_cursor_execute", record)
+from tests.statements import statements
 
 
 def judge(engine: Engine, settings: Settings, run_id: int) -> list[str]:
@@ -33,9 +19,9 @@ def judge(engine: Engine, settings: Settings, run_id: int) -> list[str]:
     with transaction(engine) as session:
         run = session.get_one(RunRow, run_id)
         work_id = stack_queue.request(session, run.project_id, run.stack_key)
-    with counted(engine) as statements:
+    with statements(engine) as executed:
         assert judge_stack(engine, settings, work_id)
-    return statements
+    return executed
 
 
 def test_a_long_stack_takes_as_many_statements_as_a_short_one(engine: Engine, settings: Settings) -> None:
