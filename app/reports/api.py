@@ -69,10 +69,10 @@ _LONGEST_JOB = timedelta(days=35)
 
 
 def get_report(
-    session: Session, settings: Settings, run_id: int, address: str
+    session: Session, settings: Settings, row: RunRow, address: str
 ) -> tuple[RunReport, StoredVerdict | None, RunAnswer | None]:
-    """Return the report with its verdict and answer. `address`: of the service. Raises NotFound."""
-    row = get_run(session, run_id)
+    """Return the report of a run with its verdict and answer. `address`: of the service."""
+    run_id = row.id or 0
     run = LinkedRun(str(run_id), row.name, f"{address}/runs/{run_id}")
     if row.status == "unread" and row.reception != "receiving":
         return unread_report(run, row.error or "", _step_lines(row)), None, None
@@ -90,21 +90,15 @@ def get_report(
     return (report if verdict.side is None else _of_side(report, verdict.side)), verdict, answered
 
 
-def warnings_of(session: Session, run_id: int) -> tuple[str, ...]:
-    """Return the warnings that the page of the run shows."""
-    return run_warnings(session.get_one(RunRow, run_id))
-
-
-def where_reported(session: Session, run_id: int) -> dict[str, str]:
+def where_reported(session: Session, row: RunRow) -> dict[str, str]:
     """Return the fields that identify a run's report among those of its job."""
-    row = session.get_one(RunRow, run_id)
     project = session.get_one(ProjectRow, row.project_id)
     is_read = (
         row.status == "ready" and row.reception != "receiving"
     )  # before that, the stack key covers only the data received so far
     key = report_key(row.result.metadata_stated, _earlier_of_its_job(session, row), row.stack_key if is_read else "")
     if not key and row.status in ("failed", "unread"):
-        key = f"run {run_id}"  # its stack will never be known, but its report must be posted
+        key = f"run {row.id}"  # its stack will never be known, but its report must be posted
     return {"project": project.slug, "stack_key": row.stack_key, "report_key": key}
 
 
@@ -130,7 +124,7 @@ def _judged(session: Session, row: RunRow, run: LinkedRun, answered: RunAnswer, 
         text=text,
         changed=_changed(session, row, document),
         baseline_runs=_linked(session, document.verdict.baseline_used, address),
-        regressions=tuple(_regressions(session, row, document, address)),
+        regressions=tuple(_regressions(session, row, answered, address)),
         problems=_problems(row) if document.decision == "failed" else (),
         profiled=_profiled(session, row, document, address),
         remarks=tuple(filter(None, (*remarks(document, _label), answered.rerun))),
@@ -202,11 +196,12 @@ def _problems(row: RunRow) -> tuple[str, ...]:
     return tuple(sentence.strip() for sentence in sentences)
 
 
-def _regressions(session: Session, row: RunRow, document: VerdictDocument, address: str) -> Iterable[RegressionOfRun]:
+def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: str) -> Iterable[RegressionOfRun]:
     """Yield active regressions that the run or a rerun opened, or that explain its slowness. Newest first."""
-    runs = [int(run) for run in document.candidates]
+    runs = [int(run) for run in answered.document.candidates]
     members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
-    opened = {item.id for run in runs for item in regressions_of(session, run) if item.opened}
+    of_reruns = (item for run in runs if run != row.id for item in regressions_of(session, run))
+    opened = {item.id for item in (*answered.regressions, *of_reruns) if item.opened}
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
     stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
@@ -278,9 +273,10 @@ def read_report(request: Request, run_id: int) -> tuple[RunReport, str, dict[str
     """Return the report, its last line about the next step as Markdown, and the same as JSON. Raises NotFound."""
     state = request.app.state
     with read_session(state.engine) as session:
-        report, verdict, answered = get_report(session, state.settings, run_id, public_address(request))
-        of = where_reported(session, run_id)
-        warnings = warnings_of(session, run_id)
+        row = get_run(session, run_id)
+        report, verdict, answered = get_report(session, state.settings, row, public_address(request))
+        of = where_reported(session, row)
+        warnings = run_warnings(row)
         rerun = None if verdict is None else rerun_request(session, run_id, verdict.document)
         first = None if report.status in ("pending", "unread") else first_suggestion(session, state.settings, run_id)
     step = None
