@@ -139,14 +139,14 @@ def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, Stor
     for start in range(0, len(run_ids), _AT_ONCE):
         some = run_ids[start : start + _AT_ONCE]
         rows = session.execute(_select().where(col(VerdictRow.run_id).in_(some), col(VerdictRow.current)))
-        verdicts |= {verdict.run_id: verdict for verdict in _stored(session, rows.scalars().all())}
+        verdicts |= {verdict.run_id: verdict for verdict in _stored(session, rows.all())}
     return verdicts
 
 
 def verdicts_of(session: Session, run_id: int) -> tuple[StoredVerdict, ...]:
     """Return the kept verdicts of a run, newest first; of an experiment's run only the result of the experiment."""
     rows = session.execute(_select().where(col(VerdictRow.run_id) == run_id).order_by(col(VerdictRow.id).desc()))
-    stored = tuple(_stored(session, rows.scalars().all()))
+    stored = tuple(_stored(session, rows.all()))
     return stored[:1] if stored and stored[0].side else stored
 
 
@@ -296,12 +296,13 @@ def _attribution(document: VerdictDocument) -> dict[str, Any]:
 
 
 def _select() -> Select[Any]:
-    return select(VerdictRow)
+    return select_any(VerdictRow, RunRow.purpose).join(RunRow, col(RunRow.id) == VerdictRow.run_id)
 
 
-def _stored(session: Session, rows: Sequence[VerdictRow]) -> Iterable[StoredVerdict]:
-    sides = experiment_sides(session, [row.run_id for row in rows])
-    for row in rows:
+def _stored(session: Session, rows: Sequence[Any]) -> Iterable[StoredVerdict]:
+    of_experiments = [row.run_id for row, purpose in rows if purpose == "experiment"]
+    sides = experiment_sides(session, of_experiments) if of_experiments else {}
+    for row, _ in rows:
         document, side = from_json(VerdictDocument, row.document), sides.get(row.run_id)
         if side is not None:
             document = document_of_side(document, side.result)
