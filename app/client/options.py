@@ -174,10 +174,10 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _add_bisect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    search = commands.add_parser("bisect", help="say which commit to measure next to find the cause of a change")
+    search = commands.add_parser("bisect", help="name the next commit to measure, to find the cause of a change")
     search.add_argument("run", metavar="RUN", help="number or address of a run of the bad commit")
-    search.add_argument("--good", default="", metavar="COMMIT", help="last good commit (default: of the baseline)")
-    search.add_argument("--bad", default="", metavar="COMMIT", help="bad commit (default: of the run)")
+    search.add_argument("--good", default="", metavar="COMMIT", help="last good commit (default: that of the newest run before)")
+    search.add_argument("--bad", default="", metavar="COMMIT", help="bad commit (default: that of the run)")
     search.add_argument(
         "--metric",
         choices=("step_time_ms", "peak_memory_gib"),
@@ -249,10 +249,10 @@ def _add_runs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     runs.add_argument(
         "q", nargs="?", default="", metavar="WORDS", help="words in the name, branch, commit, model or GPU"
     )
-    for name in RUN_FILTERS:
-        runs.add_argument(f"--{name}", default="", help=f"only runs with this {name}")
+    for name, runs_with in RUN_FILTERS.items():
+        runs.add_argument(f"--{name}", default="", help=f"only runs {runs_with}")
     runs.add_argument("--sort", default="", help="column to sort by; prefix - for descending: --sort=-created")
-    runs.add_argument("--page", type=int, default=1)
+    runs.add_argument("--page", type=int, default=1, help="number of the page (default: %(default)s)")
     runs.add_argument("--limit", type=int, default=20, help="runs per page, at most 200 (default: %(default)s)")
     runs.add_argument("--json", action="store_true", help="print the answer of GET /api/v1/runs")
 
@@ -272,10 +272,25 @@ def _add_correct(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     correct.add_argument("--json", action="store_true", help="print one JSON document")
 
 
-RUN_FILTERS = (
-    *("model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch", "evidence"),
-    *("tag", "commit", "job", "user", "cluster", "container", "since", "until"),
-)
+RUN_FILTERS = {
+    "model": "of this model",
+    "gpu": "on this GPU",
+    "dispatcher": "with this dispatcher",
+    "status": "with this status: ready, failed, unread, ...",
+    "outcome": "with this outcome: completed, out_of_memory, ...",
+    "verdict": "with this verdict",
+    "purpose": "with this purpose: ci, experiment or release",
+    "branch": "of this branch",
+    "evidence": "with this evidence level",
+    "tag": "with this tag",
+    "commit": "of this commit, or of all that begin with these digits",
+    "job": "of this CI job",
+    "user": "uploaded by this user or token",
+    "cluster": "on this cluster",
+    "container": "in this container",
+    "since": "uploaded since this time: 7d, or ISO 8601",
+    "until": "uploaded before this time: 7d, or ISO 8601",
+}
 
 
 def _add_service(command: argparse.ArgumentParser) -> None:
