@@ -136,7 +136,7 @@ def _unranked(refused: Sequence[Refusal]) -> tuple[UnrankedResult, ...]:
 # derived from the runs, so they are stored as a history.
 
 LEADER_FLOOR = "screen"
-"""The evidence floor of the leader history and its notifications: the default of the page."""
+"""The evidence floor of the leader history: the default of the page."""
 MOST_CHANGES_NAMED = 3
 """Most runs that the reason of a change names."""
 _OTHER_PRIOR = "The estimate of run-to-run variation improved; the runs of the board are the same."
