@@ -123,6 +123,12 @@ def test_the_index_lists_every_document() -> None:
     assert sorted([*listed, "README.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_each_document_begins_with_its_readers() -> None:
+    """The first paragraph says for whom the document is and what it answers."""
+    texts = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
+    assert [name for name, text in texts.items() if not re.match(r"# .+\n\nFor [a-z]", text)] == []
+
+
 def test_no_example_tests_exit_codes_in_the_shell_or_waits_without_saying_what_is_allowed() -> None:
     """`|| [ $? -ge 4 ]` is true for 127 and 137; and a first run, which has no baseline, must fail no job."""
     examples = [*DOCUMENTS, *(ROOT / ".github").rglob("*.yml"), *(ROOT / "docs/ci").iterdir()]
