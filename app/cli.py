@@ -164,7 +164,7 @@ def make_parser() -> argparse.ArgumentParser:
     create = actions.add_parser("create", help="create an administrator; from then on all users log in")
     reset = actions.add_parser("reset-password", help="set the password of a user and end all sessions of that user")
     for action in (create, reset):
-        action.add_argument("name", help="user name, as shown next to changes of this user")
+        action.add_argument("name", metavar="NAME", help="user name, as shown next to changes of this user")
         action.epilog = (
             "The password is read from THREEWALLS_ADMIN_PASSWORD, else from the terminal, else from the first line of "
             "standard input."

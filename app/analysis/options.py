@@ -42,7 +42,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     _add_statements(compare, "", "all runs")
     _add_statements(compare, "baseline-", "the baseline runs")
     _add_statements(compare, "candidate-", "the run to judge")
-    compare.add_argument("--looks", type=_looks, default=1, help="how often this commit was judged, including now")
+    compare.add_argument(
+        "--looks", type=_looks, default=1, metavar="N", help="how often this commit was judged, including now"
+    )
     profile = commands.add_parser("profile", help="print where the steps of a GPU trace go, without a server")
     profile.add_argument(
         "files",

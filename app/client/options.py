@@ -176,7 +176,9 @@ def _add_upload(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _add_bisect(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     search = commands.add_parser("bisect", help="name the next commit to measure, to find the cause of a change")
     search.add_argument("run", metavar="RUN", help="number or address of a run of the bad commit")
-    search.add_argument("--good", default="", metavar="COMMIT", help="last good commit (default: that of the newest run before)")
+    search.add_argument(
+        "--good", default="", metavar="COMMIT", help="last good commit (default: that of the newest run before)"
+    )
     search.add_argument("--bad", default="", metavar="COMMIT", help="bad commit (default: that of the run)")
     search.add_argument(
         "--metric",
@@ -265,8 +267,11 @@ def _add_correct(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     correct = commands.add_parser("correct", help="correct what runs state: name, tags, commit, job, project, notes")
     correct.add_argument("runs", nargs="+", metavar="RUN", help="numbers or addresses of runs")
     for name in CORRECTED:
-        correct.add_argument(f"--{name.replace('_', '-')}", dest=f"new_{name}", metavar="TEXT", help=f"new {name}")
-    correct.add_argument("--tag", action="append", dest="new_tags", help="new tag, replaces all; repeatable")
+        option, words = f"--{name.replace('_', '-')}", name.replace("_", " ")
+        correct.add_argument(option, dest=f"new_{name}", metavar="TEXT", help=f"new {words}")
+    correct.add_argument(
+        "--tag", action="append", dest="new_tags", metavar="TAG", help="new tag; repeatable, replaces all tags"
+    )
     correct.add_argument("--move-to", dest="new_project", metavar="PROJECT", help="move the runs to this project")
     correct.add_argument("--reason", default="", help="recorded in the audit log")
     correct.add_argument("--json", action="store_true", help="print one JSON document")
