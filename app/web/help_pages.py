@@ -35,8 +35,8 @@ _DOCS = RESOURCES / "docs"
 _LONGEST_QUERY = 100
 _MOST_HITS = 50
 _EXCERPT = 240
-_OF_TITLE = 3
-"""Number of tokens of the heading with which each document begins."""
+_OF_TITLE, _OF_LEAD = 3, 3
+"""Numbers of tokens of the title and the paragraph below it. The index has no such paragraph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +51,13 @@ class HelpSection:
 
 @dataclass(frozen=True, slots=True)
 class HelpDocument:
-    """A document. `html`: without its title, whose anchor is `anchor`. `contents`: its line in the index."""
+    """A document. `lead`: its first paragraph; empty for the index. `html`: without title and lead."""
 
     name: str
     title: str
     anchor: str
+    lead: Markup
     html: Markup
-    contents: Markup
     sections: tuple[HelpSection, ...]
 
 
@@ -177,17 +177,12 @@ def _document(path: Path) -> HelpDocument:
                 texts.append(_plain(token))
     parser.add_render_rule("fence", _fence)
     sections.append(HelpSection(anchor, title, " ".join(texts), level))
-    html = parser.renderer.render(tokens[_OF_TITLE:], parser.options, {})
+    has_lead = path.stem != "README"
+    lead = parser.renderer.render(tokens[_OF_TITLE + 1 : _OF_TITLE + 2] if has_lead else [], parser.options, {})
+    html = parser.renderer.render(tokens[_OF_TITLE + _OF_LEAD * has_lead :], parser.options, {})
     html = html.replace("<th></th>", "<td></td>")  # an empty corner cell is not a heading
-    shown = Markup(html)  # noqa: S704  our own documents, without HTML
-    line = re.search(rf"^\| \[{path.name}\]\({path.name}\) \| (.+) \|$", _index(), re.MULTILINE)
-    contents = Markup(parser.renderInline(line[1][:1].upper() + line[1][1:] if line else ""))  # noqa: S704  our own
-    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, shown, contents, tuple(sections))
-
-
-@lru_cache
-def _index() -> str:
-    return (_DOCS / "README.md").read_text(encoding="utf-8")
+    shown = Markup(lead), Markup(html)  # noqa: S704  our own documents, without HTML
+    return HelpDocument(path.stem, sections[0].title, sections[0].anchor, *shown, tuple(sections))
 
 
 _SHELL = ("sh", "bash", "console")

@@ -12,6 +12,7 @@ from app.domain.performance.flops import PEAKS
 from app.domain.run import EvidenceLevel, SemanticClass
 from app.settings import Settings
 from tests.cases import every_case
+from tests.test_language import MOST_WORDS_OF_A_LEAD
 
 ROOT = Path(__file__).resolve().parents[2]
 WIDTH = 120
@@ -123,10 +124,14 @@ def test_the_index_lists_every_document() -> None:
     assert sorted([*listed, "README.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-def test_each_document_begins_with_its_readers() -> None:
-    """The first paragraph says for whom the document is and what it answers."""
-    texts = {path.name: path.read_text() for path in (ROOT / "docs").glob("*.md")}
-    assert [name for name, text in texts.items() if not re.match(r"# .+\n\nFor [a-z]", text)] == []
+def test_each_document_begins_with_a_short_lead_that_names_its_readers() -> None:
+    """`/help/{name}` shows this paragraph below the title."""
+    with every_case() as case:
+        for path in (ROOT / "docs").glob("*.md"):
+            with case(path.name):
+                lead = path.read_text().split("\n\n")[1]
+                assert path.name == "README.md" or lead.startswith("For ")
+                assert len(lead.split()) <= MOST_WORDS_OF_A_LEAD
 
 
 def test_no_example_tests_exit_codes_in_the_shell_or_waits_without_saying_what_is_allowed() -> None:
