@@ -93,7 +93,7 @@ RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION
 
 
 def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
-    """Describe the difference between two sets of rules: `flops 1 -> 2, keys 2 -> 3`; empty when they are equal.
+    """Describe the difference between two sets of rules: `flops 1 → 2, keys 2 → 3`; empty when they are equal.
 
     Figures without any rules (`before` is empty) come from an earlier version of the service.
     """
@@ -101,5 +101,5 @@ def changes(before: Mapping[str, int], after: Mapping[str, int]) -> str:
         return "an earlier version"
     changed = ((name, before.get(name), version) for name, version in after.items())
     return ", ".join(
-        f"{name} {was} -> {now}" if was is not None else f"{name} is new" for name, was, now in changed if was != now
+        f"{name} {was} → {now}" if was is not None else f"{name} is new" for name, was, now in changed if was != now
     )

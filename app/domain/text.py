@@ -136,7 +136,10 @@ _PATH_OF_IMAGE = re.compile(r"(?<!\S)(?:[\w.-]+(?::\d+)?/)+(?=[\w.-]+[:@])")
 
 
 def short_cause(cause: str) -> str:
-    """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`"""
+    """Return a cause without the registries of its images: `Upgrade of the container: train:1 → train:2.`
+
+    Causes that an earlier version stored have another arrow.
+    """
     return _PATH_OF_IMAGE.sub("", cause).replace(" -> ", " → ")
 
 

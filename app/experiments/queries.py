@@ -61,7 +61,7 @@ def experiment_rows(engine: Engine, query: ExperimentQuery) -> Iterator[list[tup
 
 
 def _cells(item: ExperimentItem) -> tuple[Any, ...]:
-    knobs = "; ".join(f"{knob.field}: {knob.before_text} -> {knob.after_text}" for knob in item.knobs)
+    knobs = "; ".join(f"{knob.field}: {knob.before_text} → {knob.after_text}" for knob in item.knobs)
     gain = item.result.gain
     return (
         item.id, item.project, item.title, item.rule_id, item.state, item.tag, knobs, item.baseline_run_id,

@@ -739,7 +739,7 @@ def request_next_stacks(session: Session) -> list[int]:
             row.project_id,
             row.stack_key,
             judge_from=EVERYTHING,
-            because=f"The rules of verdicts changed (version {row.version} -> {VERDICT_VERSION}).",
+            because=f"The rules of verdicts changed (version {row.version} → {VERDICT_VERSION}).",
         )
         for row in stacks
     ]

@@ -254,7 +254,7 @@ def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
     before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
     unlikely = f" ({own[0].suspect.field} unlikely)" if own and own[0].support == "unlikely" else ""
     what = "" if difference.field in (COMMIT, "container") else f"{difference.field} "
-    return f"{difference.axis.capitalize()}: {what}{before} -> {after}{unlikely}."
+    return f"{difference.axis.capitalize()}: {what}{before} → {after}{unlikely}."
 
 
 def _shared_suspects(

@@ -246,7 +246,7 @@ def describe(plan: UpgradePlan) -> Iterator[str]:
     if not plan.migrations:
         yield f"The database has the newest revision, {plan.newest}. Nothing to migrate."
         return
-    yield f"Revision {plan.revision or 'none'} -> {plan.newest}, {plural(len(plan.migrations), 'migration')}:"
+    yield f"Revision {plan.revision or 'none'} → {plan.newest}, {plural(len(plan.migrations), 'migration')}:"
     for migration in plan.migrations:
         yield f"{migration.revision}  {migration.title}"
         for step in migration.steps:

@@ -40,7 +40,7 @@ def test_another_container_is_not_a_baseline_and_the_field_is_named(rendered: Pa
     answer = threewalls("compare", *sides, "--baseline", rendered / BASELINE, "--", rendered / CANDIDATE)
     assert answer.code == 4
     assert "with container pytorch:26.02" in answer.lines[0]
-    assert answer.lines[1].endswith("container (pytorch:26.02 -> pytorch:26.04)")
+    assert answer.lines[1].endswith("container (pytorch:26.02 → pytorch:26.04)")
     assert "difference to container" in answer.output
     assert "regression" not in answer.output
 
@@ -59,11 +59,11 @@ def test_a_slow_down_is_a_regression(baseline: list[Path], tmp_path: Path) -> No
     answer = threewalls("compare", *setting(PLACE), *commits, "--baseline", *baseline, "--", *slow)
     assert answer.code == 1, answer.output
     assert answer.lines[0].startswith("regression · 5.9")
-    parts = ("8 runs", "base-0.log", "4 more", "commit (0f3c2a9d -> 77aa01bc)")
+    parts = ("8 runs", "base-0.log", "4 more", "commit (0f3c2a9d → 77aa01bc)")
     assert [part for part in parts if part not in answer.lines[1]] == []
     table = [line.split("  ")[0] for line in answer.lines[3:8]]
     assert table == ["figure", "Step time", "Tokens, tokens/s/GPU", "Model FLOPs, TFLOP/s/GPU", "MFU"]
-    assert "commit (0f3c2a9d -> 77aa01bc): " in answer.output
+    assert "commit (0f3c2a9d → 77aa01bc): " in answer.output
 
 
 def test_options_may_follow_the_run_to_judge(baseline: list[Path], tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_knob_that_was_turned_is_the_first_suspect(baseline: list[Path], tmp_p
     slow = write_logs(tmp_path, [100, 101], "slow", slower=1.1, workload=workload)
     answer = threewalls("compare", *setting(PLACE), "--baseline", *baseline, "--", *slow)
     assert answer.code == 0, answer.output  # an A/B, not a regression of one job
-    assert "dispatcher (hybridep -> alltoall) (matched A/B" in answer.lines[1]
+    assert "dispatcher (hybridep → alltoall) (matched A/B" in answer.lines[1]
     document = threewalls("compare", "--json", *setting(PLACE), "--baseline", *baseline, "--", *slow).document
     assert (document["suspects"][0]["field"], document["comparability"]["attributed_to"]) == (
         "dispatcher",
@@ -150,7 +150,7 @@ def test_forced_balance_is_never_judged_against_natural_routing(baseline: list[P
     sides = ["--candidate-set", "routing_mode=dropless"]
     answer = threewalls("compare", *setting(PLACE), *sides, "--baseline", *baseline, "--", *natural)
     assert answer.code == 4
-    assert "routing_mode (forced-balance -> dropless)" in answer.lines[1]
+    assert "routing_mode (forced-balance → dropless)" in answer.lines[1]
 
 
 def test_a_folder_is_one_run_of_several_files(baseline: list[Path], tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ HOSTILE = "<!channel> <https://evil.example|click> & [x](https://evil.example) *
 
 
 def make_notification(
-    cause: str = "Code: 0f3c2a9d -> 77aa01bc.", project: str = "moe", *, is_up_to: bool = False
+    cause: str = "Code: 0f3c2a9d → 77aa01bc.", project: str = "moe", *, is_up_to: bool = False
 ) -> Notification:
     return regression_notification(
         "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause, delta_pct=3.4,
@@ -59,7 +59,7 @@ def test_a_message_states_the_event_and_its_basis() -> None:
     assert [part in notification.title for part in ("3.4 % slower", "moe")] == [True] * 2
     assert "up to 3.4 % slower" in make_notification(is_up_to=True).title
     cause, where, cost = notification.lines
-    assert "0f3c2a9d -> 77aa01bc" in cause
+    assert "0f3c2a9d → 77aa01bc" in cause
     assert "Qwen3-30B-A3B · 16 × H100" in where
     assert "41 GPU-h/day" in cost
     assert notification.path == "/regressions/7"

@@ -197,7 +197,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     assert lines[0].startswith("**◌ 22.2")
     assert [part in lines[0] for part in ("container train:2026.09", "22.2 % slower")] == [True, True]
     assert "12 runs (run 1, run 2" in lines[1]
-    assert all(part in lines[1] for part in ("container (train:2026.09 -> train:2026.10)", "commit (0000000b"))
+    assert all(part in lines[1] for part in ("container (train:2026.09 → train:2026.10)", "commit (0000000b"))
     assert [suspect["field"] for suspect in document["verdict"]["suspects"]] == ["container", "commit"]
     text = "\n".join(lines)
     assert "| worse |" in text

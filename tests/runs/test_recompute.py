@@ -134,7 +134,7 @@ def test_a_run_that_cannot_be_recomputed_keeps_its_figures_and_does_not_block_ot
     assert (run.status, run.error, run.step_time_ms) == ("ready", None, 1.0)
     assert "Unexpected error (id " in (run.recompute_error or "")
     warning = client.get(f"/api/v1/runs/{run_id}").json()["warnings"][0]
-    step = f"flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']}"
+    step = f"flops {DEFINITIONS['flops'] - 1} → {DEFINITIONS['flops']}"
     assert warning.startswith(f"Its figures use earlier definitions ({step}) and are in no baseline")
     assert run.definition_version == DEFINITION_VERSION - 1
     assert counts(engine) == (0, 0, 1)
@@ -210,7 +210,7 @@ def test_a_stack_is_not_judged_while_its_project_is_computed_again(
         current = select(VerdictRow).where(col(VerdictRow.run_id) == run_id, col(VerdictRow.current))
         verdict = session.execute(current).scalar_one()
     assert verdict.definition_version == DEFINITION_VERSION
-    assert verdict.because == f"The definitions changed (flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']})."
+    assert verdict.because == f"The definitions changed (flops {DEFINITIONS['flops'] - 1} → {DEFINITIONS['flops']})."
 
 
 def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient, engine: Engine) -> None:
@@ -235,7 +235,7 @@ def test_new_rules_of_verdicts_judge_again_without_computing(client: TestClient,
 
 
 def test_changed_rules_are_reported() -> None:
-    assert changes({"flops": 1, "keys": 3}, {"flops": 2, "keys": 3}) == "flops 1 -> 2"
-    assert changes({"flops": 1}, {"flops": 2, "reading": 1}) == "flops 1 -> 2, reading is new"
+    assert changes({"flops": 1, "keys": 3}, {"flops": 2, "keys": 3}) == "flops 1 → 2"
+    assert changes({"flops": 1}, {"flops": 2, "reading": 1}) == "flops 1 → 2, reading is new"
     assert changes({}, DEFINITIONS) == "an earlier version"
     assert changes(DEFINITIONS, DEFINITIONS) == ""

@@ -126,7 +126,7 @@ def test_recomputation_completes_although_processes_are_killed(house: House, dat
         )
         doubled = connection.execute(text("SELECT run_id FROM verdict WHERE current GROUP BY 1 HAVING count(*) > 1"))
         assert (times, doubled.all()) == (0, [])
-        changed = f"The definitions changed (flops {DEFINITIONS['flops'] - 1} -> {DEFINITIONS['flops']})."
+        changed = f"The definitions changed (flops {DEFINITIONS['flops'] - 1} → {DEFINITIONS['flops']})."
         assert set(because.scalars()) == {changed}
     assert len(ids) == RUNS
 

@@ -181,7 +181,7 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
     run = session.get_one(RunRow, slow)
     regression = RegressionRow(
         project_id=run.project_id, kind="run", cause_key="upgrade:container:x", metric="step_time_ms",
-        cause="Upgrade of the container: a -> b.", opened_at=LATER, changed_at=LATER,
+        cause="Upgrade of the container: a → b.", opened_at=LATER, changed_at=LATER,
     )  # fmt: skip
     session.add(regression)
     session.flush()
@@ -312,7 +312,7 @@ def test_an_unlikely_cause_is_not_stated_by_the_api_or_any_page(session: Session
     assert named == {"permute_fusion": "open", "commit": "unlikely"}
     run = session.get_one(RunRow, slow)
     code = RegressionRow(
-        project_id=run.project_id, kind="run", metric="step_time_ms", cause="Code: a -> b.", cause_key="code:f",
+        project_id=run.project_id, kind="run", metric="step_time_ms", cause="Code: a → b.", cause_key="code:f",
         opened_at=LATER, changed_at=LATER,
     )  # fmt: skip
     session.add(code)
@@ -323,7 +323,7 @@ def test_an_unlikely_cause_is_not_stated_by_the_api_or_any_page(session: Session
         )
     )
     session.flush()
-    expected = "Recipe: permute_fusion on -> off (commit unlikely)."
+    expected = "Recipe: permute_fusion on → off (commit unlikely)."
     assert get_regression(session, code.id or 0).cause == expected
     assert cause_of(session, code) == expected
     assert [item.cause for item in needs_attention(session, "").items if item.id == code.id] == [expected]

@@ -481,7 +481,7 @@ def merged_fields(files: Sequence[FilePart]) -> tuple[dict[str, Stated], list[Lo
             earlier = fields.get(name)
             if earlier is None or stated.source != "log line" or earlier[1].source == "log line":
                 if earlier and earlier[1].source == stated.source == "arguments" and earlier[1].value != stated.value:
-                    changed.append(f"`{name}` {shown(earlier[1].value)} -> {shown(stated.value)}")
+                    changed.append(f"`{name}` {shown(earlier[1].value)} → {shown(stated.value)}")
                 fields[name] = (part, stated)
         if changed:
             problems.append(

@@ -260,7 +260,7 @@ def upgrade_notification(
         project=project,
         title=_line(f"Upgrade of the {field}: step time {change_text(change[0]).figure} in {project}"),
         lines=_lines(
-            f"{field.capitalize()}: {values[0] or 'unknown'} -> {values[1] or 'unknown'}.",
+            f"{field.capitalize()}: {values[0] or 'unknown'} → {values[1] or 'unknown'}.",
             f"Step time {change_text(*change).text}, over {plural(runs[0], 'run')} against {runs[1]} before.",
             _where(stack[1], "", ""),
         ),

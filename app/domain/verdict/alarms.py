@@ -168,7 +168,7 @@ def upgrade_cause(comparability: Comparability) -> AlarmCause:
 
 
 def _values(difference: Difference) -> str:
-    return f"{side_text(difference.field, difference.a)} -> {side_text(difference.field, difference.b)}"
+    return f"{side_text(difference.field, difference.a)} → {side_text(difference.field, difference.b)}"
 
 
 def _key(axis: str, changed: Sequence[Difference]) -> str:

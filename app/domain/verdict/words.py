@@ -116,8 +116,8 @@ def step_time_change(time: StepTimeChange) -> str:
 
 
 def differences(listed: Sequence[Difference]) -> str:
-    """List differences with both values: `ep_overlap (off -> on), commit (0f3c2a9d -> 77aa01bc) and 2 more`."""
-    shown = [f"{item.field} ({side_text(item.field, item.a)} -> {side_text(item.field, item.b)})" for item in listed]
+    """List differences with both values: `ep_overlap (off → on), commit (0f3c2a9d → 77aa01bc) and 2 more`."""
+    shown = [f"{item.field} ({side_text(item.field, item.a)} → {side_text(item.field, item.b)})" for item in listed]
     return first_of(shown, _MOST_LISTED)
 
 

@@ -139,7 +139,7 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
             {"fields": {"ep_overlap": False}, "commit": "77aa01bc"},
             "`ep_overlap` and the code differ.",
             "`ep_overlap` is the only knob that differs, but the code differs too",
-            "Provisional, because the sides also differ in commit (0f3c2a9d -> 77aa01bc).",
+            "Provisional, because the sides also differ in commit (0f3c2a9d → 77aa01bc).",
         ),
         (
             {"fields": {"tp": 4}, "job": "other"},
@@ -248,7 +248,7 @@ def test_a_set_is_compared_as_far_as_is_honest(
 def test_equal_contracts_still_name_differences_outside_the_keys() -> None:
     comparison = compared(record("1"), record("2", commit="77aa01bc"))
     assert comparison.comparability.kind == "verdict"
-    assert "commit (0f3c2a9d -> 77aa01bc)" in comparison_text(comparison).differs
+    assert "commit (0f3c2a9d → 77aa01bc)" in comparison_text(comparison).differs
 
 
 def test_an_undecided_comparison_says_what_would_decide() -> None:

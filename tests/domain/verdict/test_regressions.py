@@ -42,7 +42,7 @@ def usual(**other: object) -> list[RunRecord]:
 
 
 CAUSES = [
-    (make_record(slower=0.1, commit="guilty"), "code:guilty", "Code: commit o -> guilty."),
+    (make_record(slower=0.1, commit="guilty"), "code:guilty", "Code: commit o → guilty."),
     (
         make_record(slower=0.1, commit="commit of run 7"),
         "unknown:",
@@ -51,7 +51,7 @@ CAUSES = [
     (
         make_record(fields={"container": "new"}, slower=0.1),
         "upgrade:container:train:2026.09:new",
-        "Upgrade of the container: train:2026.09 -> new.",
+        "Upgrade of the container: train:2026.09 → new.",
     ),
 ]
 
@@ -102,7 +102,7 @@ def test_a_job_changed_in_several_fields_by_an_upgrade_raises_an_alarm() -> None
     upgraded = make_record(slower=0.1, job="muon", fields={"container": "new", "tp": 4})
     (alarm,) = alarms(upgraded, usual(job="muon"))
     assert alarm.cause.key == "upgrade:container:train:2026.09:new"
-    assert [part in alarm.cause.text for part in ("container: train:2026.09 -> new", "tp (8 -> 4)")] == [True, True]
+    assert [part in alarm.cause.text for part in ("container: train:2026.09 → new", "tp (8 → 4)")] == [True, True]
 
 
 def test_the_baseline_of_a_report_is_that_of_the_figures() -> None:
