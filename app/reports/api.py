@@ -115,6 +115,9 @@ def _earlier_of_its_job(session: Session, row: RunRow) -> list[dict[str, object]
 def _judged(session: Session, row: RunRow, run: LinkedRun, answered: RunAnswer, *, address: str) -> RunReport:
     document = answered.document
     text = verdict_text(document, answered.badge, label=_label, suspects=answered.suspects)
+    if answered.ongoing is not None and text.still:
+        still = f"No figure changed, because regression {answered.ongoing.id} slowed the baseline as well."
+        text = replace(text, still=still)
     return RunReport(
         run=run,
         status="judged",

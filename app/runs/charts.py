@@ -174,8 +174,8 @@ def baseline_band(
     return Band(tuple(sorted(per_ms * ms for ms in step_times_ms)), per_ms * centre_ms, label)
 
 
-def fitting_scale(data: Points, log: bool, band: Band | None = None, earlier: Points | None = None) -> Scale:
-    """Return an axis that shows the steady windows and the band in detail: not from zero, and without spikes."""
+def fitting_scale(data: Points, log: bool, bands: Sequence[Band] = (), earlier: Points | None = None) -> Scale:
+    """Return an axis that shows the steady windows and the bands in detail: not from zero, and without spikes."""
     values = data.values[np.isfinite(data.values)]
     if len(values) == 0:
         return Scale(0, 1, False)
@@ -191,8 +191,9 @@ def fitting_scale(data: Points, log: bool, band: Band | None = None, earlier: Po
     if len(inside) > 1 and (span := float(np.ptp(inside))) > 0:
         low = max(low, float(inside.min()) - _BESIDE_WINDOW * span)
         high = min(high, float(inside.max()) + _BESIDE_WINDOW * span)
-    if band is not None and low / _BAND_REACH < band.value < high * _BAND_REACH:
-        low, high = min(low, band.low), max(high, band.high)
+    for band in bands:
+        if low / _BAND_REACH < band.value < high * _BAND_REACH:
+            low, high = min(low, band.low), max(high, band.high)
     margin = (high - low) * 0.08 or abs(high) * 0.05 or 1.0
     return Scale(low - margin, high + margin, False)
 
@@ -244,13 +245,16 @@ def series_chart(
     baseline: Band | None = None,
     *,
     earlier: Points | None = None,
+    usual: Band | None = None,
 ) -> dict[str, Any]:
     """Return the Vega-Lite specification that app.js embeds.
 
     `pointed_at`: the iteration of the selected log line, or 0. `earlier`: the same series of a baseline run.
+    `usual`: the level before the regression that the run continues.
     """
     low, high = int(data.iterations.min()), int(data.iterations.max())
     datasets = _datasets(data, scale, steady, baseline)
+    datasets["usual"] = _baseline_rows(usual, scale, low, max(high, low + 1), data.unit)
     datasets["pointed"] = [{"iteration": pointed_at}] if low <= pointed_at <= high else []
     datasets["earlier"] = [] if earlier is None else _earlier_rows(between(earlier, low, high), scale)
     # A layer without data would have no extent, and Vega would print a warning.
@@ -312,7 +316,8 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
     return [
         ("baseline_runs", [_baseline_runs(alt)]),
         ("earlier", [_earlier(alt)]),
-        ("baseline", _baseline(alt)),
+        ("usual", _level(alt, "usual", [2, 3])),
+        ("baseline", _level(alt, "baseline", [6, 3])),
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
         ("figure", _figure(alt)),
@@ -321,10 +326,10 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
     ]
 
 
-def _baseline(alt: Any) -> list[Any]:
-    data = alt.NamedData("baseline")
+def _level(alt: Any, name: str, dash: list[int]) -> list[Any]:
+    data = alt.NamedData(name)
     place = {"x": alt.X("first:Q"), "x2": "last:Q"}
-    rule = alt.Chart(data).mark_rule(color=charts.BASELINE, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
+    rule = alt.Chart(data).mark_rule(color=charts.BASELINE, strokeWidth=1.5, strokeDash=dash, clip=True)
     return [
         rule.encode(**place, y=alt.Y("value:Q")),
         _line_label(alt, data, charts.BASELINE),

@@ -36,7 +36,7 @@ from app.domain.verdict.words import sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
 from app.runs import charts, log_view
-from app.runs.charts import Points, series_chart
+from app.runs.charts import Points
 from app.runs.forms import AmendForm, DecisionForm, ReadAsForm
 from app.runs.queries import get_run, get_series
 from app.runs.verdict_view import VerdictView, named_runs, rerun_command, verdict_view
@@ -845,8 +845,7 @@ class RunPage:
         """Return name, label and short note of each tab."""
         notes = {"config": plural(len(self.run.contract), "field"), "health": self._health_note}
         if self.differing_fields:
-            is_code = all(row.field == COMMIT for row in self.differing_fields)
-            notes["config"] = "same, new commit" if is_code else f"{len(self.differing_fields)} differ"
+            notes["config"] = self.differs_text
         if self.run.status != "ready":
             notes["health"] = ""
         skipped = set() if self.verdict or self.run.status == "ready" else {"why"}
@@ -952,6 +951,13 @@ class RunPage:
         taken = setbacks_of(self._session, self.run).taken if self.ended_badly else {}
         rule = next((rule for rule in (PACKAGE_RULE, FITTED_RULE) if rule in taken and taken[rule].title), None)
         return Remedy(rule, taken[rule].title, flags_text(taken[rule].settings)) if rule else None
+
+    @property
+    def differs_text(self) -> str:
+        """Return `new commit` if nothing else differs from the compared run, else `3 differ`."""
+        if all(row.field == COMMIT for row in self.differing_fields):
+            return "new commit"
+        return plural(len(self.differing_fields), "differs", "differ")
 
     @cached_property
     def differing_fields(self) -> tuple[ConfigRow, ...]:
@@ -1201,7 +1207,8 @@ class RunPage:
 
     @cached_property
     def scale(self) -> charts.Scale:
-        return charts.fitting_scale(self.drawn, self.view.scale == "log", self.baseline_band, self.earlier)
+        bands = [band for band in (self.baseline_band, self.usual_band) if band is not None]
+        return charts.fitting_scale(self.drawn, self.view.scale == "log", bands, self.earlier)
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:
@@ -1218,10 +1225,25 @@ class RunPage:
             verdict.baseline_times, verdict.baseline_ms, self.points.unit, verdict.baseline_label
         )
 
+    @cached_property
+    def usual_band(self) -> charts.Band | None:
+        """Return the level before the regression that the run continues, with which the lead compares it."""
+        ongoing = self.verdict.ongoing if self.verdict is not None and self.experiment_lead is None else None
+        if ongoing is None or self.shown_series != "step_time_ms":
+            return None
+        return charts.baseline_band([ongoing.usual_ms], ongoing.usual_ms, self.points.unit, ongoing.before)
+
     @property
     def chart(self) -> Mapping[str, Any]:
-        steady, pointed_at = self.run.steady_state, self.view.iteration
-        return series_chart(self.drawn, self.scale, steady, pointed_at, self.baseline_band, earlier=self.earlier)
+        return charts.series_chart(
+            self.drawn,
+            self.scale,
+            self.run.steady_state,
+            self.view.iteration,
+            self.baseline_band,
+            earlier=self.earlier,
+            usual=self.usual_band,
+        )
 
     @property
     def restarts(self) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.numbers import change_text
 from app.domain.performance.failures import failure_lead
 from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.values import verdict_json
@@ -14,7 +13,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
-from app.domain.verdict.lead import answer_line, lead
+from app.domain.verdict.lead import OngoingRegression, answer_line, lead
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
 from app.storage.runs import RunDetail
@@ -34,7 +33,8 @@ class RunAnswer:
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
     verdict or an unsteady contrast requests, and how to start them; empty for none. `asks_rerun`: a rerun is the next
-    step, because it would confirm or decide the answer.
+    step, because it would confirm or decide the answer. `ongoing`: the regression that a run without a change
+    continues.
     """
 
     document: VerdictDocument
@@ -49,6 +49,7 @@ class RunAnswer:
     cause: Difference | None
     rerun: str
     asks_rerun: bool
+    ongoing: OngoingRegression | None
 
     @property
     def word(self) -> str:
@@ -93,14 +94,17 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
     badge = run_badge(document, opened, is_back=recovered_from is not None)
+    time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
+    is_unchanged = time is not None and time.decision == "no_change"
+    ongoing = _ongoing(session, regressions, own_ms) if is_unchanged and own_ms else None
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
         else lead(
             document,
             cause,
-            steady.step_time_ms if steady else None,
-            _ongoing(session, regressions),
+            own_ms,
+            ongoing,
             unsteady=unsteady_briefly(steady.reasons, steady.n) if steady else "",
             recovered_from=recovered_from,
             in_regression=opened,
@@ -122,17 +126,18 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         rerun=rerun,
         asks_rerun=(document.rerun_decides and not (is_opened and document.comparability is None))
         or (bool(rerun) and badge[0] == "regression"),
+        ongoing=ongoing,
     )
 
 
-def _ongoing(session: Session, regressions: Iterable[RunRegression]) -> str:
-    """Return `6.5 % slower than train:2026.09 (regression 2)` for the newest active step-time regression of a run."""
+def _ongoing(session: Session, regressions: Iterable[RunRegression], own_ms: float) -> OngoingRegression | None:
+    """Return the newest active step-time regression of a run that is slower than its job was before it."""
     for item in regressions:
         is_slow = item.metric == "step_time_ms" and item.shown_state in ACTIVE and not item.over
-        if not is_slow or item.since_run is None or item.delta_pct is None:
+        if not is_slow or item.since_run is None or item.usual is None or own_ms <= item.usual:
             continue
         slow = current_verdict(session, item.since_run) if item.kind == "upgrade" else None
         upgrade = slow.document.upgrade if slow else None
-        before = sides_text(changed_field(upgrade.comparability))[0] if upgrade else f"before #{item.since_run}"
-        return f"{change_text(item.delta_pct).text} than {before} (regression {item.id})"
-    return ""
+        with_ = f"with {sides_text(changed_field(upgrade.comparability))[0]}" if upgrade else ""
+        return OngoingRegression(item.id, item.usual, with_ or f"before #{item.since_run}")
+    return None

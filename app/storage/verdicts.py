@@ -476,7 +476,8 @@ class RunRegression:
 
     `continues`: the run made nothing worse: it is as fast as its baseline, which is already slow, or its job was as
     slow in an earlier stack.
-    `since_run`: the slow run of its stack, if that became slower.
+    `since_run`: the slow run of its stack, if that became slower. `usual`: the level of the run's job before, in the
+    unit of the metric; None if the regression has no member of its configuration and job.
     `delta_pct`: the change of the run's job, else the size of the regression. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
@@ -494,6 +495,7 @@ class RunRegression:
     opened: bool
     continues: bool
     since_run: int | None
+    usual: float | None
     over: str
 
     @property
@@ -529,8 +531,10 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     rows = [item for item in rows if item[0].id in named or item[0].metric not in explained]
     changes = changes_of_jobs(session, [row.id for row, _ in rows])
     regressions = []
+    config_key = session.get_one(RunRow, run_id).config_key
     for row, shown_state in rows:
         member = slow_member(session, row.id or 0, run_id)
+        usual_level = member.usual_level if member is not None and member.config_key == config_key else None
         regressions.append(
             RunRegression(
                 id=row.id or 0,
@@ -546,6 +550,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 opened=openers.get(row.id or 0) == run_id,
                 continues=row.id in continued,
                 since_run=member.run_id if member is not None and (member.delta_pct or 0.0) > 0 else None,
+                usual=None if usual_level is None else math.exp(usual_level),
                 over=_over(session, row, shown_state),
             )
         )

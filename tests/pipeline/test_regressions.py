@@ -19,6 +19,8 @@ from app.pipeline.work import ELSEWHERE
 from app.regressions import words
 from app.regressions.commands import Answer, RegressionChange, Seen, change_regressions
 from app.regressions.queries import get_regression
+from app.runs.queries import get_run
+from app.runs.verdict_view import verdict_view
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
@@ -214,7 +216,7 @@ def test_stacks_that_one_commit_slows_down_are_members_of_one_regression(engine:
     assert regressions_in(engine) == [("open", "", slow)]
     with read_session(engine) as session:
         row = session.exec(select(RegressionRow)).one()
-    assert (row.cause_key, row.cause) == ("code:guilty", "Code: commit 9 -> guilty.")
+    assert (row.cause_key, row.cause) == ("code:guilty", "Code: commit 9 → guilty.")
     bring(engine, settings, steady(1000, 4), 11, fields={"gpus": 16})
     assert regressions_in(engine)[0][1] == ""  # the other stack is still slow
     bring(engine, settings, steady(1000, 4), 11, fields={"gpus": 32})
@@ -278,6 +280,7 @@ def test_every_run_of_a_slow_segment_names_its_regression(engine: Engine, settin
         (own,) = regressions_of(session, slow[-1])
     assert own.continues
     assert (own.kind, own.is_member, own.since_run) == ("upgrade", False, slow[0])
+    assert own.usual == pytest.approx(1000, rel=0.01)
     close(engine, "expected")
     assert explained_by(engine, slow[-1]) == []
 
@@ -523,6 +526,10 @@ def test_without_ci_runs_an_experiment_is_measured_against_the_nearest_one(engin
     assert (result.decision, result.rests_on) == ("improvement", 10)
     assert result.verdict.notes[0].startswith("Direction only: ")
     assert document_of(engine, first).decision == "no_baseline"
+    with read_session(engine) as session:
+        shown = verdict_view(session, get_run(session, trial))
+    assert shown is not None
+    assert shown.baseline_label == "nearest configuration"
 
 
 def test_the_cost_of_a_regression_follows_from_how_often_the_stack_runs(engine: Engine, settings: Settings) -> None:

@@ -91,6 +91,17 @@ def test_thinning_keeps_every_extreme() -> None:
     assert np.all(np.diff(drawn.iterations) > 0)
 
 
+def test_the_level_before_a_regression_is_on_the_axis_and_drawn_at_its_value() -> None:
+    data = points_of(step_times(400.0, 50))
+    usual = charts.baseline_band([330.0], 330.0, data.unit, "with train:1")
+    assert usual is not None
+    scale = charts.fitting_scale(data, log=False, bands=[usual])
+    datasets = series_chart(data, scale, None, usual=usual)["datasets"]
+    assert scale.low < 330.0
+    assert [row["value"] for row in datasets["usual"]] == [330.0]
+    assert series_chart(data, scale, None)["datasets"]["usual"] == []
+
+
 @pytest.mark.parametrize("values", [[], [5.0], [5.0] * 30, [np.nan] * 30, [0.0] * 30])
 @pytest.mark.parametrize("log", [False, True])
 def test_any_series_has_an_axis(values: list[float], log: bool) -> None:

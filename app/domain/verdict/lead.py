@@ -1,6 +1,7 @@
 """The verdict in one sentence of at most 16 words, with which the page of a run begins."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from app.domain.numbers import THE_SAME, THIN, change_text, metric_text, percent, plural, step_time, time_unit_of
 from app.domain.performance.health import BYTES_PER_GIB
@@ -15,11 +16,23 @@ _LONGEST_VALUE = 24
 _MOST_FIELDS = 3
 
 
+@dataclass(frozen=True, slots=True)
+class OngoingRegression:
+    """The open regression that a run without a change continues. `usual_ms`: the level of its job before it.
+
+    `before`: when that level was measured: `with train:2026.09`, `before #91`.
+    """
+
+    id: int
+    usual_ms: float
+    before: str
+
+
 def lead(
     document: VerdictDocument,
     cause: Difference | None = None,
     own_ms: float | None = None,
-    ongoing: str = "",
+    ongoing: OngoingRegression | None = None,
     *,
     unsteady: str = "",
     recovered_from: int | None = None,
@@ -29,7 +42,6 @@ def lead(
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself; the mean takes its place where reruns were judged together with it.
-    `ongoing`: the open regression that a run without a change continues (`6.5 % slower than v1 (regression 2)`).
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
     baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
     regressions that the run is in.
@@ -67,15 +79,23 @@ def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
     return f"{word} · {plain.removeprefix('Inconclusive: ')}" if word else plain
 
 
-def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], ongoing: str, back: str) -> str:
+def _change(
+    time: StepTimeChange,
+    own_ms: float | None,
+    counted: tuple[int, int],
+    ongoing: OngoingRegression | None,
+    back: str,
+) -> str:
     """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns their mean, which the percentage is about.
 
     `counted`: the number of runs whose mean the verdict judged, and of baseline runs. `back`: in place of the change.
     """
     pooled, baseline = counted
     own = time.candidate_ms if own_ms is None else own_ms
-    if ongoing and time.decision == "no_change":
-        return f"As fast as before: {step_time(own)}; still {ongoing}."
+    if ongoing is not None and time.decision == "no_change":
+        unit, slower = time_unit_of((own, ongoing.usual_ms)), change_text(100 * (own / ongoing.usual_ms - 1)).figure
+        level = f"{step_time(ongoing.usual_ms, unit)} {ongoing.before} (regression {ongoing.id})"
+        return f"As fast as before: {step_time(own, unit)}; still {slower} than {level}."
     shown, mean = (time.candidate_ms, f" ({pooled}-run mean)") if pooled > 1 else (own, "")
     unit = time_unit_of((shown, time.baseline_ms))
     times = f"{step_time(shown, unit)}{mean}, was {step_time(time.baseline_ms, unit)}"

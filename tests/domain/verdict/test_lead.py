@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from app.domain.numbers import THIN, step_time
-from app.domain.verdict.lead import lead
+from app.domain.verdict.lead import OngoingRegression, lead
 from app.domain.verdict.record import RunRecord
 from tests.domain.verdict_documents import make_baseline, make_document, make_record
 
@@ -87,11 +87,13 @@ def test_a_change_from_a_single_run_says_so() -> None:
 
 
 def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> None:
-    ongoing = "6.5 % slower than train:2026.09 (regression 2)"
+    ongoing = OngoingRegression(2, 375.0, "with train:2026.09")
     same = make_document([make_record("same", slower=0.001, commit="new")], make_baseline())
-    assert lead(same, own_ms=400.0, ongoing=ongoing) == f"As fast as before: 400.0{THIN}ms; still {ongoing}."
+    assert lead(same, own_ms=400.0, ongoing=ongoing) == (
+        f"As fast as before: 400.0{THIN}ms; still 6.7{THIN}% slower than 375.0{THIN}ms with train:2026.09 (regression 2)."
+    )
     slower = make_document([make_record("slow", slower=0.1, commit="new")], make_baseline())
-    assert ongoing not in lead(slower, ongoing=ongoing)
+    assert "(regression 2)" not in lead(slower, own_ms=400.0, ongoing=ongoing)
 
 
 @pytest.mark.parametrize(("slower", "gib", "also"), [(0.0, 60, ""), (0.0, 70, "Also 16.7"), (0.1, 60, "Also 10.")])
