@@ -114,7 +114,7 @@ def test_the_tab_of_the_configuration_says_whether_only_the_code_is_new(client: 
     for fields in ({}, {"ep_overlap": True}):
         tab = page(client, make(fields=fields)).partition('data-tab="config"')[2].partition("</a>")[0]
         notes.append(re.search(r'"muted small">([^<]*)<', tab))
-    assert [note and note[1] for note in notes] == ["same, new commit", "2 differ"]
+    assert [note and note[1] for note in notes] == ["new commit", "2 differ"]
 
 
 def test_the_configuration_begins_with_what_differs_from_the_nearest_run(
