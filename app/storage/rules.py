@@ -251,12 +251,20 @@ class RuleResults:
     experiments: int = 0
 
     def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
-        """Return the gain on each stack over each replaced value, best first."""
-        groups: dict[tuple[str, str], list[MeasuredGain]] = {}
+        """Return the gain of each contrast on each stack, best first."""
+        groups: dict[tuple[str, str, str], list[MeasuredGain]] = {}
         for gain in self.gains:
-            groups.setdefault((gain.stack_key, gain.before), []).append(gain)
+            groups.setdefault((gain.stack_key, gain.before, gain.after), []).append(gain)
         results = [measured(rule, gains, same_contract=True) for gains in groups.values()]
         return tuple(sorted(results, key=lambda own: -own.result.median_gain_pct))
+
+    @property
+    def contrasts(self) -> Mapping[tuple[str, str], tuple[MeasuredGain, ...]]:
+        """Return the gains by the values before and after, that with the most A/Bs first."""
+        groups: dict[tuple[str, str], list[MeasuredGain]] = {}
+        for gain in self.gains:
+            groups.setdefault((gain.before, gain.after), []).append(gain)
+        return {values: tuple(groups[values]) for values in sorted(groups, key=lambda own: -len(groups[own]))}
 
     def together(self, rule: str) -> MeasuredHere | None:
         """Return the gain over all stacks; None without a measurement."""

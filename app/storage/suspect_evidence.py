@@ -628,7 +628,7 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 class MeasuredGain:
     """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
 
-        `before`: the value that the suggestion replaces. `forwards`: whether the candidate `run_id` has the suggested
+        `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has the suggested
     value, not the value before.
     """
 
@@ -639,6 +639,7 @@ class MeasuredGain:
     stack_key: str
     at: datetime
     before: str
+    after: str
     forwards: bool
     experiment_id: int | None = None
 
@@ -653,13 +654,14 @@ class MeasuredHere:
     """`result`: the gain on one or several stacks.
 
     `runs`: candidates of the A/Bs. `experiments`: those planned as experiments. `before`: the values that the change
-    replaced.
+    replaced with `after`.
     """
 
     result: OwnResult
     runs: tuple[int, ...]
     experiments: tuple[int, ...] = ()
     before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
 
 
 def gains_of(rows: Iterable[AB], knob: Knob) -> list[MeasuredGain]:
@@ -713,7 +715,16 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
     else:
         middle, least, most = row.delta_pct, low, high
     return MeasuredGain(
-        middle, least, most, row.run_id, row.stack_key, row.ordered_at, before, forwards, row.experiment_id
+        middle,
+        least,
+        most,
+        row.run_id,
+        row.stack_key,
+        row.ordered_at,
+        before,
+        knob.wanted,
+        forwards,
+        row.experiment_id,
     )
 
 
@@ -745,7 +756,8 @@ def measured(
     )
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
     before = tuple(dict.fromkeys(gain.before for gain in gains))
-    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments, before)
+    after = tuple(dict.fromkeys(gain.after for gain in gains))
+    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments, before, after)
 
 
 # --- Availability of dispatchers in containers, from all runs whose logs show it.

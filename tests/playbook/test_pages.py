@@ -280,14 +280,27 @@ def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(
 def test_gains_over_different_values_are_not_combined() -> None:
     now = datetime(2026, 9, 9, tzinfo=UTC)
     gains = tuple(
-        MeasuredGain(pct, pct - 1, pct + 1, run, "stack", now, before, forwards=True)
-        for run, (before, pct) in enumerate([("allgather", 23.0), ("deepep", -2.0), ("allgather", 25.0)])
+        MeasuredGain(pct, pct - 1, pct + 1, run, "stack", now, before, after, forwards=True)
+        for run, (before, after, pct) in enumerate(
+            [
+                ("allgather", "hybridep", 23.0),
+                ("deepep", "hybridep", -2.0),
+                ("allgather", "hybridep", 25.0),
+                ("allgather", "deepep", 5.0),
+            ]
+        )
     )
-    rows = RuleResults(gains=gains).by_stack("rule")
-    assert [(row.before, row.result.n, row.result.median_gain_pct) for row in rows] == [
-        (("allgather",), 2, 24.0),
-        (("deepep",), 1, -2.0),
+    results = RuleResults(gains=gains)
+    assert [(row.before, row.after, row.result.n, row.result.median_gain_pct) for row in results.by_stack("rule")] == [
+        (("allgather",), ("hybridep",), 2, 24.0),
+        (("allgather",), ("deepep",), 1, 5.0),
+        (("deepep",), ("hybridep",), 1, -2.0),
     ]
+    assert {values: len(gains) for values, gains in results.contrasts.items()} == {
+        ("allgather", "hybridep"): 2,
+        ("deepep", "hybridep"): 1,
+        ("allgather", "deepep"): 1,
+    }
 
 
 def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine, settings: Settings) -> None:
