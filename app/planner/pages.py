@@ -44,8 +44,35 @@ EXAMPLES = (
 )
 
 
+LABELS: Mapping[str, str] = {
+    "model": "Model",
+    "gpu": "GPU",
+    "gpus": "GPUs",
+    "seq_len": "Sequence length",
+    "gbs": "Global batch",
+    "mbs": "Micro batch",
+    "precision": "Precision",
+    "mtp": "MTP layers",
+    "pp_layout": "PP layout",
+    "pp_account": "Counted as layers",
+    "host_memory_gib": "Host GiB per node",
+    "num_layers": "Layers",
+    "num_attention_heads": "Attention heads",
+    "num_query_groups": "Key and value heads",
+    "num_experts": "Experts",
+    "hidden_size": "Hidden size",
+} | {name: name.upper() for name in DEGREES}
+
+
 class LayoutForm(Form):
     """Texts by input, with their errors."""
+
+    def label(self, name: str) -> str:
+        return LABELS[name]
+
+    def error(self, name: str) -> str:
+        """Return the error of an input as a sentence."""
+        return f"{LABELS[name]} {self.errors[name]}." if name in self.errors else ""
 
     def any(self, names: tuple[str, ...]) -> bool:
         """Return whether one of the inputs is filled in or wrong."""

@@ -98,6 +98,8 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
     assert "<b>mine" not in answer.text
     for message in ("Correct the marked fields", "must be a whole number from 1 to 131,072", "<code>speed</code>"):
         assert message in answer.text
+    shown = re.findall(r'<p class="error" id="d-gpus">.*?</svg>\s*(.*?)</p>', answer.text, re.DOTALL)
+    assert shown == ["GPUs must be a whole number from 1 to 131,072."]
     large = client.get("/api/v1/plan", params=DEEPSEEK | {"mtp": "101", "tp": "0"}).json()["errors"]
     ranges = {error["field"]: re.findall(r"[\d,]+", error["message"]) for error in large}
     assert ranges == {"mtp": ["0", "100"], "tp": ["1", "131,072"]}

@@ -238,7 +238,7 @@ def combinations(request: PlanRequest) -> Candidates:
     degrees, stages = _degrees(request), _pp_values(request)
     count = math.prod(map(len, degrees)) * len(stages)
     if count > MOST:
-        why = f"leaves {count} combinations of degrees to try, more than {MOST}. Fix TP, CP, PP or EP as well"
+        why = f"must leave at most {MOST} combinations of degrees to try, not {count}. Fix TP, CP, PP or EP as well"
         raise InvalidPlan({"gpus": why})
     parts = [_of_stages(request, pp, degrees) for pp in stages]
     mesh = Mesh(*(np.concatenate(columns) for columns in zip(*(part.mesh for part in parts), strict=True)))

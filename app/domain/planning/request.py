@@ -94,7 +94,7 @@ def planned_model(values: Mapping[str, Value]) -> tuple[PlannedModel | None, dic
     changed = any(shape.get(field) != value for field, value in stated.items() if field in shape)
     shape |= stated
     missing = {
-        field: "is required for a model without a known name"
+        field: "must be stated for a model without a known name"
         for field in ("num_layers", "num_attention_heads")
         if not shape.get(field)
     }
@@ -269,10 +269,10 @@ def read_request(stated: Mapping[str, str]) -> PlanRequest:
         values[name] = value
     for name in REQUIRED:
         if values.get(name) is None:
-            wrong.setdefault(name, f"is required. {FIELDS[name].meaning}")
+            wrong.setdefault(name, "must be stated")
     model, missing = planned_model(values)
     if model is None and "model" not in values and not any(name in values for name in SHAPE):
-        missing = {"model": "is required: a known name, or the layers and heads of your own shape"}
+        missing = {"model": "must be stated: a known name, or the layers and heads of your own shape"}
     if wrong or missing or model is None:
         raise InvalidPlan(missing | wrong)
     return PlanRequest(
