@@ -628,8 +628,8 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 class MeasuredGain:
     """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
 
-        `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has the suggested
-    value, not the value before.
+    `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has
+    `after`, not `before`.
     """
 
     pct: float

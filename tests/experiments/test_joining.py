@@ -274,6 +274,28 @@ def test_a_configuration_that_cannot_start_is_planned_with_the_rule_that_says_so
     assert "scale-world-identity" in warnings
 
 
+LAYOUT: dict[str, Any] = {"num_experts": 128, "ep": 8, "tp": 1, "pp": 1, "cp": 1, "etp": 1}
+
+
+@pytest.mark.parametrize(
+    ("layout", "change", "blockers"),
+    [
+        (LAYOUT, "field=ep&value=16", set()),
+        (LAYOUT, "field=ep&value=32", {"scale-gpus-below-min", "scale-world-identity"}),
+        # The run completed although two rules forbid its EP, so they do not block another EP.
+        (LAYOUT | {"ep": 3}, "field=ep&value=5", set()),
+        (LAYOUT | {"ep": 3}, "field=ep&value=32", {"scale-gpus-below-min"}),
+    ],
+)
+def test_a_plan_names_the_blockers_that_its_run_on_16_gpus_does_not_have(
+    client: TestClient, layout: dict[str, Any], change: str, blockers: set[str]
+) -> None:
+    run = processed(client, 400.0, META | layout)
+    assert client.get(f"/api/v1/runs/{run}").json()["contract"]["gpus"]["value"] == 16
+    page = client.get(f"/runs/{run}/experiments/new?{change}").text
+    assert set(re.findall(r'data-blocker="(\S+)"', page.partition('id="plan-cautions"')[0])) == blockers
+
+
 def test_both_databases_plan_join_and_measure(either_engine: Engine) -> None:
     make_history(either_engine)
     experiment = plan(either_engine, make_baseline(either_engine), runs_each=2)
