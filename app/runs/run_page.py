@@ -878,9 +878,13 @@ class RunPage:
 
     @property
     def figures_line(self) -> list[tuple[str, str]]:
-        """Return throughput, use and memory, each with interval and source; unknown ones with the missing field."""
+        """Return step time, throughput, use and memory, each with interval and source.
+
+        The step time is left out if the lead names it, and marked as that of this run if the lead names a mean.
+        """
         shown = []
-        for headline in self.headlines[1:] if self.verdict is None or self.verdict.leads_with_time else self.headlines:
+        verdict = None if self.experiment_lead is not None else self.verdict
+        for headline in self.headlines[1:] if verdict is None or verdict.leads_with_time else self.headlines:
             metric = headline.metric
             if metric is None:
                 continue
@@ -892,6 +896,8 @@ class RunPage:
                 size = self._gpu_memory
                 value = f"{text.value} of {size} GiB" if size else f"{text.text} peak memory"
                 value = self.contradiction or value
+            if headline.name == "step_time_ms" and verdict is not None and verdict.reruns:
+                value = f"this run {value}"
             interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
             shown.append((value, interval + text.note))
         return shown
