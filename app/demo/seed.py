@@ -16,10 +16,11 @@ from sqlmodel import select
 
 from app.demo.job import PROJECT, DemoJob, DemoTrial
 from app.demo.story import render, story, trials
-from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, journey, public_runs, studies
+from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, PublicRun, journey, public_runs, studies
 from app.demo.trace import render_trace
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
+from app.storage.example_runs import loading_examples
 from app.storage.tables import ProjectRow
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
@@ -106,16 +107,21 @@ def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threadin
             log.warning("demo_not_filled", why="an administrator exists, so uploads need a log-in")
             return
         _make_project(settings, ProjectRow(slug=PROJECT, generated=True))
+        parts = ((list(story()), trials()), (list(studies()), journey()))
+        total = sum(len(jobs) + sum(len(trial.jobs) for trial in planned_trials) for jobs, planned_trials in parts)
+        public = list(public_runs()) if with_public_ci else []
         sent: dict[str, int] = {}
         try:
-            for jobs, planned_trials in ((story(), trials()), (studies(), journey())):
-                for job in jobs:
-                    if stopping.is_set():
-                        return
-                    _send(address, stopping, job, sent)
-                _try_knobs(address, stopping, sent, planned_trials)
-            if with_public_ci:
-                _send_public_runs(settings, address, stopping)
+            with loading_examples(total + len(public)):
+                for jobs, planned_trials in parts:
+                    for job in jobs:
+                        if stopping.is_set():
+                            return
+                        _send(address, stopping, job, sent)
+                    _try_knobs(address, stopping, sent, planned_trials)
+                if public:
+                    _send_public_runs(settings, address, stopping, public)
+                _comes(stopping, lambda: not _call(address, "GET", "runs?status=received&page_size=1")["items"])
         except OSError as error:
             log.warning("demo_upload_interrupted", error=str(error), next="continues at the next start")
 
@@ -139,7 +145,9 @@ def _send(address: str, stopping: threading.Event, job: DemoJob, sent: dict[str,
             log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
 
 
-def _send_public_runs(settings: Settings, address: str, stopping: threading.Event) -> None:
+def _send_public_runs(
+    settings: Settings, address: str, stopping: threading.Event, public: Iterable[PublicRun]
+) -> None:
     """Upload the second project. Its tests run on several branches, so all of them are baselines."""
     _make_project(
         settings,
@@ -150,7 +158,7 @@ def _send_public_runs(settings: Settings, address: str, stopping: threading.Even
             compare_url=f"{REPOSITORY}/compare/{{from}}...{{to}}",
         ),
     )
-    for run in public_runs():
+    for run in public:
         if stopping.is_set():
             return
         parts = [

@@ -19,6 +19,7 @@ from app.overview.queries import (
     overview,
     read_overview_trend,
 )
+from app.storage.example_runs import example_runs
 from app.storage.projects import list_charts, project_named
 from app.storage.runs import counted
 from app.storage.users import administrators
@@ -87,6 +88,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         few_runs=FEW_RUNS,
         silent_since=silent_since(session, settings),
         counted=counted,
+        loading=example_runs(session),
         project=project,
         charts=list_charts(session, project.id) if project else (),
     )
@@ -111,6 +113,14 @@ def show_trend(request: Request, session: ReadSession, first: int = 0, last: int
         trend_height=trend.HEIGHT + trend.AXIS,
         filters=filters,
     )
+
+
+@router.get("/overview/loading")
+@requires(Action.READ)
+def show_loading(request: Request, session: ReadSession) -> HTMLResponse:
+    """Render how far the example runs are loaded, for htmx alone."""
+    filters = OverviewQuery.from_params(request.query_params)
+    return render(request, "overview/_loading.html", loading=example_runs(session), filters=filters)
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:

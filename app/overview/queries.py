@@ -22,6 +22,7 @@ from app.domain.verdict.triage import (
 )
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
+from app.storage.example_runs import WAITING
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
 from app.storage.remembered import WhileSlow
@@ -253,7 +254,6 @@ UPGRADES = 3
 FAILED = 40
 """Newest failed runs that are grouped by cause."""
 MOST_CAUSES = 5
-WAITING = ("received", "processing")
 
 _OUTCOME = col(RunRow.outcome)
 _ENDED_BADLY: ColumnElement[bool] = _OUTCOME.in_(ENDED_BADLY)

@@ -1,5 +1,6 @@
 """The first page: the trend, regressions by cost, failures by cause; period and branch in the URL."""
 
+import contextlib
 import hashlib
 import html
 import json
@@ -18,6 +19,7 @@ from app.domain.numbers import THIN
 from app.overview.trend import HEIGHT, MOST_LINES
 from app.storage import audit, users
 from app.storage.database import transaction
+from app.storage.example_runs import loading_examples
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from tests.access.conftest import teams
 from tests.access.people import Teams
@@ -459,6 +461,30 @@ def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Mak
     lines = re.findall(r'<li class="cause-line">(.*?)</li>', text, re.DOTALL)
     plain = [" ".join(re.sub(r"<[^>]+>", " ", line).split()) for line in lines]
     assert [line.partition(" #")[0] for line in plain] == ["2 × DeepEP is not installed", "1 × CUDA out of memory"]
+
+
+def loading(text: str) -> dict[str, int]:
+    """Return the attributes of the progress of the example runs; nothing without it."""
+    bar = re.search(r"<progress([^>]*)>", text)
+    return {name: int(value) for name, value in re.findall(r'(max|value)="(\d+)"', bar[1])} if bar else {}
+
+
+def test_the_progress_of_the_example_runs_is_shown_until_all_are_processed(client: TestClient, make: Make) -> None:
+    make(branch="dev")
+    make(status="received")
+    assert loading(overview(client)) == {}
+    with loading_examples(2):
+        for query in ("", "branch=dev"):
+            assert loading(overview(client, query)) == {"max": 2, "value": 1}
+        assert 'hx-trigger="every' in client.get("/overview/loading").text
+        make()
+        part = client.get("/overview/loading?branch=dev").text
+        assert "hx-trigger" not in part
+        assert re.search(r'href="/\?[^"]*branch=dev', part)
+        assert loading(overview(client)) == {}
+    with contextlib.suppress(OSError), loading_examples(9):
+        raise OSError  # the upload is interrupted
+    assert loading(overview(client)) == {}
 
 
 def test_the_upload_command_leaves_with_the_third_run(client: TestClient, make: Make) -> None:
