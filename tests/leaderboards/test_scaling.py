@@ -67,6 +67,12 @@ def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: Tes
     result = scaling(client)
     assert [item["kind"] for item in result["series"]] == ["strong", "sequence_tokens"]
     assert [point["cp"] for point in result["series"][1]["points"]] == [1, 2]
+    per_token = result["series"][1]["points"][1]["tokens_pct"]
+    assert per_token["value"] == pytest.approx(100 * 31_310 / 36_000, rel=1e-3)
+    lists = re.findall(r'<ul class="scaling-sentences">(.*?)</ul>', client.get("/scaling").text, re.DOTALL)
+    sentences = [re.sub(r"<[^>]+>", "", text).strip().replace(THIN, " ") for text in lists]
+    assert f"({per_token['value']:.1f} % of its tokens/s per GPU)" in sentences[1], "longer sequences cost more FLOPs"
+    assert "tokens/s" not in sentences[0], "the work of a token is the same"
     assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
     lead = re.findall(r'<p class="answer">(.*?)</p>', client.get("/scaling").text)[0].replace(THIN, " ")
