@@ -300,46 +300,52 @@ def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = (
 
 
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
-    """Return `hybridep is 11.2 % faster than alltoall: 20.97 s`, or `deepep and hybridep are equal, ...`.
+    """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
     A leader is compared with the second place first, with the A/B of the two in `experiments` if that says otherwise.
     """
     first = board.entries[0]
-    time = board_time(first.step_time_ms.value)
     if board.reading == "tie":
         among = board.pairs_of_leaders
-        if len(among) == 1 and among[0].outcome == "undecided":
-            return f"{_tied(board.leaders, among)}: {time}"
-        return f"{_tied(board.leaders, among)}{_gains_of_leaders(board)}: {time}"
+        is_undecided = len(among) == 1 and among[0].outcome == "undecided"
+        return _tied(first, board.leaders, among) + ("" if is_undecided else _gains_of_leaders(board))
     pair = board.pair(first, board.entries[1]) if board.is_ranking else None
     if pair is None:
-        return f"{first.dispatcher} is fastest: {time}"
+        return f"{first.dispatcher} is fastest: {board_time(first.step_time_ms.value)}"
     if pair.tie:
-        return f"{_tied((pair.first, pair.second), (pair,))}: {time}"
+        return _tied(first, (pair.first, pair.second), (pair,))
     otherwise = contradictions(experiments, pair.first, pair.second)
     if first.gain and pair.second == first.gain.over:
-        beside = f" ({'; '.join(otherwise)})" if otherwise else ""
-        return f"{_gain_words(board, first.gain)}{beside}: {time}"
+        return _gain_words(board, first.gain) + (f" ({'; '.join(otherwise)})" if otherwise else "")
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     beside = "; ".join(otherwise) or change.interval
-    text = f"{pair.first} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
+    text = f"{_timed(first, pair.first)} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
     if first.gain and not first.gain.comparison.tie:
         text += f", {gain_change(first.gain.comparison.gain_pct).than} {first.gain.over}"
-    return f"{text}: {time}"
+    return text
+
+
+def _timed(first: Entry, name: str, ep: int | None = None) -> str:
+    """Return a dispatcher with its EP degree and, if it is the fastest, its step time: `deepep (EP32, 400.0 ms)`."""
+    parts = [f"EP{ep}"] if ep else []
+    parts += [board_time(first.step_time_ms.value)] if name == first.dispatcher else []
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def _gain_words(board: Board, gain: Gain) -> str:
-    """Return `deepep is 28.1 % faster than alltoall, 16.4 % at equal knobs`: the fastest configurations first."""
+    """Return `deepep (400.0 ms) is 28.1 % faster than alltoall, 16.4 % at equal knobs`.
+
+    The fastest configurations come first.
+    """
     alone, best = gain.of_dispatcher, gain_change(gain.comparison.gain_pct)
     first, second = board.entries[0], board.entry(gain.over)
-    names = [gain.comparison.first, gain.over]
-    if "ep" in gain.differs_in and second and first.ep and second.ep:
-        names = [f"{name} (EP{entry.ep})" for name, entry in zip(names, (first, second), strict=True)]
+    degrees = (first.ep, second.ep) if "ep" in gain.differs_in and second and first.ep and second.ep else (None, None)
+    names = [_timed(first, name, ep) for name, ep in zip((gain.comparison.first, gain.over), degrees, strict=True)]
     text = f"{names[0]} is {best.than} {names[1]}"
     if alone is gain.comparison:
         return text
     if alone is None:
-        others = [knob for knob in gain.differs_in if knob != "ep" or names[0] == first.dispatcher]
+        others = [knob for knob in gain.differs_in if knob != "ep" or degrees == (None, None)]
         return f"{text} ({other_knobs(others)} also {'differ' if len(others) > 1 else 'differs'})" if others else text
     equal = "the same EP degree" if gain.differs_in == ("ep",) else "equal knobs"
     if alone.tie:
@@ -362,18 +368,19 @@ def _tie_word(pair: PairwiseComparison) -> str:
     return "equal" if pair.outcome == "equal" else "undecided"
 
 
-def _tied(names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
-    """Return `deepep and hybridep are equal` if all pairs were shown to be within 2 %.
+def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
+    """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
-    Of two undecided ones: `hybridep is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster)`.
+    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
-        return f"{listed(names)} are equal"
+        return f"{listed([_timed(first, name) for name in names])} are equal"
     if len(pairs) > 1 or pairs[0].tie_because:
-        return f"Undecided between {listed(names)}"
+        return f"Undecided between {listed([_timed(first, name) for name in names])}"
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    return f"{pair.first} is {change.size} ahead of {pair.second}, undecided ({change.interval})"
+    ahead = f"{_timed(first, pair.first)} is {change.size} ahead of {_timed(first, pair.second)}"
+    return f"{ahead}, undecided ({change.interval})"
 
 
 def _gains_of_leaders(board: Board) -> str:

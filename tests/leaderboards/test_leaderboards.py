@@ -369,7 +369,7 @@ def test_a_tie_leads_as_a_tie_and_no_plan_names_a_dispatcher_that_cannot_run(
 ) -> None:
     tie = of_stack(client, stacks["tie"])
     lead = re.findall(r'class="answer board-answer">\s*([^<]+)', tie)[0]
-    assert lead.startswith("hybridep and deepep are equal")
+    assert re.match(r"hybridep \([\d.]+\sms\) and deepep are equal", lead)
     assert "%" in lead, "both are faster than alltoall"
     assert "experiments/new" not in of_stack(client, stacks["only"]), "no other dispatcher is in its container"
 
@@ -675,13 +675,13 @@ def board_of(**times: float) -> Board:
 @pytest.mark.parametrize(
     ("hybridep", "alltoall", "sentence"),
     [
-        (404, 408, "deepep and hybridep are equal, deepep 2.0 % faster than alltoall: 400.0 ms"),
+        (404, 408, "deepep (400.0 ms) and hybridep are equal, deepep 2.0 % faster than alltoall"),
         (
             401,
             500,
-            "deepep and hybridep are equal, deepep 20.0 % and hybridep 19.8 % faster than alltoall: 400.0 ms",
+            "deepep (400.0 ms) and hybridep are equal, deepep 20.0 % and hybridep 19.8 % faster than alltoall",
         ),
-        (401, 402, "deepep, hybridep and alltoall are equal: 400.0 ms"),
+        (401, 402, "deepep (400.0 ms), hybridep and alltoall are equal"),
     ],
 )
 def test_of_tied_leaders_only_those_that_beat_alltoall_claim_a_gain(
@@ -699,7 +699,8 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
     assert (pair.outcome, board.runs_to_decide) == ("undecided", pair.more_runs)
     lead = lead_sentence(board).replace("\u202f", " ")
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    assert lead.startswith(f"hybridep is {change.size.replace(chr(0x202F), ' ')} ahead of deepep, undecided (")
+    size = change.size.replace("\u202f", " ")
+    assert lead.startswith(f"hybridep (402.0 ms) is {size} ahead of deepep, undecided (")
     assert change.interval.replace("\u202f", " ") in lead
 
 
@@ -724,7 +725,7 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     assert pair is not None
     interval = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval.replace("\u202f", " ")
     lead = lead_sentence(board, experiments).replace("\u202f", " ")
-    assert lead == f"deepep is 4.8 % faster than hybridep ({said or interval}), 20.0 % faster than alltoall: 400.0 ms"
+    assert lead == f"deepep (400.0 ms) is 4.8 % faster than hybridep ({said or interval}), 20.0 % faster than alltoall"
 
 
 def add_experiment(engine: Engine, stack_key: str, result: ExperimentResult) -> int:
@@ -757,7 +758,8 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     page = client.get("/leaderboards/gb200/deepseek-v3").text
     (stack,) = client.get("/api/v1/leaderboards?hardware=gb200&family=deepseek-v3").json()["items"]
     sentence = stack["boards"][0]["sentence"]
-    assert f"({text}): 7.40" in sentence
+    assert sentence.startswith("hybridep (7.40")
+    assert f" alltoall ({text})" in sentence
     assert sentence in page
     for address in (
         "/leaderboards/gb200/deepseek-v3/standings.csv",
@@ -798,13 +800,13 @@ def test_a_winner_is_counted_with_the_second_place_unless_that_is_alltoall(
     [
         (
             450,
-            "deepep is 20.0 % faster than alltoall, 10.0 % at equal knobs: 400.0 ms",
+            "deepep (400.0 ms) is 20.0 % faster than alltoall, 10.0 % at equal knobs",
         ),
         (
             500,
-            "deepep is 20.0 % faster than alltoall, but equal at equal knobs: 400.0 ms",
+            "deepep (400.0 ms) is 20.0 % faster than alltoall, but equal at equal knobs",
         ),
-        (None, "deepep is 20.0 % faster than alltoall (permute_fusion and ep_overlap also differ): 400.0 ms"),
+        (None, "deepep (400.0 ms) is 20.0 % faster than alltoall (permute_fusion and ep_overlap also differ)"),
     ],
 )
 def test_the_gain_of_a_leader_is_that_of_the_dispatcher(matched: float | None, lead: str) -> None:
