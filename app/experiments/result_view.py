@@ -9,7 +9,7 @@ from app.domain.experiments.values import UNDECIDED, ExperimentResult
 from app.domain.numbers import THIN, change_text, figure, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, LossChange, Verdict
+from app.domain.verdict.step_time import LossChange, Verdict
 from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
@@ -46,7 +46,10 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DrawnEffect:
-    """The change of step time on an axis, faster right, in percent of its width; the band: range of `no change`."""
+    """The change of step time on an axis, faster right, in percent of its width.
+
+    The band has the changes that count as equal (`equal` percent) if the whole interval lies in it.
+    """
 
     low: str
     width: str
@@ -58,6 +61,7 @@ class DrawnEffect:
     tone: str
     label: str
     figure: str
+    equal: str
 
 
 def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
@@ -75,7 +79,7 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
     time = result.verdict.step_time if result.verdict else None
     if time is None or not all(map(math.isfinite, (time.ci_low_pct, time.ci_high_pct))):
         return None
-    limit = 100 * EQUIVALENCE_LIMIT
+    limit = time.equal_pct
     # Not symmetric: with an effect of 20 %, half of a symmetric axis would be empty.
     low, high = min(time.ci_low_pct, -1.5 * limit), max(time.ci_high_pct, 1.5 * limit)
     low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
@@ -97,6 +101,7 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         tone=time.decision if result.finished else "inconclusive",
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
         figure=change_text(time.delta_pct).figure,
+        equal=f"{limit:g}",
     )
 
 

@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -15,6 +16,7 @@ from app.domain.experiments.journey import make_journey
 from app.domain.numbers import change_text, gpu_hours
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
+from app.experiments.result_view import effect
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
@@ -161,6 +163,12 @@ def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestC
     compared = client.get(f"/api/v1/compare?{sides}").json()["metrics"]["step_time_ms"]
     time = result.verdict.step_time
     assert (compared["ci_low_pct"], compared["ci_high_pct"]) == pytest.approx((time.ci_low_pct, time.ci_high_pct))
+    stricter = replace(result.verdict, step_time=replace(time, equal_pct=time.equal_pct / 2))
+    drawn, narrow = effect(result), effect(replace(result, verdict=stricter))
+    assert drawn is not None
+    assert narrow is not None
+    assert float(narrow.band_width) < 0.7 * float(drawn.band_width), "the band is the threshold that decided"
+    assert f"±{drawn.equal} %" in text(client, f"/experiments/{number}")
 
 
 def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine: Engine, baseline: int) -> None:
