@@ -1,6 +1,8 @@
 """Pages of a project's settings and quota, and of the dispatchers that work in each container."""
 
+import re
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal, Self
 
 from fastapi import APIRouter, Request
@@ -54,10 +56,32 @@ class QuotaForm(Form):
             return None
         return int(text) if text.isascii() and text.isdigit() and len(text) < _MOST_DIGITS else _INVALID
 
+    def size(self, name: str) -> int | None:
+        """Return the bytes of `500 GB`, or of a number without a unit; None and _INVALID as for `number`."""
+        if not (text := self.value(name).strip()):
+            return None
+        match = _SIZE.fullmatch(text)
+        return int(Decimal(match[1].replace(",", "")) * _BYTES[(match[2] or "B").upper()]) if match else _INVALID
+
+
+_BYTES = {"TB": 10**12, "GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1}
+_SIZE = re.compile(
+    r"((?:[0-9]{1,3}(?:,[0-9]{3}){1,6}|[0-9]{1,19})(?:\.[0-9]{1,12})?) ?([tgmk]?b)?", re.IGNORECASE | re.ASCII
+)
+
+
+def _size_input(size_bytes: int) -> str:
+    """Return the size in the largest unit without decimals."""
+    unit = next(unit for unit in _BYTES if size_bytes % _BYTES[unit] == 0)
+    return f"{size_bytes // _BYTES[unit]} {unit}" if size_bytes else "0"
+
 
 def _filled(project: ProjectQuota) -> QuotaForm:
-    own = {"quota_bytes": project.quota.own_bytes, "quota_runs_a_day": project.quota.own_runs_a_day}
-    return QuotaForm({name: "" if value is None else str(value) for name, value in own.items()})
+    quota = project.quota
+    size = "" if quota.own_bytes is None else _size_input(quota.own_bytes)
+    return QuotaForm(
+        {"quota_bytes": size, "quota_runs_a_day": "" if quota.own_runs_a_day is None else str(quota.own_runs_a_day)}
+    )
 
 
 @router.get("/settings/projects/{slug}/quota")
@@ -71,7 +95,7 @@ def show_quota(request: Request, session: ReadSession, settings: AppSettings, sl
 async def save_quota(request: Request, engine: AppEngine, settings: AppSettings, slug: Slug) -> Response:
 
     def save(form: QuotaForm) -> str:
-        most_bytes, runs_a_day = form.number("quota_bytes"), form.number("quota_runs_a_day")
+        most_bytes, runs_a_day = form.size("quota_bytes"), form.number("quota_runs_a_day")
         set_quota(engine, settings, slug, most_bytes=most_bytes, runs_a_day=runs_a_day, author=form.value("author"))
         return request.url.path
 

@@ -231,7 +231,12 @@ def test_the_form_does_the_same(small: TestClient) -> None:
     saved = small.post(address, data=form, headers=SAME_ORIGIN)
     assert saved.status_code == 200
     assert small.get(QUOTA).json()["quota_bytes"] == 1_000_000
-    assert 'value="1000000"' in small.get(address).text
+    assert 'value="1 MB"' in small.get(address).text
+    for typed, size in (("1.5 gb", 1_500_000_000), ("2TB", 2 * 10**12), ("", 0), ("1234567", 1_234_567)):
+        small.post(address, data=form | {"quota_bytes": typed}, headers=SAME_ORIGIN)
+        assert small.get(QUOTA).json()["quota_bytes"] == size, typed
+    assert small.post(address, data=form | {"quota_bytes": "1,5 GB"}, headers=SAME_ORIGIN).status_code == 422
+    small.post(address, data=form, headers=SAME_ORIGIN)
     refused = small.post(address, data=form | {"quota_bytes": "plenty", "quota_runs_a_day": "-1"}, headers=SAME_ORIGIN)
     assert refused.status_code == 422
     assert refused.text.count("must be empty or a whole number") == 2
