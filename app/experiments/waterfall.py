@@ -1,7 +1,7 @@
 """The accepted changes of a journey as a waterfall: the start, a bar for each change, the result.
 
 The bar of a change has the size that its A/B measured. Start and result are single runs, so the bar before the result
-is what those differ from the means of the A/Bs.
+is what those differ from the means of the A/Bs: run-to-run variation and no change, so it has no colour of one.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ _MARK = 4
 class WaterfallBar:
     """`start_pct`, `width_pct`: the bar on an axis of step times from left to right, in percent of its width.
 
-    `kind`: start, result, improvement or regression; `join`: where the line to the next bar runs, None at the end.
+    `kind`: start, result, improvement, regression or rest; `join`: where the line to the next bar runs, None at the end.
 
     `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one. `whisker`: the
     interval of the change, from top to bottom.
@@ -98,10 +98,10 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 x=_LEFT + place * column,
                 y=top,
                 height=max(bottom - top, 2),
-                kind="improvement" if link.after_ms <= link.before_ms else "regression",
+                kind=_kind(link),
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note=interval if link.experiment_id else "single runs differ",
+                note=interval if link.experiment_id else "single runs, not A/B means",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),
@@ -138,8 +138,14 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
         at = links[-1].after_ms
     rest = throughput_gain(at, last_ms)
     if abs(time_saved(rest)) >= _LEAST_REST_PCT:
-        links.append(AcceptedChange(0, "run-to-run", at, last_ms, None))
+        links.append(AcceptedChange(0, "run to run", at, last_ms, None))
     return links
+
+
+def _kind(link: AcceptedChange) -> str:
+    if not link.experiment_id:
+        return "rest"
+    return "improvement" if link.after_ms <= link.before_ms else "regression"
 
 
 # --- The picture as a file, with its styles, always on white; as PNG for slides.
@@ -148,6 +154,7 @@ _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}"
     ".whisker{stroke:#1b2130;stroke-width:2}"
     ".start rect,.result rect{fill:#2457d6}.improvement rect{fill:#00734f}.regression rect{fill:#b3400a}"
+    ".rest rect{fill:#8a93a1}"
 )
 _PNG_SCALE = 2.0
 

@@ -12,11 +12,13 @@ import yaml
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from app.domain.experiments.journey import make_journey
+from app.domain.experiments.journey import AcceptedChange, make_journey
+from app.domain.experiments.values import PlannedGain
 from app.domain.numbers import change_text, gpu_hours
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.result_view import effect
+from app.experiments.waterfall import waterfall
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
@@ -566,6 +568,16 @@ def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient,
     assert recipe["model"]["expert_model_parallel_size"] == 16
     assert recipe["model"]["recompute_modules"] == ["moe_act", "layernorm"]
     assert client.get(f"{files}/recipe.pdf").status_code == 404
+
+
+def test_what_single_runs_differ_from_the_abs_is_drawn_to_scale_and_as_no_change() -> None:
+    gain = PlannedGain(25.0, 20.0, 30.0)  # 30 s to 24 s by the A/B, and 25 s by the run that is the result
+    picture = waterfall([AcceptedChange(1, "ep_overlap on", 30_000.0, 25_000.0, gain)])
+    assert picture is not None
+    assert [bar.kind for bar in picture.bars] == ["start", "improvement", "rest", "result"]
+    _, change, rest, _ = picture.bars
+    assert rest.height == pytest.approx(change.height / 6, abs=1)
+    assert not rest.href
 
 
 def test_a_side_is_downloaded_as_a_script_that_bash_reads(client: TestClient, engine: Engine, baseline: int) -> None:
