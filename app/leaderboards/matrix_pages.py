@@ -460,14 +460,25 @@ class LedgerPage:
         return _HALF * abs(self._near_saved) / self._widest, self._near_saved > 0
 
     @property
+    def near_ends(self) -> tuple[float, float]:
+        """Return the ends of the interval of the nearest pair, in percent of the width of its drawing."""
+        slowest, fastest = (50 + _HALF * saved / self._widest for saved in self._near_interval)
+        return slowest, fastest
+
+    @property
     def _widest(self) -> float:
-        """Return the largest gain or loss of the bars, in percent."""
+        """Return the largest gain or loss that is drawn, in percent."""
         published = [abs(time_saved(item.evidence.gain[-1])) for item in self.published if item.evidence.gain]
-        return max(*published, abs(self._near_saved), 0.0) or 1.0
+        return max(*published, *map(abs, (self._near_saved, *self._near_interval))) or 1.0
 
     @property
     def _near_saved(self) -> float:
         return -self.near.time.delta_pct if self.near and self.near.time else 0.0
+
+    @property
+    def _near_interval(self) -> tuple[float, float]:
+        time = self.near.time if self.near else None
+        return (-time.ci_high_pct, -time.ci_low_pct) if time else (0.0, 0.0)
 
     @property
     def _unmeasured(self) -> str:
