@@ -728,6 +728,26 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     assert lead == f"deepep (400.0 ms) is 4.8 % faster than hybridep ({said or interval}), 20.0 % faster than alltoall"
 
 
+@pytest.mark.parametrize(
+    ("matched", "further"),
+    [(450, ", 10.0 % than alltoall at equal knobs"), (None, ", 20.0 % than alltoall with other knobs")],
+)
+def test_a_leader_with_other_knobs_than_alltoall_says_so_beside_the_second_place(
+    matched: float | None, further: str
+) -> None:
+    runs = [*make_runs("alltoall", [500] * 3, config="a"), *make_runs("deepep", [400] * 3, config="d")]
+    runs += make_runs("hybridep", [420] * 3, config="h")
+    if matched:
+        runs += [make_run(f"matched-{hour}", "deepep", matched, config="e", hour=hour) for hour in range(3)]
+    own = {"a": ("alltoall", False), "d": ("deepep", True), "e": ("deepep", False), "h": ("hybridep", True)}
+    contracts = {
+        key: {"dispatcher": Stated(name, "metadata"), "ep_overlap": Stated(overlap, "metadata")}
+        for key, (name, overlap) in own.items()
+    }
+    (board,) = rank_stack(runs, QUIET, contracts).boards_at("screen")
+    assert lead_sentence(board).replace("\u202f", " ").endswith(further)
+
+
 def add_experiment(engine: Engine, stack_key: str, result: ExperimentResult) -> int:
     """Store an A/B of hybridep against alltoall."""
     with transaction(engine) as session:
