@@ -145,9 +145,7 @@ def _send(address: str, stopping: threading.Event, job: DemoJob, sent: dict[str,
             log.error("demo_upload_refused", run=job.name, status=error.code, answer=error.read().decode())
 
 
-def _send_public_runs(
-    settings: Settings, address: str, stopping: threading.Event, public: Iterable[PublicRun]
-) -> None:
+def _send_public_runs(settings: Settings, address: str, stopping: threading.Event, public: Iterable[PublicRun]) -> None:
     """Upload the second project. Its tests run on several branches, so all of them are baselines."""
     _make_project(
         settings,
