@@ -460,7 +460,7 @@ def _gain(entry: Entry) -> str:
         return ""
     pair = entry.gain.comparison
     if entry.gain.differs_in:
-        return f"{_change(pair)}, other knobs"
+        return f"{_change(pair)}, {'another EP degree' if entry.gain.differs_in == ('ep',) else 'other knobs'}"
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     return change.text + (f", {_tie_word(pair)}" if pair.tie else "")
 
