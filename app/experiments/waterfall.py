@@ -28,7 +28,8 @@ _MARK = 4
 class WaterfallBar:
     """`start_pct`, `width_pct`: the bar on an axis of step times from left to right, in percent of its width.
 
-    `kind`: start, result, improvement, regression or rest; `join`: where the line to the next bar runs, None at the end.
+    `kind`: start, result, improvement, regression or rest; `join`: where the line to the next bar runs, None at the
+    end.
 
     `above`: the figure over the bar; `label`, `note`: under it. `href`: its page, "" without one. `whisker`: the
     interval of the change, from top to bottom.
