@@ -1,6 +1,6 @@
 """The suspects of a regression as cards: the change, the evidence from all members, and an action."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -8,12 +8,12 @@ from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.text import range_address
-from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, shared_suspects
+from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, Support, shared_suspects
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
 """Cards in sight; the others are folded."""
-_LEVELS = {"likely": 3, "possible": 2, "unlikely": 1}
+_LEVELS: Mapping[Support, int] = {"supported": 2, "open": 1, "unlikely": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class SuspectingJob:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCard:
-    """`level`: 3 for likely to 1 for unlikely, 0 without evidence. `jobs`: how many name it.
+    """`level`: evidence for it, from 3 for likely to 0 for none or for evidence against it. `jobs`: how many name it.
 
     `action`: label and address, or None.
     """
@@ -58,7 +58,7 @@ def _card(shared: SharedSuspect, jobs: Sequence[SuspectingJob], compare_url: str
     evidence = ranked.evidence or ("No evidence yet.",)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")
-    level = _LEVELS[ranked.label] if ranked.evidence else 0
+    level = 3 if ranked.is_likely else _LEVELS[ranked.support] if ranked.evidence else 0
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
         suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from sqlmodel import Session
 
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import RankedSuspect, without_likely
 from app.overview.queries import needs_attention
 from app.regressions.pages import RegressionView
 from app.regressions.queries import get_regression
 from app.regressions.suspects import SuspectingJob, suspect_cards
-from app.storage.suspect_evidence import cause_of, suspects_with_evidence
+from app.storage.suspect_evidence import cause_of, suspects_with_evidence, within_regression
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack
@@ -201,9 +201,9 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
     assert bisected.job.first.run_id == slow
 
 
-@pytest.mark.parametrize(("other_ms", "label"), [(400.0, "unlikely"), (404.0, "possible")])
+@pytest.mark.parametrize(("other_ms", "label", "level"), [(400.0, "unlikely", 0), (404.0, "possible", 1)])
 def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_possible(
-    session: Session, other_ms: float, label: str
+    session: Session, other_ms: float, label: str, level: int
 ) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)
@@ -213,7 +213,7 @@ def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_o
     commit = suspects(session, slow)["commit"]
     assert commit.label == label
     (card,) = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None)], "", may_plan=False)
-    assert (card.label, card.evidence) == (label, commit.evidence)
+    assert (card.label, card.level, card.evidence) == (label, level, commit.evidence)
 
 
 def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause(session: Session) -> None:
@@ -224,8 +224,8 @@ def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause
     jobs = [SuspectingJob(ranked, slow, "f" * 40, None) for ranked in ([commit], [commit], [])]
     bare = SuspectingJob([replace(commit, elsewhere=None, is_likely=False)], slow, "f" * 40, None)
     assert suspect_cards([bare], "", may_plan=False)[0].level == 0, "nothing supports it"
-    labels = {n: suspect_cards(jobs[-n:], "", may_plan=False)[0].label for n in (2, 3)}
-    assert labels == {2: "possible", 3: "likely"}
+    cards = {n: suspect_cards(jobs[-n:], "", may_plan=False)[0] for n in (2, 3)}
+    assert {n: (card.label, card.level) for n, card in cards.items()} == {2: ("possible", 0), 3: ("likely", 3)}
 
 
 def test_the_shortest_range_of_commits_is_that_of_the_regression_on_its_page_and_in_its_cause(session: Session) -> None:
@@ -239,6 +239,26 @@ def test_the_shortest_range_of_commits_is_that_of_the_regression_on_its_page_and
         jobs = [SuspectingJob([commit], run, "f" * 40, None) for commit, run in zip(order, slow, strict=True)]
         (card,) = suspect_cards(jobs, "", may_plan=False)
         assert (card.before, card.jobs) == ("e" * 8, 2)
+
+
+def test_all_texts_about_a_regression_name_the_shortest_range_of_commits(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    one_more(session, 400.0, commit="e" * 40, seq_len=4096)
+    early, late = [one_more(session, 440.0, day=1, seq_len=length) for length in (2048, 4096)]
+    ranked = {run: tuple(suspects(session, run).values()) for run in (early, late)}
+
+    def commits(run: int, metric: str = "step_time_ms") -> tuple[list[str], int]:
+        (code, *_), bisected = within_regression(session, run, metric, ranked[run])
+        difference = code.suspect.difference
+        assert difference is not None
+        return [str(side.value) for side in (difference.a, difference.b) if side], bisected
+
+    last_nightly, good, bad = f"{8:040x}", "e" * 40, "f" * 40
+    assert commits(early) == commits(late) == ([good, bad], late)
+    assert commits(early, "peak_memory_gib") == ([last_nightly, bad], early), "no regression of this metric"
+    doubtful = without_likely(ranked[early])
+    assert within_regression(session, early, "step_time_ms", doubtful) == (doubtful, early)
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:
