@@ -184,13 +184,13 @@ _CAUSE_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """The cause of a regression in words. `unlikely`: fields that changed and that the evidence clears.
+    """The cause of a regression in words, and its suspects, as its page lists them.
 
     `code`: the suspected commits that all jobs share, None if the code is not likely; `bisected`: the run they are of.
     """
 
     text: str
-    unlikely: frozenset[str]
+    suspects: tuple[RankedSuspect, ...]
     code: RankedSuspect | None
     bisected: int
 
@@ -208,7 +208,13 @@ def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 
 def cleared_fields(session: Session, regression: RegressionRow) -> frozenset[str]:
     """Return the fields that changed with a regression but, by its evidence, did not cause it."""
-    return _cause(session, regression, _first_slow_runs(session, regression)).unlikely
+    suspects = suspects_of_regression(session, regression)
+    return frozenset(item.suspect.field for item in suspects if item.support == "unlikely")
+
+
+def suspects_of_regression(session: Session, regression: RegressionRow) -> tuple[RankedSuspect, ...]:
+    """Return the suspects that the counted jobs of a regression share, best supported first."""
+    return _cause(session, regression, _first_slow_runs(session, regression)).suspects
 
 
 def _cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
@@ -235,10 +241,9 @@ def _first_slow_runs(session: Session, regression: RegressionRow) -> list[int]:
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
     shared = _shared_suspects(session, regression.kind, regression.metric, run_ids)
-    ranked = [item for _, item in shared]
-    unlikely = frozenset(item.suspect.field for item in ranked if item.support == "unlikely")
+    ranked = tuple(item for _, item in shared)
     code = next(((run, item) for run, item in shared if item.suspect.field == COMMIT and item.is_likely), (0, None))
-    return _Cause(_cause_text(regression, ranked), unlikely, code[1], code[0])
+    return _Cause(_cause_text(regression, ranked), ranked, code[1], code[0])
 
 
 def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:

@@ -1,4 +1,4 @@
-"""The change of each stack with its interval: a dot and a line a row, the slowest first."""
+"""The change of each stack with its interval: a dot and a line a row, the slowest first, inconclusive ones last."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from app.web import charts
 ROW = 46
 """Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
 _WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed")
-_COLOURS = ("--regression", "--improvement", "--no-change", "--inconclusive", "--inconclusive")
+_COLOURS = ("--regression", "--improvement", "--no-change", charts.MUTED, "--inconclusive")
 _SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up")
 
 
@@ -35,12 +35,12 @@ _MOST_OFF = 3
 
 def axis_reach(rows: Sequence[ComparedStackRow]) -> float:
     """Return where intervals are cut, in percent: never before a change; infinite without a decided change."""
-    decided = [row.time for row in rows if row.time is not None and row.word != "inconclusive"]
+    measured = [(row, abs(row.time.delta_pct)) for row in rows if row.time is not None]
+    decided = [(row, change) for row, change in measured if row.word != "inconclusive"]
     if not decided:
         return math.inf
-    ends = [abs(end) for time in decided for end in (time.ci_low_pct, time.ci_high_pct)]
-    changes = [abs(row.time.delta_pct) for row in rows if row.time is not None]
-    return max(*(_MOST_OFF * abs(time.delta_pct) for time in decided), *ends, *changes)
+    ends = [abs(end) for row, _ in decided for end in row.line]
+    return max(*(_MOST_OFF * change for _, change in decided), *ends, *(change for _, change in measured))
 
 
 def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 
 
 def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str, Any]:
     assert row.time is not None  # noqa: S101  # the caller looked
-    low, high = row.time.ci_low_pct, row.time.ci_high_pct
+    low, high = row.line
     change = change_text(row.time.delta_pct, *row.interval)
     return {
         "id": rank,
@@ -72,13 +72,21 @@ def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str,
         "below": f"◂ {low:.0f}{THIN}%".replace("-", "−") if low < -reach else "",
         "beyond": f"{high:.0f}{THIN}% ▸" if high > reach else "",
         "word": row.word,
+        "is_quiet": row.word == "inconclusive",
         "change": change.text,
         "label": change.figure,
     }
 
 
-_NAMES, _CHANGES, _NARROW = 300, 110, 640
-"""Pixels of names left and changes right of the axis, and of the width below which both stand above the marks."""
+_CHANGES, _NARROW = 110, 640
+"""Pixels of changes right of the axis, and of the width below which they and names stand above the marks."""
+_NAMES = "0.35 * width"
+"""Vega expression for the pixels of names left of the axis: most titles of jobs fit on a wide page."""
+
+
+def _by_weight(quiet: int, decided: int) -> str:
+    """Return a Vega expression: an inconclusive row is drawn with less weight."""
+    return f"datum.is_quiet ? {quiet} : {decided}"
 
 
 @lru_cache(maxsize=64)
@@ -103,21 +111,21 @@ def _specification(height: int) -> dict[str, Any]:
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
     shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=x)
-    interval = alt.Chart(data).mark_rule(strokeWidth=3, opacity=0.55, yOffset=8)
-    dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=110, yOffset=8)
+    interval = alt.Chart(data).mark_rule(strokeWidth=alt.expr(_by_weight(1, 3)), opacity=0.55, yOffset=8)
+    dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=alt.expr(_by_weight(50, 110)), yOffset=8)
     above = alt.expr(f"width < {_NARROW} ? -12 : 8")
-    limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {_NAMES - 12}")
+    limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {_NAMES} - 12")
     names = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, color=charts.TEXT)
     # The space of a name and of a change is clear of lines.
     clear = alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=above)
-    changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=600)
+    changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=alt.expr(_by_weight(400, 600)))
     # The end of an interval that the axis does not reach, below its line.
     below, beyond = (
         alt.Chart(data).mark_text(align=align, dy=19, fontSize=10, color=charts.MUTED) for align in ("left", "right")
     )
     chart = alt.layer(
         zero,
-        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {_NAMES - 12}")), y=y),
+        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {_NAMES} - 12")), y=y),
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
         dots.encode(
             x,

@@ -18,7 +18,7 @@ from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import axis_reach, chart_height, upgrade_chart, zoomed
 from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
-from app.upgrade.views import ComparedStackRow, interval_words, lonely_rows, near_rows, shared_commit_run, stack_rows
+from app.upgrade.views import INTERVALS, ComparedStackRow, lonely_rows, near_rows, shared_commit_run, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import CellKind, table_answer
@@ -169,7 +169,7 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
     titles, reach = without_common([row.title for row in counted]), axis_reach(counted)
     rows = [
         DotRow(
-            title, row.time.delta_pct, max(row.time.ci_low_pct, -reach), min(row.time.ci_high_pct, reach),
+            title, row.time.delta_pct, max(row.line[0], -reach), min(row.line[1], reach),
             change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
         )
         for title, row in zip(titles, counted, strict=True)
@@ -234,7 +234,7 @@ def _render(
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
         shared=shared_commit_run(measured) if measured else None,
-        intervals=interval_words(counted),
+        intervals=INTERVALS,
         chart=upgrade_chart(counted, *ends) if block else None,
         chart_height=chart_height(drawn),
         is_zoomed=is_zoomed,

@@ -12,10 +12,19 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.record import RunFacts, RunRecord
-from app.domain.verdict.upgrade import UPGRADE_FIELDS, ConfigRuns, JudgedChange, Pair, UpgradeReport, compare_sides
+from app.domain.verdict.upgrade import (
+    UPGRADE_FIELDS,
+    ConfigRuns,
+    JudgedChange,
+    Pair,
+    UpgradeReport,
+    compare_sides,
+    slowest_first,
+)
 from app.storage.remembered import ContractValues, Remembered
 from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
+from app.storage.suspect_evidence import cause_of, suspects_of_regression
 from app.storage.tables import (
     USABLE,
     ProjectRow,
@@ -60,6 +69,8 @@ class UpgradeValue:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRegression:
+    """A regression that the upgrade opened. `suspects`: `code likely`, best supported first, as its page has them."""
+
     id: int
     state: str
     shown_state: str
@@ -68,6 +79,7 @@ class UpgradeRegression:
     metric: str
     stacks: int
     assignee: str
+    suspects: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +191,7 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
         for pair in report.counted
         if _is_slower(pair)
     }
-    return MeasuredUpgrade(report, costs, _regressions(session, project, report.cause_key))
+    return MeasuredUpgrade(report, costs, _regressions(session, project, report))
 
 
 def _judged(
@@ -230,8 +242,7 @@ def _with_sizes(
             costs[pair.new.run] = job.gpu_hours_per_day
         else:
             pairs.append(pair)
-    pairs.sort(key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
-    return replace(report, pairs=tuple(pairs)), costs
+    return replace(report, pairs=slowest_first(pairs)), costs
 
 
 def _usable(project: ProjectRow) -> tuple[Any, ...]:
@@ -311,7 +322,7 @@ def _cost(costs: Costs, pair: Pair) -> float | None:
     return costs.of_slowdown(int(pair.new.run), stacks, extra).gpu_hours_per_day
 
 
-def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple[UpgradeRegression, ...]:
+def _regressions(session: Session, project: ProjectRow, report: UpgradeReport) -> tuple[UpgradeRegression, ...]:
     """Return the regressions that this upgrade opened, one per metric, in any state; newest first."""
     members = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
@@ -319,13 +330,14 @@ def _regressions(session: Session, project: ProjectRow, cause_key: str) -> tuple
         .where(
             col(RegressionRow.project_id) == project.id,
             col(RegressionRow.kind) == "upgrade",
-            col(RegressionRow.cause_key) == cause_key[:_MOST_KEY],
+            col(RegressionRow.cause_key) == report.cause_key[:_MOST_KEY],
         )
         .order_by(col(RegressionRow.id).desc())
     )
     return tuple(
         UpgradeRegression(
-            row.id or 0, row.state, shown_state, row.proposal, row.cause.rstrip("."), row.metric, count, row.assignee
-        )
+            row.id or 0, row.state, shown_state, row.proposal, cause_of(session, row).rstrip("."), row.metric, count,
+            row.assignee, tuple(f"{item.name} {item.label}" for item in suspects_of_regression(session, row)),
+        )  # fmt: skip
         for row, shown_state, count in rows
     )

@@ -10,7 +10,7 @@ from app.domain.naming import SEPARATOR, field_words, short_job, stack_title, wi
 from app.domain.numbers import THIN, grouped
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
-from app.domain.verdict.step_time import MemoryChange, StepTimeChange
+from app.domain.verdict.step_time import REGRESSION_P, MemoryChange, StepTimeChange
 from app.domain.verdict.upgrade import Discovery, Pair, UpgradeReport, Word
 from app.domain.verdict.words import differences
 from app.upgrade.queries import MeasuredUpgrade
@@ -50,9 +50,30 @@ class ComparedStackRow:
     @property
     def interval(self) -> tuple[float | None, float | None]:
         """Return the ends of the measured interval; None if its regression has another size since."""
+        if self.time is None:
+            return None, None
+        low, high = self.time.interval(INTERVAL_P)
+        return (low, high) if low <= self.time.delta_pct <= high else (None, None)
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Return the ends of the line that pictures draw; both are the change if it has no interval."""
+        change = self.time.delta_pct if self.time is not None else 0.0
+        low, high = self.interval
+        return change if low is None else low, change if high is None else high
+
+    @property
+    def decided_at(self) -> str:
+        """Return the level of the test in percent if the interval alone suggests another decision; else empty."""
+        low, high = self.interval
         time = self.time
-        is_of_size = time is not None and time.ci_low_pct <= time.delta_pct <= time.ci_high_pct
-        return (time.ci_low_pct, time.ci_high_pct) if time is not None and is_of_size else (None, None)
+        if time is None or low is None or high is None:
+            return ""
+        if self.word == "inconclusive":
+            suggests_other = low * high > 0 >= time.ci_low_pct * time.ci_high_pct
+        else:
+            suggests_other = self.word == "no change" and max(-low, high) > time.equal_pct
+        return f"{_level(time.interval_p)}{THIN}%" if suggests_other else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +129,13 @@ def shared_commit_run(measured: MeasuredUpgrade) -> SharedCommitRun | None:
     return SharedCommitRun(old.run, old.commit, own | stated | {field: measured.report.new_value})
 
 
-def interval_words(rows: Sequence[ComparedStackRow]) -> str:
-    """Return the coverage of the intervals: that of the test which decided each row, so it depends on the decision."""
-    levels = sorted({f"{100 * (2 * row.time.interval_p - 1):.3g}" for row in rows if row.time is not None}, key=float)
-    return f"{' or '.join(levels)}{THIN}% intervals" + (", by decision" if len(levels) > 1 else "")
+def _level(p: float) -> str:
+    return f"{100 * (2 * p - 1):.3g}"
 
+
+INTERVAL_P = REGRESSION_P
+"""One-sided certainty of every interval of the report: no test decides at less, except that of no change."""
+INTERVALS = f"{_level(INTERVAL_P)}{THIN}% intervals"
 
 _DIGITS = 5
 """Significant digits of both step times, one more than elsewhere, so that they give the printed change."""

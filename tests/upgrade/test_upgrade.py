@@ -132,6 +132,22 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
         assert re.search(rf'>{badge}</span>\s*<a href="/regressions/{opened.id}"', page)
 
 
+def test_the_report_and_its_regression_name_the_same_suspects(client: TestClient, session: Session) -> None:
+    stack(session, OLD, 400.0)
+    new = KNOWN | {"container": NEW}
+    (fast,) = make_stack(session, [402.0], fields=new, started=LATER, commits=["e" * 40])
+    session.get_one(RunRow, fast).is_steady = False  # no baseline, but not slow
+    session.flush()
+    make_stack(session, [480.0, 481.0], fields=new, started=LATER + timedelta(days=1), commits=["f" * 40] * 2)
+    session.commit()
+    (regression,) = report(client, **{"from": OLD, "to": NEW})["regressions"]
+    assert regression["suspects"] == ["code likely", "container unlikely"]
+    assert f'data-suspects="{regression["id"]}"' in client.get(ADDRESS).text
+    page = one_line(client.get(f"/regressions/{regression['id']}").text)
+    cards = re.findall(r'class="panel suspect".*?<strong>(\w+)</strong> <span class="muted">(\w+)</span>', page)
+    assert [f"{axis} {label}" for label, axis in cards] == regression["suspects"]
+
+
 def one_line(page: str) -> str:
     return re.sub(r"\s+", " ", page)
 
@@ -334,7 +350,8 @@ def test_no_two_jobs_look_alike_and_an_outlier_does_not_squeeze_the_others(
     session.commit()
     answer = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?")).text
     spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', answer, re.DOTALL)[0])
-    outlier, *others = spec["datasets"]["points"]
+    *others, outlier = spec["datasets"]["points"]
+    assert [point["is_quiet"] for point in (*others, outlier)] == [False, False, True], "inconclusive ones come last"
     assert len({point["name"][:20] for point in spec["datasets"]["points"]}) == 3
     assert [round(point["delta"]) for point in others] == [10, 10]
     changes = [row["step_time"]["delta_pct"] for row in report(client, **{"from": OLD, "to": NEW})["stacks"]]
@@ -358,8 +375,14 @@ def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(
             for side in ("Before", "After")
         )
         assert f"{100 * (after / before - 1):.1f} % slower" in row
-    # The tests behind these decisions, whose error four looks share: 99.5 % in one direction, and two of 95 %.
-    assert "Lines: 97.5 or 99.8 % intervals, by decision." in page
+    assert "Lines: 99 % intervals." in page
+    levels = {row["decision"]: row["step_time"] for row in report(client, **{"from": OLD, "to": NEW})["stacks"]}
+    chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?")).text
+    spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)[0])
+    drawn = {point["word"]: point["high"] - point["low"] for point in spec["datasets"]["points"]}
+    decided = {word: time["ci_high_pct"] - time["ci_low_pct"] for word, time in levels.items()}
+    assert drawn["worse"] < decided["worse"], "it was decided at a higher level"
+    assert drawn["no change"] > decided["no change"], "it was decided at a lower level"
 
 
 def test_the_table_is_exported(client: TestClient, session: Session) -> None:

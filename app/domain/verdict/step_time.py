@@ -161,6 +161,12 @@ class StepTimeChange:
         """Return the one-sided certainty of the interval, that of the test that decided: 0.995 for a 99 % interval."""
         return _surer(_deciding_p(self.decision, self.shift), self.planned_looks)
 
+    def interval(self, p: float) -> tuple[float, float]:
+        """Return the ends, in percent, of the measured interval with the one-sided certainty `p`."""
+        middle = (math.log1p(self.ci_low_pct / 100) + math.log1p(self.ci_high_pct / 100)) / 2
+        half = t_quantile(p, self.degrees_of_freedom) * self.standard_error
+        return _pct(middle - half), _pct(middle + half)
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryChange:

@@ -141,10 +141,14 @@ class Pair:
 
     @property
     def word(self) -> Word:
-        """Return the decision; `unconfirmed` for a slowdown in no regression that only one run shows, not steady."""
+        """Return the decision on step time.
+
+        It is `unconfirmed` for a slowdown in no regression that only one run shows, not steady.
+        """
+        time = self.measured.step_time
         if self.measured.is_one_drifting_run and not self.in_regression:
             return "unconfirmed"
-        return _WORDS.get(self.measured.decision, "inconclusive")
+        return _WORDS.get(time.decision, "inconclusive") if time is not None else "inconclusive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ class NearPair:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """An upgrade measured. `pairs`: slowest first. `only_old`, `only_new`: newest run of each stack without a pair."""
+    """An upgrade measured. `pairs`: see `slowest_first`. `only_old`, `only_new`: newest run of each stack without a pair."""
 
     field: str
     old_value: str
@@ -233,8 +237,18 @@ def compare_sides(
     only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
     chances = discoveries([pair.measured.step_time for pair in pairs])
     pairs = [replace(pair, discovery=chance) for pair, chance in zip(pairs, chances, strict=True)]
-    ordered = sorted(pairs, key=lambda pair: -(pair.measured.step_time.shift if pair.measured.step_time else 0.0))
-    return UpgradeReport(field, old_value, new_value, tuple(ordered), tuple(near), tuple(only_old), tuple(only_new))
+    ordered = slowest_first(pairs)
+    return UpgradeReport(field, old_value, new_value, ordered, tuple(near), tuple(only_old), tuple(only_new))
+
+
+def slowest_first(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Sort by the change of step time. Inconclusive pairs come last, because the largest of them are the noisiest."""
+
+    def place(pair: Pair) -> tuple[bool, float]:
+        time = pair.measured.step_time
+        return pair.word == "inconclusive", -(time.shift if time is not None else 0.0)
+
+    return tuple(sorted(pairs, key=place))
 
 
 def _history(config: ConfigRuns) -> tuple[str, str, str]:

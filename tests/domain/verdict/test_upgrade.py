@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from app.domain.numbers import THIN
+from app.domain.verdict.step_time import MemoryChange
 from app.domain.verdict.upgrade import ConfigRuns, UpgradeReport, compare_sides, shared_stacks, upgrade_sentence
 from tests.domain.verdict.matching_runs import make_record
 
@@ -46,6 +48,23 @@ def test_each_stack_on_both_sides_is_measured_the_slowest_first() -> None:
     assert all(pair.comparability.attributed_to == "container" for pair in upgrade.pairs)
     assert (upgrade.near, upgrade.only_old, upgrade.only_new) == ((), (), ())
     assert re.findall(r"\d+(?:\.\d)?", sentence(upgrade, 57.4)) == ["2", "4", "6.2", "9.4", "1", "7.7", "1", "57"]
+
+
+def test_inconclusive_stacks_come_last_and_more_memory_is_not_slower() -> None:
+    noisy = ConfigRuns(
+        make_record("250", {"container": NEW, "seq_len": 2048}, slower=0.4),
+        tuple(make_record(str(248 + k), {"container": NEW, "seq_len": 2048}, slower=0.4 * k) for k in range(3)),
+    )
+    old = [config(OLD, {"seq_len": n}, first=100 * k) for k, n in enumerate((1024, 2048), 1)]
+    upgrade = report(old, [noisy, config(NEW, {"seq_len": 1024}, slower=0.06, first=150)])
+    assert [pair.word for pair in upgrade.pairs] == ["worse", "inconclusive"]
+    last, first = (pair.measured.step_time for pair in reversed(upgrade.pairs))
+    assert last is not None
+    assert first is not None
+    assert last.shift > first.shift
+    more = MemoryChange("regression", 60.0, 66.0, 10.0, 1.0)
+    hungry = replace(upgrade.pairs[0].measured, memory=more, step_time=replace(first, decision="improvement"))
+    assert replace(upgrade.pairs[0], measured=hungry).word == "better"
 
 
 @pytest.mark.parametrize(
