@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, and_, tuple_
 from sqlmodel import Session, col
 
-from app.domain.naming import without_common
+from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
 from app.regressions.regression import RegressionMember, SlowJob
@@ -40,11 +40,15 @@ _LEAST_SPAN = 4.0
 _ALIKE = 3.0
 """Rows share a scale if the widest range is at most this multiple of the narrowest; else small changes look flat."""
 _TICKS = 6
-_BAND_ROOM = "max(1, scale('x', datum.to) - scale('x', datum.from) - 8)"
+_BAND_ROOM = "(scale('x', datum.to) - scale('x', datum.from) - 8) / 6"
+"""Vega expression for the number of letters that fit in a band."""
+_BAND_NAME = (
+    f"length(datum.name) < {_BAND_ROOM} ? datum.name : length(datum.short) < {_BAND_ROOM} ? datum.short : ''"
+)
 _LETTERS, _WIDE_LETTERS = 32, 64
 """Maximum letters of a name on a phone, and on a wide page next to the change."""
 _NAME_ROOM = "width < 420 ? width : width - 7 * length(datum.figures) - 12"
-_NEEDED = "(6 * length(datum.text) + 12)"
+_NEEDED = "(6 * length(datum.change) + 12)"
 """Vega expression for the width (px) of the text of an off-scale mark."""
 _ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
 _ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
@@ -374,7 +378,7 @@ def _bands(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]
     starts = [start - 0.5 for start in _starts(row, places)]
     for k, name in enumerate(row.job.moves):
         end = starts[k + 1] if k + 1 < len(starts) else len(places) + 0.5
-        yield {"from": starts[k], "to": end, "name": name, "odd": k % 2}
+        yield {"from": starts[k], "to": end, "name": name, "short": name.split(SEPARATOR)[0], "odd": k % 2}
 
 
 def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
@@ -395,12 +399,13 @@ def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
 
 
 def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
-    """Yield the usual level up to the change, and each stack's slow level up to its last run near that level.
+    """Yield the usual level over its runs up to the change, and each stack's slow level up to its last run near it.
 
     The level of a later stack comes from its runs. A single slow run is a point without a level.
     """
     change = places[row.change]
-    yield {"from": min(change - 1, places[_moment(row.points[0].run)]) - 0.4, "to": change - 0.5, "delta": 0.0}
+    for begin, end in _usual_stretches(row, places):
+        yield {"from": begin - 0.4, "to": min(end + 0.4, change - 0.5), "delta": 0.0}
     for index, (member, start) in enumerate(zip(row.job.stacks, _starts(row, places), strict=True)):
         delta = member.delta_pct or 0.0
         runs = [point for point in row.points if point.stack == index and point.role in AFTER]
@@ -412,6 +417,31 @@ def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]
         if index:
             delta = median(point.delta_pct for point in runs if places[_moment(point.run)] <= end)
         yield {"from": start - 0.5, "to": end + 0.4, "delta": delta}
+
+
+_MOST_UNUSUAL = 2
+"""Consecutive runs off the usual level that do not interrupt its line: they are outliers."""
+
+
+def _usual_stretches(row: DrawnJob, places: dict[Moment, int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last position of each stretch of runs at the usual level; the last may reach the change.
+
+    A run is at the level if it is nearer to it than to the slow one. Before an earlier change of speed, none may be.
+    """
+    change, slow = places[row.change], row.job.worst.delta_pct
+    before = [point for point in row.points if point.role in BEFORE]
+    stretches: list[list[int]] = []
+    for index, point in enumerate(before):
+        if slow is not None and 2 * abs(point.delta_pct) >= abs(slow):
+            continue
+        if not stretches or index - stretches[-1][-1] > _MOST_UNUSUAL + 1:
+            stretches.append([])
+        stretches[-1].append(index)
+    for stretch in stretches:
+        begin, end = (places[_moment(before[index].run)] for index in (stretch[0], stretch[-1]))
+        yield begin, change if stretch[-1] >= len(before) - 1 - _MOST_UNUSUAL else end
+    if not stretches:
+        yield change - 1, change
 
 
 @lru_cache(maxsize=32)
@@ -436,8 +466,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 opacity=alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0)),
             ),
             # On a phone, this line shows the change; the table below has the names.
-            _text(alt, "bands", "name", align="left", dx=4, fontSize=11, limit=alt.expr(_BAND_ROOM)).encode(
-                x=alt.X("from:Q", axis=None), y=alt.Y("line:Q", axis=None), opacity=_shown(alt, "width >= 420")
+            _text(alt, "bands", "name", align="left", dx=4, fontSize=11).encode(
+                x=alt.X("from:Q", axis=None), y=alt.Y("line:Q", axis=None), opacity=_shown(alt, "width >= 420"),
+                text=alt.value(alt.expr(_BAND_NAME)),
             ),
         ],
         "grid": [alt.Chart(alt.NamedData("grid")).mark_rule(color=charts.BORDER).encode(y=y)],
@@ -484,7 +515,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _marks(alt, "lane").encode(x, y),
             # Right of the mark if there is room, else left of it, else only in the tooltip and the table.
             *(
-                _text(alt, "lane", "text", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
+                _text(alt, "lane", "change", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
                 for align, dx, room in (("left", 6, _ROOM_AFTER), ("right", -6, f"!({_ROOM_AFTER}) && {_ROOM_BEFORE}"))
             ),
         ],

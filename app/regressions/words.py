@@ -66,10 +66,7 @@ def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
 
 
 def answer(regression: Regression) -> str:
-    """Return the change, its size, its first run, and its cost in one sentence. It counts jobs that are slow now.
-
-    Where the title alone states the size, it is not repeated: of a change that is over, and of a part of the jobs.
-    """
+    """Return number of slow jobs, first run and cost in one sentence; the title states the size of the change."""
     since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
         each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
@@ -77,16 +74,17 @@ def answer(regression: Regression) -> str:
         return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}."
     if regression.is_once:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
+    is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
+    end = f"; {_others(regression)}" if is_stale_part else _cost(regression)
+    text = slow_or_affected(regression.metric)
+    if is_part(regression) or len(jobs) == 1:
+        text = text.capitalize()
+    elif is_stale_part or len(counted) == len(jobs):
+        text = f"{plural(len(counted), 'job')} {text}"
+    else:
+        text = f"{len(counted)} of {plural(len(jobs), 'job')} {text}"
     first = f" since #{since.run_id}" if since else ""
-    if regression.proposal == "stale" and len(counted) < len(jobs):
-        text = "Slow" if is_part(regression) else f"{what(regression)} on {plural(len(counted), 'job')}"
-        return f"{text}{first}; {_others(regression)}.{_claim(regression)}"
-    text = what(regression)
-    if is_part(regression):
-        text = of_jobs(regression)
-    elif len(jobs) > 1:
-        text += f" on {f'{len(counted)} of ' if len(counted) < len(jobs) else ''}{plural(len(jobs), 'job')}"
-    return f"{text}{first}{_cost(regression)}.{_claim(regression)}"
+    return f"{text}{first}{end}.{_claim(regression)}"
 
 
 def _others(regression: Regression) -> str:
@@ -108,29 +106,24 @@ def is_part(regression: Regression) -> bool:
 
 def of_jobs(regression: Regression) -> str:
     """Return `4 jobs 4.6 to 6.1 % slower`, of the counted jobs."""
-    return f"{plural(len(regression.counted_jobs), 'job')} {_sizes(regression)}"
-
-
-def _sizes(regression: Regression) -> str:
-    """Return `4.6 to 6.1 % slower`."""
-    metric = regression.metric
+    metric, jobs = regression.metric, plural(len(regression.counted_jobs), "job")
     changes = sorted(delta for job in regression.counted_jobs if (delta := job.worst.delta_pct) is not None)
     sizes = [change_text(delta, metric=metric).size for delta in changes]
     text = change_words(changes[-1] if changes else None, metric)
     if len(sizes) > 1 and sizes[0] != sizes[-1]:
-        return f"{sizes[0].removesuffix(f'{THIN}%')} {'and' if len(sizes) == 2 else 'to'} {text}"
-    return text
+        return f"{jobs} {sizes[0].removesuffix(f'{THIN}%')} {'and' if len(sizes) == 2 else 'to'} {text}"
+    return f"{jobs} {text}"
 
 
 def _once(regression: Regression) -> str:
-    """Return `2 jobs 17.9 and 34.7 % slower on 8 Jul, one run each` or `34.7 % slower on 8 Jul, in one run (#431)`."""
+    """Return `2 jobs slow on 8 Jul, one run each` or `Slow on 8 Jul, in one run (#431)`."""
     jobs = regression.counted_jobs
     at = sorted(job.first.ordered_at for job in jobs)
     when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
+    slow = slow_or_affected(regression.metric)
     if len(jobs) > 1:
-        return f"{of_jobs(regression)} {when}, one run each"
-    size = _sizes(regression)
-    return f"{size[0].upper()}{size[1:]} {when}, in one run (#{jobs[0].first.run_id})"
+        return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
+    return f"{slow.capitalize()} {when}, in one run (#{jobs[0].first.run_id})"
 
 
 def _claim(regression: Regression) -> str:

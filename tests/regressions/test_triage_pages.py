@@ -151,7 +151,7 @@ def test_pages_count_jobs_and_the_table_stacks(client: TestClient, engine: Engin
         row = session.get_one(RunRow, one.since)
         member.stack_key, member.config_key = row.stack_key, row.config_key
     page = client.get(f"/regressions/{number}").text
-    assert "on 3 jobs since" in page
+    assert words_of(client, number).startswith("3 jobs slow since #")
     assert re.findall(r'data-jobs="(\d)"', page) == ["3"]
     assert f'<a href="/regressions/{number}#members">+2</a>' in client.get("/regressions", headers=HTML).text
     assert "· 3 jobs" in client.get("/", headers=HTML).text
@@ -176,7 +176,8 @@ def test_the_largest_of_several_changes_is_not_stated_of_the_first_run(
     less, more = two_jobs
     number = make([less, more], worst_delta_pct=9.0)
     page = client.get(f"/regressions/{number}").text
-    assert f"Up to 9.0\u202f% slower on 2 jobs since #{less.since}" in page
+    assert "<h1>Up to 9.0\u202f% slower: " in page
+    assert words_of(client, number).startswith(f"2 jobs slow since #{less.since}")
     assert "Up to 9.0\u202f% slower" in client.get("/regressions", headers=HTML).text
     assert "up to 9.0\u202f% slower" in client.get("/", headers=HTML).text
     with transaction(engine) as session:
@@ -206,7 +207,7 @@ def test_lists_and_page_name_the_first_run_of_what_is_still_slow(
         if is_moved:
             continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
     page = client.get(f"/regressions/{number}").text
-    assert f"slower on 1 of 2 jobs since #{slow.since}" in page
+    assert f"1 of 2 jobs slow since #{slow.since}" in page
     assert page.index(f'id="member-{slow.since}"') < page.index(f'id="member-{back.since}"')
     for address in ("/regressions", "/"):
         text = client.get(address, headers=HTML).text
@@ -269,7 +270,18 @@ def test_every_mark_is_at_its_value_or_labelled_in_the_lane(
         zero, pixels = owner[point["href"]]
         assert point["shown"] == pytest.approx(zero + pixels * point["delta"]), point
     (off,) = data["lane"]
-    assert (off["href"], bool(off["text"])) == (f"/runs/{other.runs[15]}", True)
+    assert (off["href"], off["change"]) == (f"/runs/{other.runs[15]}", "180.0\u202f% slower")
+
+
+def test_the_usual_level_is_drawn_over_its_runs_only(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        stack = make_slow_stack(session, stack="uneven", slow_pct=6.0)
+        for run_id in (*stack.runs[:3], stack.runs[5], *stack.runs[7:10]):
+            run = session.get_one(RunRow, run_id)
+            run.log_step_time = (run.log_step_time or 0.0) + 0.06
+    levels = spec_of(client, f"/regressions/{make(stack)}/chart")["levels"]
+    usual = [(row["from"], row["to"]) for row in levels if not row["delta"]]
+    assert usual == [(3.6, 7.4), (10.6, 13.5)], "one unusual run does not interrupt it, three do"
 
 
 def scales_of(data: dict[str, Any]) -> list[tuple[float, float]]:
@@ -359,9 +371,9 @@ def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engi
         session.get_one(RunRow, nearly.runs[-1]).step_time_ms = 20_000.0
     mixed, single = make([once, lasting, nearly], worst_delta_pct=30.0), make([once, other], worst_delta_pct=30.0)
     answers = [words_of(client, number) for number in (mixed, single)]
-    assert answers[0].startswith(f"9.0\u202f% slower on 1 of 3 jobs since #{lasting.since}")
+    assert answers[0].startswith(f"1 of 3 jobs slow since #{lasting.since}")
     assert "<h1>9.0\u202f% slower: Qwen3-30B-A3B · 16 × H100</h1>" in client.get(f"/regressions/{mixed}").text
-    assert answers[1].startswith("2 jobs 30.0\u202f% slower on 2 Nov, one run each, about")
+    assert answers[1].startswith("2 jobs slow on 2 Nov, one run each, about")
     listed = client.get("/regressions", headers=HTML).text
     assert ">9.0\u202f% slower</a>" in listed
     assert f'href="/runs/{lasting.since}"' in listed
@@ -374,7 +386,7 @@ def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engi
     assert "· 2 jobs" in rows[str(single)]
     with transaction(engine) as session:
         session.get_one(RegressionRow, mixed).proposal = "stale"
-    assert words_of(client, mixed).endswith(f" on 1 job since #{lasting.since}; 2 more in one run or temporarily.")
+    assert words_of(client, mixed)== f"1 job slow since #{lasting.since}; 2 more in one run or temporarily."
     assert re.findall(r'href="/regressions/(\d+)#members">\+(\d)', listed) == [(str(single), "1")]
     stated = {item["id"]: item["worst_delta_pct"] for item in client.get("/api/v1/regressions").json()["items"]}
     assert stated == {mixed: pytest.approx(9.0), single: pytest.approx(30.0)}
@@ -797,7 +809,7 @@ def test_a_regression_of_memory_has_no_cost_and_no_words_of_speed(
         page = client.get(f"/regressions/{shown}", headers=HTML).text
         assert 'data-label="Cost"' not in page
         assert not re.search("slow run|[Ss]lower", page[page.index('class="page-head"') :])
-    assert words_of(client, number).startswith("5.0\u202f% more memory since #")
+    assert words_of(client, number).startswith("Affected since #")
     assert words_of(client, back).startswith("1 job affected since 2 Nov")
 
 
@@ -809,7 +821,7 @@ def test_a_title_says_what_happened_and_a_stale_proposal_since_when(
     number = make(pairs, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=34.7, proposal="stale")
     page = client.get(f"/regressions/{number}", headers=HTML).text
     assert "<h1>Up to 34.7\u202f% slower: " in page
-    assert words_of(client, number) == "2 jobs 17.9 and 34.7\u202f% slower on 2 Nov, one run each."
+    assert words_of(client, number) == "2 jobs slow on 2 Nov, one run each."
     proposal = page[page.index('id="proposal"') :]
     assert "No run since 2 Nov, so nothing shows whether it is fixed." in proposal[: proposal.index("</p>")]
 
