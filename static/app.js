@@ -267,9 +267,9 @@ window.addEventListener("drop", (event) => {
   form.requestSubmit();
 });
 
-// A row of tabs that is wider than a phone begins at the current one.
+// The tabs of a page are wider than a phone: they begin at the current one.
 function showCurrentTab() {
-  for (const tab of document.querySelectorAll(":is(.section-tabs, .tabs) [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - 16;
+  for (const tab of document.querySelectorAll(".tabs [aria-current]")) tab.parentElement.scrollLeft = tab.offsetLeft - 16;
 }
 showCurrentTab();
 document.addEventListener("htmx:afterSettle", showCurrentTab);

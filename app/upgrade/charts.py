@@ -23,10 +23,14 @@ def chart_height(rows: Sequence[ComparedStackRow]) -> int:
 
 
 def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Sequence[ComparedStackRow], bool]:
-    """Return the measured rows between two ranks, and whether some are left out; all if fewer than two are left."""
-    shown = [row for row in rows if row.time is not None]
-    inside = shown[max(min(first, last) - 1, 0) : max(first, last)]
-    return (inside, True) if 1 < len(inside) < len(shown) else (shown, False)
+    """Return the rows with a change from that of one rank to that of another, and whether some are left out.
+
+    These are all measured rows if there is no such rank, or if fewer than two rows are left.
+    """
+    shown = [(row, row.time.delta_pct) for row in rows if row.time is not None]
+    ends = [change for rank, (_, change) in enumerate(shown, 1) if rank in (first, last)] or [math.nan]
+    inside = [row for row, change in shown if min(ends) <= change <= max(ends)]
+    return (inside, True) if 1 < len(inside) < len(shown) else ([row for row, _ in shown], False)
 
 
 _MOST_OFF = 3
@@ -46,10 +50,11 @@ def axis_reach(rows: Sequence[ComparedStackRow]) -> float:
 def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds. `first` and `last`: ranks at the ends of the zoom."""
     shown, is_zoomed = zoomed(rows, first, last)
-    names = without_common([row.title for row in rows if row.time is not None])
-    start = next((number for number, row in enumerate(rows) if shown and row is shown[0]), 0)
+    measured = [row for row in rows if row.time is not None]
+    names = without_common([row.title for row in measured])
     reach = axis_reach(shown)
-    drawn = [_row(row, names[rank], rank + 1, reach) for rank, row in enumerate(shown, start)]
+    ranked = enumerate(zip(measured, names, strict=True), 1)
+    drawn = [_row(row, name, rank, reach) for rank, (row, name) in ranked if row in shown]
     spec = dict(_specification(chart_height(shown)))
     spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} jobs. The table has the same values."

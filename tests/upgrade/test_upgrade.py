@@ -237,6 +237,27 @@ def test_the_chart_shows_the_stacks_between_the_ends_of_a_drag(client: TestClien
     assert stacks == {(3, 2): ["2", "3"], (1, 2): ["1", "2"], (2, 2): ["1", "2", "3"], (1, 3): ["1", "2", "3"]}
 
 
+def test_a_drag_leaves_out_what_changed_by_less_or_more(client: TestClient, session: Session) -> None:
+    moved(session)
+    noisy = KNOWN | {"seq_len": 1024}
+    make_stack(session, [100.0, 150.0, 80.0], fields=noisy | {"container": OLD})
+    make_stack(session, [110.0, 90.0, 160.0], fields=noisy | {"container": NEW}, started=LATER)
+    session.commit()
+    address = ADDRESS.replace("/upgrade?", "/upgrade/chart?")
+
+    def changes(ends: str = "") -> dict[str, float]:
+        answer = client.get(f"{address}{ends}").text
+        spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', answer, re.DOTALL)[0])
+        return {point["id"]: point["delta"] for point in spec["datasets"]["points"]}
+
+    whole = changes()
+    assert list(whole) == [1, 2, 3, 4]
+    low, high = sorted((whole[4], whole[1]))
+    inside = {rank: change for rank, change in whole.items() if low <= change <= high}
+    assert 1 < len(inside) < 4
+    assert changes("&first=4&last=1") == inside
+
+
 def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: TestClient, session: Session) -> None:
     moved(session)
     page = client.get(ADDRESS).text.replace(THIN, " ")
