@@ -55,7 +55,8 @@ def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 
     reach = axis_reach(shown)
     ranked = enumerate(zip(measured, names, strict=True), 1)
     drawn = [_row(row, name, rank, reach) for rank, (row, name) in ranked if row in shown]
-    spec = dict(_specification(chart_height(shown)))
+    room = min(_MOST_NAMES, _LETTER * max(map(len, names), default=0) + 24)
+    spec = dict(_specification(chart_height(shown), room))
     spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} jobs. The table has the same values."
     return spec
@@ -85,8 +86,8 @@ def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str,
 
 _CHANGES, _NARROW = 110, 640
 """Pixels of changes right of the axis, and of the width below which they and names stand above the marks."""
-_NAMES = "0.35 * width"
-"""Vega expression for the pixels of names left of the axis: most titles of jobs fit on a wide page."""
+_MOST_NAMES, _LETTER = 460, 7
+"""Most pixels of names left of the axis, and pixels of a letter."""
 
 
 def _by_weight(quiet: int, decided: int) -> str:
@@ -95,9 +96,10 @@ def _by_weight(quiet: int, decided: int) -> str:
 
 
 @lru_cache(maxsize=64)
-def _specification(height: int) -> dict[str, Any]:
+def _specification(height: int, room: int) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
+    of_names = f"min({room}, 0.35 * width)"
     data = alt.NamedData("points")
     y = alt.Y("stack:N", sort=None, title=None, axis=None, scale=alt.Scale(padding=0))
     # Names stand left of the axis, on a phone above their marks.
@@ -108,7 +110,7 @@ def _specification(height: int) -> dict[str, Any]:
         scale=alt.Scale(
             zero=False,
             range=[
-                alt.expr(f"width < {_NARROW} ? 8 : {_NAMES}"),
+                alt.expr(f"width < {_NARROW} ? 8 : {of_names}"),
                 alt.expr(f"width < {_NARROW} ? width : width - {_CHANGES}"),
             ],
         ),
@@ -119,7 +121,7 @@ def _specification(height: int) -> dict[str, Any]:
     interval = alt.Chart(data).mark_rule(strokeWidth=alt.expr(_by_weight(1, 3)), opacity=0.55, yOffset=8)
     dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=alt.expr(_by_weight(50, 110)), yOffset=8)
     above = alt.expr(f"width < {_NARROW} ? -12 : 8")
-    limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {_NAMES} - 12")
+    limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {of_names} - 12")
     names = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, color=charts.TEXT)
     # The space of a name and of a change is clear of lines.
     clear = alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=above)
@@ -130,7 +132,7 @@ def _specification(height: int) -> dict[str, Any]:
     )
     chart = alt.layer(
         zero,
-        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {_NAMES} - 12")), y=y),
+        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {of_names} - 12")), y=y),
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
         dots.encode(
             x,

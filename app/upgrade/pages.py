@@ -18,7 +18,7 @@ from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
 from app.upgrade.charts import axis_reach, chart_height, upgrade_chart, zoomed
 from app.upgrade.queries import MeasuredUpgrade, UpgradeValue, measure, projects, values_of
-from app.upgrade.views import INTERVALS, ComparedStackRow, lonely_rows, near_rows, shared_commit_run, stack_rows
+from app.upgrade.views import INTERVAL, ComparedStackRow, lonely_rows, near_rows, shared_commit_run, stack_rows
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.lists import CellKind, table_answer
@@ -234,7 +234,7 @@ def _render(
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
         shared=shared_commit_run(measured) if measured else None,
-        intervals=INTERVALS,
+        interval=INTERVAL,
         chart=upgrade_chart(counted, *ends) if block else None,
         chart_height=chart_height(drawn),
         is_zoomed=is_zoomed,

@@ -135,7 +135,7 @@ def _level(p: float) -> str:
 
 INTERVAL_P = REGRESSION_P
 """One-sided certainty of every interval of the report: no test decides at less, except that of no change."""
-INTERVALS = f"{_level(INTERVAL_P)}{THIN}% intervals"
+INTERVAL = f"{_level(INTERVAL_P)}{THIN}% interval"
 
 _DIGITS = 5
 """Significant digits of both step times, one more than elsewhere, so that they give the printed change."""
