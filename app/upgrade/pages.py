@@ -10,7 +10,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
-from app.domain.naming import without_common
+from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import change_text
 from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
 from app.errors import FieldError, InvalidQuery, NotFound
@@ -162,24 +162,32 @@ def show_chart(request: Request, page: Page, first: int = 0, last: int = 0) -> H
 @router.get("/upgrade/picture.{kind}")
 @requires(Action.READ)
 def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind, theme: Theme = "light") -> Response:
-    """Return what the upgrade changed in each stack as a slide. Raises NotFound until both sides are chosen."""
+    """Return what the upgrade changed in each stack as a slide, without inconclusive stacks if any is decided.
+
+    Raises NotFound until both sides are chosen.
+    """
     if page.measured is None:
         raise NotFound("Choose both sides of the upgrade.")
     counted = [row for row in stack_rows(page.measured) if row.is_counted]
-    titles, reach = without_common([row.title for row in counted]), axis_reach(counted)
+    shown = [row for row in counted if row.word != "inconclusive"] or counted
+    titles, reach = without_common([row.title for row in shown]), axis_reach(shown)
+    axis = f"change of step time, %; right is slower; {INTERVAL}s"
+    if len(shown) < len(counted):
+        axis += f"; {len(counted) - len(shown)} inconclusive not shown"
     rows = [
         DotRow(
-            title, row.time.delta_pct, max(row.line[0], -reach), min(row.line[1], reach),
+            title.split(SEPARATOR)[0], row.time.delta_pct, max(row.line[0], -reach), min(row.line[1], reach),
             change_text(row.time.delta_pct).figure, _COLOURS.get(row.word, "neutral"),
+            SEPARATOR.join(title.split(SEPARATOR)[1:]),
         )
-        for title, row in zip(titles, counted, strict=True)
+        for title, row in zip(titles, shown, strict=True)
         if row.time is not None
     ]  # fmt: skip
     query = page.query
     picture = Picture(
         f"{query.field}: {short_value(query.old)} → {short_value(query.new)}", page.answer, f"/upgrade?{query.query()}",
         find_project(session, query.project).generated,
-        rows_body(rows, "change of step time, %; right is slower"),
+        rows_body(rows, axis),
     )  # fmt: skip
     return picture_response(request, picture, kind, theme)
 

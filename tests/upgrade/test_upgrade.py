@@ -381,6 +381,8 @@ def test_no_two_jobs_look_alike_and_an_outlier_does_not_squeeze_the_others(
     assert outlier["high"] == outlier["delta"], "its interval is cut"
     assert re.fullmatch(rf"\d{{3,}}{THIN}% ▸", outlier["beyond"])
     assert {point["beyond"] for point in others} == {""}
+    slide = client.get(ADDRESS.replace("/upgrade?", "/upgrade/picture.svg?")).text
+    assert slide.count("<circle") == len(others), "a slide has the decided jobs"
 
 
 def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(
