@@ -42,9 +42,7 @@ _ALIKE = 3.0
 _TICKS = 6
 _BAND_ROOM = "(scale('x', datum.to) - scale('x', datum.from) - 8) / 6"
 """Vega expression for the number of letters that fit in a band."""
-_BAND_NAME = (
-    f"length(datum.name) < {_BAND_ROOM} ? datum.name : length(datum.short) < {_BAND_ROOM} ? datum.short : ''"
-)
+_BAND_NAME = f"length(datum.name) < {_BAND_ROOM} ? datum.name : length(datum.short) < {_BAND_ROOM} ? datum.short : ''"
 _LETTERS, _WIDE_LETTERS = 32, 64
 """Maximum letters of a name on a phone, and on a wide page next to the change."""
 _NAME_ROOM = "width < 420 ? width : width - 7 * length(datum.figures) - 12"
@@ -467,7 +465,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             ),
             # On a phone, this line shows the change; the table below has the names.
             _text(alt, "bands", "name", align="left", dx=4, fontSize=11).encode(
-                x=alt.X("from:Q", axis=None), y=alt.Y("line:Q", axis=None), opacity=_shown(alt, "width >= 420"),
+                x=alt.X("from:Q", axis=None),
+                y=alt.Y("line:Q", axis=None),
+                opacity=_shown(alt, "width >= 420"),
                 text=alt.value(alt.expr(_BAND_NAME)),
             ),
         ],
@@ -515,7 +515,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _marks(alt, "lane").encode(x, y),
             # Right of the mark if there is room, else left of it, else only in the tooltip and the table.
             *(
-                _text(alt, "lane", "change", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
+                _text(alt, "lane", "change", align=align, dx=dx, fontSize=10).encode(
+                    x=x, y=y, opacity=_shown(alt, room)
+                )
                 for align, dx, room in (("left", 6, _ROOM_AFTER), ("right", -6, f"!({_ROOM_AFTER}) && {_ROOM_BEFORE}"))
             ),
         ],

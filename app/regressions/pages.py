@@ -349,6 +349,8 @@ class RegressionView:
 router = APIRouter(include_in_schema=False)
 
 _MAX_FIELDS = MAX_AT_ONCE + 20
+_MOST_UPGRADES = 4
+"""Newest upgrades that the list shows; earlier ones are folded."""
 _MOST_PROFILED = 3
 """Maximum members whose profiles the page compares."""
 
@@ -542,6 +544,7 @@ def _render_list(
         total=(count_states(session, RegressionQuery()) if is_filtered else counted).by_state["any"],
         answer=words.list_answer(counted, is_filtered=bool(is_filtered)),
         upgrades=upgrade_changes(session, project=query.project),
+        most_upgrades=_MOST_UPGRADES,
         options=options,
         feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},

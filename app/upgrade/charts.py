@@ -25,7 +25,7 @@ def chart_height(rows: Sequence[ComparedStackRow]) -> int:
 def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Sequence[ComparedStackRow], bool]:
     """Return the rows with a change from that of one rank to that of another, and whether some are left out.
 
-    These are all measured rows if there is no such rank, or if fewer than two rows are left.
+    These are all measured rows if neither rank exists, or if fewer than two rows are left.
     """
     shown = [(row, row.time.delta_pct) for row in rows if row.time is not None]
     ends = [change for rank, (_, change) in enumerate(shown, 1) if rank in (first, last)] or [math.nan]

@@ -336,8 +336,15 @@ def _regressions(session: Session, project: ProjectRow, report: UpgradeReport) -
     )
     return tuple(
         UpgradeRegression(
-            row.id or 0, row.state, shown_state, row.proposal, cause_of(session, row).rstrip("."), row.metric, count,
-            row.assignee, tuple(f"{item.name} {item.label}" for item in suspects_of_regression(session, row)),
-        )  # fmt: skip
+            row.id or 0,
+            row.state,
+            shown_state,
+            row.proposal,
+            cause_of(session, row).rstrip("."),
+            row.metric,
+            count,
+            row.assignee,
+            tuple(f"{item.name} {item.label}" for item in suspects_of_regression(session, row)),
+        )
         for row, shown_state, count in rows
     )

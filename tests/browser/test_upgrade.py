@@ -38,7 +38,7 @@ def drawn(page: Page) -> Page:
 def test_from_the_offer_to_the_report(open_page: OpenPage) -> None:
     page = open_page(f"/upgrade?project={PROJECT}&field=container")
     page.get_by_title(f"{OLD} → {NEW}").click()
-    expect(page.locator(".answer")).to_contain_text("2 of 3 jobs are slower by 4.0 to 9.0")
+    expect(page.locator(".answer")).to_contain_text("2 of 3 jobs slower by 4.0 to 9.0")
     expect(page.locator(".upgrade-regression").get_by_role("link")).to_have_count(1)
     expect(drawn(page).locator("#upgrade-chart canvas")).to_have_count(1)
     with page.expect_download() as download:

@@ -386,7 +386,7 @@ def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engi
     assert "· 2 jobs" in rows[str(single)]
     with transaction(engine) as session:
         session.get_one(RegressionRow, mixed).proposal = "stale"
-    assert words_of(client, mixed)== f"1 job slow since #{lasting.since}; 2 more in one run or temporarily."
+    assert words_of(client, mixed) == f"1 job slow since #{lasting.since}; 2 more in one run or temporarily."
     assert re.findall(r'href="/regressions/(\d+)#members">\+(\d)', listed) == [(str(single), "1")]
     stated = {item["id"]: item["worst_delta_pct"] for item in client.get("/api/v1/regressions").json()["items"]}
     assert stated == {mixed: pytest.approx(9.0), single: pytest.approx(30.0)}

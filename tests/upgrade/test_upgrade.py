@@ -66,7 +66,7 @@ def test_every_stack_is_measured_named_or_missing(client: TestClient, session: S
     assert (
         result["summary"]
         .replace(THIN, " ")
-        .startswith("2 of 3 jobs are slower by 6.0 to 9.0 %, 1 is unchanged; under 0.1 GPU-h/day")
+        .startswith("2 of 3 jobs slower by 6.0 to 9.0 %, 1 unchanged; under 0.1 GPU-h/day")
     )
     slowest = result["stacks"][0]
     assert slowest["title"].endswith("seq 8192")
@@ -345,7 +345,7 @@ def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client
     assert [row["judged"] for row in answer["stacks"]] == [True, True, False]
     (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
     assert upgrade["sentence"].startswith("2 jobs slower")
-    assert answer["summary"].startswith("All 2 jobs are slower")
+    assert answer["summary"].startswith("All 2 jobs slower")
     page = client.get("/upgrade", params={"project": "moe-lab", "field": "container", "from": OLD, "to": NEW}).text
     before, fold = one_line(page).split('id="not-direct"')
     assert "2 jobs upgraded directly" in before

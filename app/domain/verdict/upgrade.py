@@ -162,7 +162,10 @@ class NearPair:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeReport:
-    """An upgrade measured. `pairs`: see `slowest_first`. `only_old`, `only_new`: newest run of each stack without a pair."""
+    """An upgrade measured. `pairs`: sorted by `slowest_first`.
+
+    `only_old`, `only_new`: newest run of each stack without a pair.
+    """
 
     field: str
     old_value: str
@@ -321,7 +324,7 @@ def _number(run: str) -> int:
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
-    """Summarise: `3 of 5 jobs are slower by 4.1 to 6.8 %, 2 are unchanged; about 57 GPU-h/day.`"""
+    """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.counted))
@@ -337,16 +340,12 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
     total, slower = len(pairs), _decided([pair for pair in pairs if pair.word != "unconfirmed"], "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
-        (len(slower), plural(len(slower), "is slower", "are slower", number=False) + _by(slower)),
-        (len(faster), plural(len(faster), "is faster", "are faster", number=False) + _by(faster)),
-        (len(still), plural(len(still), "is unchanged", "are unchanged", number=False)),
+        (len(slower), f"slower{_by(slower)}"),
+        (len(faster), f"faster{_by(faster)}"),
+        (len(still), "unchanged"),
+        (len(unconfirmed), f"unconfirmed (slower{_by(_decided(unconfirmed, 'regression'))})"),
     ]
-    drifting = _by(_decided(unconfirmed, "regression"))
-    groups.append(
-        (len(unconfirmed), f"{plural(len(unconfirmed), 'is', 'are', number=False)} unconfirmed (slower{drifting})")
-    )
-    unclear = total - len(unconfirmed) - len(slower) - len(faster) - len(still)
-    groups.append((unclear, plural(unclear, "is inconclusive", "are inconclusive", number=False)))
+    groups.append((total - sum(n for n, _ in groups), "inconclusive"))
     shown = [(n, words) for n, words in groups if n]
     for k, (n, words) in enumerate(shown):
         yield f"{_first(n, total)} {words}" if k == 0 else f"{n} {words}"
@@ -362,9 +361,9 @@ def _decided(pairs: Sequence[Pair], decision: str) -> list[float]:
 
 
 def _first(n: int, total: int) -> str:
-    """Return `3 of 5 jobs`, `All 3 jobs` or `The only job`."""
+    """Return `3 of 5 jobs`, `All 3 jobs` or `The only job is`."""
     if total == 1:
-        return "The only job"
+        return "The only job is"
     return f"All {total} jobs" if n == total else f"{n} of {plural(total, 'job')}"
 
 
