@@ -8,8 +8,8 @@ import json
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property, lru_cache
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from sqlmodel import Session
 
 from app.domain.naming import container_tag
-from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_time
+from app.domain.numbers import UNITS, ChangeText, absolute, change_text, figure, plural, short_commit, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, HistoryOfStack, HistoryStack, version_text
@@ -43,8 +43,9 @@ _ALWAYS_SHOWN = 20
 """Number of newest counted runs that are always on the axis."""
 _LANE = 34
 """Height (px) of the lanes above and below the axis, for off-scale runs with their value; above also without one."""
-_LABELS, _LABEL = 76, 15
-"""Width (px) of the lane right of the runs for labels of segments, and height of a label."""
+_LABELS, _LABEL, _COLUMNS = 76, 15, 10
+"""Width (px) of the lane right of the runs for labels of segments, height of a label, and parts of the axis in which
+labels must not overlap."""
 _CONTAINERS = 20
 """Height (px) at the top for the names of containers."""
 _TICKS = 6
@@ -69,8 +70,8 @@ Row = dict[str, Any]
 class Drawing:
     """The data of a drawing. `positions`: indices of the drawn runs in order (at least one). `shown`: configurations.
 
-    `figures`: the metric by run number. `versions`: version changes among these runs. `steps`: where each container
-    begins, if there are several. `names`: what distinguishes each configuration, by letter. `lead`: the letter of the
+    `figures`: the metric by run number. `in_use`: configurations whose last level still holds. `versions`: version
+    changes among these runs. `steps`: where each container begins, if there are several. `names`: what distinguishes each configuration, by letter. `lead`: the letter of the
     leading configuration. `regressed`: the first runs of regressions of the metric. `decisions`: by run number, the
     decision about step time of runs whose verdict is a regression.
     """
@@ -81,6 +82,7 @@ class Drawing:
     metric: str
     axis: str
     figures: Mapping[int, Metric | None]
+    in_use: Collection[ConfigurationHistory] = ()
     versions: Sequence[VersionChange] = ()
     steps: Sequence[ContainerStep] = ()
     names: Mapping[str, str] = field(default_factory=dict)
@@ -90,7 +92,10 @@ class Drawing:
 
     @cached_property
     def containers(self) -> list[Row]:
-        """Return one row per drawn container: the range in which it is the newest container, and its change."""
+        """Return one row per drawn container: the range in which it is the newest container, and its change.
+
+        A label states only a decided change: of the leading configuration, else the largest.
+        """
         begins = [step for step in self.steps if step.position <= self.positions[-1]]
         earlier = [step for step in begins if step.position <= self.positions[0]][:-1]
         drawn = begins[len(earlier) :]
@@ -100,22 +105,29 @@ class Drawing:
         starts = [max(first, self.at(step.position) - (0.5 if self.axis != DATE else 0)) for step in drawn]
         rows = []
         for number, (own, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
-            # One configuration in all bands, because letters that change from band to band are no series.
-            of_lead = next((part for part in own.by_configuration if part.letter == self.lead), None)
-            step = of_lead or (replace(own, decision="", from_ms=None) if several else own)
-            label = step.container.partition(":")[2] if is_of_one_image else step.container
-            row = {
-                "at": at,
-                "until": until,
-                "label": label,
-                "odd": number % 2,
-                "change": step.decision or "not compared",
-            }
-            if step.delta_pct is not None and self.metric == "step_time_ms":
-                text = change_text(step.delta_pct)
-                letter = f"{step.letter} " if several else ""
-                row |= {"label": f"{label}  {letter}{text.delta}", "change": f"{letter}{text.text} than {step.before}"}
-            rows.append(row | {"container": step.full_name or step.container, "is_last": number == len(drawn) - 1})
+            label = own.container.partition(":")[2] if is_of_one_image else own.container
+            named = {step.letter: f"{step.letter} " if several else "" for step in own.by_configuration}
+            decided = [step for step in own.by_configuration if step.is_decided]
+            if decided and self.metric != NOT_OF_STEP_TIME:
+                step = max(decided, key=lambda step: (step.letter == self.lead, abs(step.delta_pct or 0.0)))
+                label += f"  {named[step.letter]}{change_of(self.metric, step.delta_pct or 0.0).delta}"
+            changes = [
+                f"{named[step.letter]}{change_text(step.delta_pct or 0.0).than} {step.before}"
+                if step.is_decided
+                else f"{named[step.letter]}{step.decision or 'not compared'}"
+                for step in own.by_configuration
+            ]
+            rows.append(
+                {
+                    "at": at,
+                    "until": until,
+                    "label": label,
+                    "odd": number % 2,
+                    "change": "; ".join(changes) or "not compared",
+                    "container": own.full_name or own.container,
+                    "is_last": number == len(drawn) - 1,
+                }
+            )
         return rows if len(self.steps) > 1 else []
 
     @cached_property
@@ -218,23 +230,35 @@ class Drawing:
     def level_values(self) -> Iterator[tuple[ConfigurationHistory, StackSegment, float]]:
         """Yield the segments that hold and overlap the drawn runs, in the unit of the metric."""
         for configuration in self.shown:
-            per_step = self._per_step(configuration)
+            per_step = conversion(self.history, configuration, self.metric, self.figures)
             for level in configuration.levels:
                 if per_step and level.holds and level.last >= self.positions[0] and level.first <= self.positions[-1]:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
-    def _per_step(self, configuration: ConfigurationHistory) -> Any:
-        """Return the conversion from step time to the metric; None if step time alone does not determine it."""
-        if self.metric == "step_time_ms":
-            return float
-        runs = [
-            (self.metric_at(position), self.history.runs[position].log_step_time) for position in configuration.counted
-        ]
-        constants = [metric.value * math.exp(log) for metric, log in runs if metric]
-        if self.metric == NOT_OF_STEP_TIME or not constants:
-            return None
-        constant = float(np.median(constants))
-        return lambda step_time_ms: constant / step_time_ms
+
+
+def conversion(
+    history: HistoryOfStack, configuration: ConfigurationHistory, metric: str, figures: Mapping[int, Metric | None]
+) -> Callable[[float], float] | None:
+    """Return the conversion of step times (ms) to the metric; None if step time alone does not determine it.
+
+    `figures`: the metric by run number.
+    """
+    if metric == "step_time_ms":
+        return float
+    runs = [history.runs[position] for position in configuration.counted]
+    constants = [own.value * math.exp(run.log_step_time) for run in runs if (own := figures.get(run.id))]
+    if metric == NOT_OF_STEP_TIME or not constants:
+        return None
+    constant = float(np.median(constants))
+    return lambda step_time_ms: constant / step_time_ms
+
+
+def change_of(metric: str, delta_pct: float) -> ChangeText:
+    """Return the text of a change of step time as that of a metric that step time determines."""
+    if metric == "step_time_ms":
+        return change_text(delta_pct)
+    return change_text(100 * (1 / (1 + delta_pct / 100) - 1), metric=metric)
 
 
 def drawn_positions(
@@ -407,16 +431,21 @@ def _intervals(drawing: Drawing) -> Iterator[Row]:
 def _levels(drawing: Drawing) -> list[Row]:
     """Return one line per segment. The last line of a configuration has a label: the figure, with a letter if needed.
 
-    `label_at`: height of the label, at which it does not overlap others.
+    `is_now`: it holds now, so that its label is in the lane. The label of another one is where its line ends, or in the
+    lane if that is near. `label_at`: height of the label, at which it does not overlap others.
     """
     newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
     several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
+    begin, end = drawing.at(drawing.positions[0]), drawing.at(drawing.positions[-1])
+    columns: dict[int, list[Row]] = {}
     rows = []
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.positions[0]), min(level.last, drawing.positions[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
         label = f"{configuration.letter}  " if several else ""
         label += figure(metric, drawing.metric).text
+        is_now = level is configuration.now and configuration in drawing.in_use
+        share = (drawing.at(last) - begin) / ((end - begin) or 1)
         rows.append(
             {
                 "from": drawing.at(first) - (0.4 if drawing.axis != DATE else 0),
@@ -425,10 +454,15 @@ def _levels(drawing: Drawing) -> list[Row]:
                 "label_at": value,
                 "config": configuration.letter,
                 "label": label if level is newest[configuration.letter] else "",
+                "is_now": is_now,
+                "in_lane": is_now or share > _LATE,
             }
         )
+        if rows[-1]["label"]:
+            columns.setdefault(_COLUMNS if rows[-1]["in_lane"] else int(_COLUMNS * share), []).append(rows[-1])
     low, high = drawing.range
-    charts.spread_labels((row for row in rows if row["label"]), "label_at", (high - low) / HEIGHT * _LABEL)
+    for column in columns.values():
+        charts.spread_labels(column, "label_at", (high - low) / HEIGHT * _LABEL)
     return rows
 
 
@@ -447,8 +481,7 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
     several = len({configuration.letter for _, configuration in changes}) > 1
     rows = []
     for number, (change, configuration) in enumerate(changes):
-        rate = 100 * (change.from_ms / change.to_ms - 1)
-        text = change_text(change.delta_pct if drawing.metric == "step_time_ms" else rate, metric=drawing.metric)
+        text = change_of(drawing.metric, change.delta_pct)
         at = drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run)
         rows.append(
             {
@@ -672,10 +705,12 @@ def _charts_levels(alt: Any, axis: str) -> Any:
 
 
 def _level_labels(alt: Any) -> Any:
-    """Draw labels right of the runs, where they cover no run."""
-    label = alt.Chart(alt.NamedData("levels")).mark_text(align="left", fontWeight=600, color=charts.TEXT)
-    at = alt.value(alt.expr(f"width - {_LABELS} + 6"))
-    return label.encode(x=at, y=alt.Y("label_at:Q"), text="label:N")
+    """Draw labels of what holds now right of the runs, where they cover no run, and others in grey."""
+    weight = alt.expr("datum.is_now ? 600 : 400")
+    label = alt.Chart(alt.NamedData("levels")).mark_text(align="left", fontWeight=weight)
+    at = alt.value(alt.expr(f"datum.in_lane ? width - {_LABELS} + 6 : scale('x', datum.to) + 5"))
+    colour = alt.when("datum.is_now").then(alt.value(charts.TEXT)).otherwise(alt.value(charts.MUTED))
+    return label.encode(x=at, y=alt.Y("label_at:Q"), text="label:N", color=colour)
 
 
 def _charts_ticks(alt: Any, x: Any) -> Any:

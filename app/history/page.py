@@ -18,6 +18,7 @@ from app.domain.naming import SEPARATOR, container_tag, field_words
 from app.domain.numbers import UNITS, change_text, days_text, plural, step_time
 from app.domain.run import Metric
 from app.domain.text import commit_address
+from app.domain.verdict.history import SHORTEST_SEGMENT
 from app.domain.verdict.history_view import (
     ELIGIBILITY_LABELS,
     ConfigurationHistory,
@@ -312,18 +313,32 @@ class HistoryPage:
 
         The row of the list, the button and the answer of the API are about the same one.
         """
+        parts = self._in_use or self._in_newest or list(self.shown)
+        used = max(parts, key=lambda part: (part.counted or part.runs)[-1])
+        return max(parts, key=lambda part: (self._slowness(part) or (-1, 0.0), part is used))
+
+    @cached_property
+    def _in_newest(self) -> list[ConfigurationHistory]:
+        """Return the shown configurations in the newest drawn container."""
         newest = self.newest.stack_key if self.newest else self.stack.stack_key
-        parts = [part for part in self.shown if self.history.runs[part.runs[0]].facts.stack_key == newest]
-        counted = [part for part in parts if part.counted and not self._is_replaced(part, parts)]
-        counted = counted or parts or list(self.shown)
-        used = max(counted, key=lambda part: (part.counted or part.runs)[-1])
-        return max(counted, key=lambda part: (self._slowness(part) or (-1, 0.0), part is used))
+        return [part for part in self.shown if self.history.runs[part.runs[0]].facts.stack_key == newest]
+
+    @cached_property
+    def _in_use(self) -> list[ConfigurationHistory]:
+        """Return those of the newest container whose job has not continued with another configuration."""
+        parts = self._in_newest
+        return [part for part in parts if part.counted and not self._is_replaced(part, parts)]
 
     def _is_replaced(self, part: ConfigurationHistory, parts: Sequence[ConfigurationHistory]) -> bool:
-        """Return whether the job of a configuration has continued with another one."""
+        """Return whether the job of a configuration has continued with another one.
+
+        If both ran in turn for a time, after as many runs of the other one as a segment has.
+        """
         runs, last = self.history.runs, part.counted[-1]
-        later = [other.counted[0] for other in parts if other.counted and other.counted[0] > last]
-        return any(runs[first].job == runs[last].job for first in later)
+        later = [[position for position in other.counted if position > last] for other in parts]
+        of_job = [own for own in later if own and runs[own[0]].job == runs[last].job]
+        began = {other.counted[0] for other in parts if other.counted}
+        return any(own[0] in began or len(own) >= SHORTEST_SEGMENT for own in of_job)
 
     def _slowness(self, part: ConfigurationHistory) -> tuple[int, float] | None:
         """Return number and size of the regression in which a configuration still is, else of its slower upgrade."""
@@ -505,8 +520,8 @@ class HistoryPage:
         view = self.view
         figures = self._figures(self.drawn)
         return Drawing(
-            self.history, self.drawn, self.shown, view.metric, view.axis, figures, self.versions, self.steps,
-            self.names, self._leading.letter, {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
+            self.history, self.drawn, self.shown, view.metric, view.axis, figures, self._in_use, self.versions,
+            self.steps, self.names, self._leading.letter, {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
             step_decisions(self._session, [self.history.runs[position].id for position in self.drawn]),
         )  # fmt: skip
 

@@ -52,6 +52,11 @@ class ContainerStep:
         """Return the change of the step time."""
         return 100 * (self.to_ms / self.from_ms - 1) if self.from_ms and self.to_ms else None
 
+    @property
+    def is_decided(self) -> bool:
+        """Return whether the upgrade was judged slower, faster or unchanged."""
+        return self.decision not in ("", "inconclusive") and self.delta_pct is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationStep:

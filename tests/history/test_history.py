@@ -242,7 +242,8 @@ def test_configurations_have_levels_of_their_own(client: TestClient, engine: Eng
     assert "dispatcher alltoall" in text
     both = chart_of(client, f"{address}/chart")["datasets"]
     assert {row["colour"] for row in both["points"]} == {"alltoall", "hybridep"}
-    assert [row["config"] for row in both["levels"]] == ["A", "B"]
+    assert [(row["config"], row["is_now"]) for row in both["levels"]] == [("A", False), ("B", True)], "B replaced A"
+    assert [row["label"].partition("  ")[0] for row in both["levels"]] == ["A", "B"]
     assert [row["text"] for row in both["events"]] == ["configuration B begins: dispatcher hybridep"]
     assert re.search(r">A: alltoall, 14 runs<.*>B: dispatcher hybridep, 16 runs<", client.get(address).text, re.DOTALL)
     changes = text_of(client.get(address).text.partition('id="changes"')[2]).replace("\u202f", " ")
@@ -354,12 +355,15 @@ def test_the_change_of_a_container_is_that_of_the_judged_upgrade(
     for figure in (12.5, -3.5):
         with transaction(engine) as session:
             session.execute(update(UpgradeChangeRow).values(delta_pct=figure, decision="inconclusive"))
-        assert states() == (f"26.07  {change_text(figure).delta}", pytest.approx(figure))
+        assert states() == ("26.07", pytest.approx(figure)), "a band states only a decided change"
         changes = client.get(f"/api/v1{address}").json()["changes"]
         assert [row["decision"] for row in changes if row["run_id"] == after[0]] == ["inconclusive"]
         page = client.get(address).text
         assert change_text(figure).size not in page.partition('class="answer"')[2].partition("</p>")[0]
         assert not re.search(r'class="change (regression|improvement)"', page), "it has no colour"
+    with transaction(engine) as session:
+        session.execute(update(UpgradeChangeRow).values(decision="improvement"))
+    assert states() == (f"26.07  {change_text(-3.5).delta}", pytest.approx(-3.5))
     with transaction(engine) as session:
         session.execute(delete(UpgradeChangeRow))
     assert states() == ("26.07", pytest.approx(10, abs=0.5)), "the table still has the regression"
@@ -654,7 +658,7 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     make([600.0] * 8, fields=other, started=FIRST_PLACE + timedelta(hours=2))
     unsteady = make([440.0], fields=upgrade, started=later, is_steady=False)
     quicker = make([440.0] * 6, fields=upgrade, started=later + timedelta(days=1))
-    make([480.0] * 6, fields=upgrade | other, started=later + timedelta(days=4, hours=2))
+    make([480.0] * 6, fields=upgrade | other, started=later + timedelta(days=1, hours=2))
     (late,) = make([600.0], fields=other, started=later + timedelta(days=5, hours=3))
     address = f"/history/{key_of(engine, quicker[0])}"
     spec = chart_of(client, f"{address}/chart")["datasets"]
@@ -678,6 +682,14 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
         assert [row["label"] for row in drawn["containers"]] == ["26.06", f"26.07  {change_text(change).delta}"]
         changes = client.get(f"{address}?config={config}").text.partition('id="changes"')[2].partition("</table>")[0]
         assert [round(float(ms), -1) for ms in re.findall(r"→ (\S+) ms container", text_of(changes))] == [level]
+    tokens = chart_of(client, f"{address}/chart?metric=tokens_per_s_per_gpu")["datasets"]["containers"]
+    assert tokens[1]["label"] == f"26.07  A {change_text(100 / 1.1 - 100).delta}", "the change of the metric"
+    with transaction(engine) as session:
+        of_lead = update(UpgradeChangeRow).where(UpgradeChangeRow.delta_pct > 0)
+        session.execute(of_lead.values(decision="inconclusive"))
+    band = chart_of(client, f"{address}/chart")["datasets"]["containers"][1]
+    assert band["label"] == f"26.07  B {change_text(-20.0).delta}", "a decided change comes before an inconclusive one"
+    assert "A inconclusive" in band["change"]
 
 
 @pytest.mark.parametrize(
