@@ -38,19 +38,23 @@ def stack_names(stacks: Iterable[TitledStack]) -> dict[str, str]:
 def _names(stacks: Sequence[TitledStack]) -> dict[str, str]:
     if len(stacks) == 1:
         return {stacks[0].stack_key: stacks[0].title}
-    parts = {stack.stack_key: [stack.title] for stack in stacks}
-    for name in _distinguishing_fields(stacks):
-        for stack in stacks:
-            parts[stack.stack_key].append(_words(stack, name))
-    names = {key: SEPARATOR.join(own) for key, own in parts.items()}
+    size = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
+    alike: dict[tuple[str, ...], list[TitledStack]] = defaultdict(list)
+    for stack in stacks:
+        alike[tuple(_words(stack, name) for name in size)].append(stack)
+    names = {}
+    for words, own in alike.items():
+        fields = _further_fields(own)
+        for stack in own:
+            names[stack.stack_key] = SEPARATOR.join([stack.title, *words, *(_words(stack, name) for name in fields)])
     several = Counter(names.values())
     return {key: name if several[name] == 1 else f"{name}{SEPARATOR}{key[:_KEY_DIGITS]}" for key, name in names.items()}
 
 
-def _distinguishing_fields(stacks: Sequence[TitledStack]) -> list[str]:
-    """Return the fields to show: the size of the work where it differs, then fields that distinguish further stacks."""
-    fields = [name for name in _ALWAYS if _groups(stacks, [name]) > 1]
-    groups = _groups(stacks, fields)
+def _further_fields(stacks: Sequence[TitledStack]) -> list[str]:
+    """Return the fields that distinguish stacks of one title and size."""
+    fields: list[str] = []
+    groups = 1
     for name in ("project", *STACK_FIELDS):
         # Most fields are equal in all stacks, which is cheap to check.
         if groups == len(stacks) or name in _ALWAYS or _groups(stacks, [name]) == 1:
@@ -130,7 +134,7 @@ def field_words(name: str, value: Value) -> str:
 def _words(stack: TitledStack, name: str) -> str:
     if name == "project":
         return f"project {stack.project}"
-    return field_words(name, stack.fields[name]) if name in stack.fields else f"{name.replace('_', ' ')} unknown"
+    return field_words(name, stack.fields.get(name, "unknown"))
 
 
 # --- The title: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.

@@ -316,6 +316,11 @@ def throughput_gain(before_ms: float, after_ms: float) -> float:
     return 100 * (before_ms / after_ms - 1)
 
 
+def step_change(metric: str, delta_pct: float) -> ChangeText:
+    """Return a change of step time as that of a metric that step time determines."""
+    return change_text(delta_pct if metric == "step_time_ms" else throughput_gain(100, 100 + delta_pct), metric=metric)
+
+
 def time_saved(gain_pct: float) -> float:
     """Return the percent of step time that a gain of throughput in percent saves; negative if it is slower."""
     return 100 * gain_pct / (100 + gain_pct)

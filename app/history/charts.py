@@ -18,7 +18,7 @@ import numpy as np
 from sqlmodel import Session
 
 from app.domain.naming import container_tag
-from app.domain.numbers import UNITS, ChangeText, absolute, change_text, figure, plural, short_commit, step_time
+from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_change, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
 from app.history.queries import DATE, VERDICTS, HistoryOfStack, HistoryStack, version_text
@@ -71,9 +71,10 @@ class Drawing:
     """The data of a drawing. `positions`: indices of the drawn runs in order (at least one). `shown`: configurations.
 
     `figures`: the metric by run number. `in_use`: configurations whose last level still holds. `versions`: version
-    changes among these runs. `steps`: where each container begins, if there are several. `names`: what distinguishes each configuration, by letter. `lead`: the letter of the
-    leading configuration. `regressed`: the first runs of regressions of the metric. `decisions`: by run number, the
-    decision about step time of runs whose verdict is a regression.
+    changes among these runs. `steps`: where each container begins, if there are several. `names`: what distinguishes
+    each configuration, by letter. `lead`: the letter of the leading configuration. `regressed`: the first runs of
+    regressions of the metric. `decisions`: by run number, the decision about step time of runs whose verdict is a
+    regression.
     """
 
     history: HistoryOfStack
@@ -110,7 +111,7 @@ class Drawing:
             decided = [step for step in own.by_configuration if step.is_decided]
             if decided and self.metric != NOT_OF_STEP_TIME:
                 step = max(decided, key=lambda step: (step.letter == self.lead, abs(step.delta_pct or 0.0)))
-                label += f"  {named[step.letter]}{change_of(self.metric, step.delta_pct or 0.0).delta}"
+                label += f"  {named[step.letter]}{step_change(self.metric, step.delta_pct or 0.0).delta}"
             changes = [
                 f"{named[step.letter]}{change_text(step.delta_pct or 0.0).than} {step.before}"
                 if step.is_decided
@@ -236,7 +237,6 @@ class Drawing:
                     yield configuration, level, per_step(level.step_time_ms) * self.scale
 
 
-
 def conversion(
     history: HistoryOfStack, configuration: ConfigurationHistory, metric: str, figures: Mapping[int, Metric | None]
 ) -> Callable[[float], float] | None:
@@ -252,13 +252,6 @@ def conversion(
         return None
     constant = float(np.median(constants))
     return lambda step_time_ms: constant / step_time_ms
-
-
-def change_of(metric: str, delta_pct: float) -> ChangeText:
-    """Return the text of a change of step time as that of a metric that step time determines."""
-    if metric == "step_time_ms":
-        return change_text(delta_pct)
-    return change_text(100 * (1 / (1 + delta_pct / 100) - 1), metric=metric)
 
 
 def drawn_positions(
@@ -481,7 +474,7 @@ def _changes(drawing: Drawing, top: int) -> list[Row]:
     several = len({configuration.letter for _, configuration in changes}) > 1
     rows = []
     for number, (change, configuration) in enumerate(changes):
-        text = change_of(drawing.metric, change.delta_pct)
+        text = step_change(drawing.metric, change.delta_pct)
         at = drawing.at(change.run - 0.5 if change.run == change.before + 1 else change.run)
         rows.append(
             {

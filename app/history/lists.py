@@ -14,18 +14,18 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.resolve import workload
-from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_names, stack_title
+from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE, is_half_gone, state_text
 from app.domain.verdict.words import knobs_text
 from app.history.page import HistoryPage
-from app.history.queries import VERDICTS, HistoryView, get_stack
+from app.history.queries import EXTENTS, VERDICTS, HistoryView, get_stack
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
 from app.storage.runs import aware, filter_values, slower_labels, stored_contract, stored_contracts
 from app.storage.search import search_conditions
-from app.storage.stacks import changed_knobs
+from app.storage.stacks import changed_knobs, unique_names
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -181,12 +181,14 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class StackPage(ListPage[StackItem]):
-    """One page of workloads. `slow`: number of matching workloads with an active step-time regression, not stale.
+    """One page of workloads. `slow`: number of matching workloads with an active step-time regression, `idle`: those of
+    them whose regression is stale.
 
     `is_cut`: whether only the MOST_STACKS newest matching stacks are grouped.
     """
 
     slow: int = field(default=0, kw_only=True)
+    idle: int = field(default=0, kw_only=True)
     is_cut: bool = field(default=False, kw_only=True)
 
 
@@ -207,9 +209,10 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     rows = session.execute(wanted).all()
     runs = {row.stack_key: row.runs for row in rows}
     compared = {row.stack_key for row in rows if row.verdict not in ("", "no_baseline")}
-    groups = _by_workload(session, rows)
+    revisions = {row.stack_key: row.revision for row in rows}
+    groups = _newest_first(session, _by_workload(session, rows), revisions)
     regressed = _regressed(session, list(runs))
-    carried = _carried(session, groups, regressed, {row.stack_key: row.revision for row in rows})
+    carried = _carried(session, groups, regressed, revisions)
     regressed = {newest: regressed[newest] for newest, *_ in groups if newest in regressed} | carried
     # A trend means that runs were compared with each other.
     groups.sort(
@@ -223,7 +226,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
-    slow = sum(not regression.is_stale for regression in regressed.values())
+    idle = sum(regression.is_stale for regression in regressed.values())
     own = [key for key in others if key in regressed and key not in carried]
     later = _later(session, read, {key: regressed[key] for key in own})
     for key, change in later.items():
@@ -248,7 +251,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
         for item in listed
     )
     is_cut = len(rows) == MOST_STACKS
-    return StackPage(items, page.total, page.page, page.page_size, slow=slow, is_cut=is_cut)
+    return StackPage(items, page.total, page.page, page.page_size, slow=len(regressed), idle=idle, is_cut=is_cut)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -291,26 +294,22 @@ def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
     """Return the rows of stacks."""
     read = _read_all(session, stacks)
     projects = {row.id: row for row in session.execute(_PROJECTS, {"ids": [stack.project_id for stack in stacks]})}
-    titled: dict[tuple[str, str], list[TitledStack]] = {}
+    # The stacks of a group are listed together, at the position of the newest stack.
+    groups: dict[tuple[str, str], list[StackItem]] = {}
+    names = unique_names(session, (TitledStack(key, row.item.title, "", row.values) for key, row in read.items()))
     for stack in stacks:
         if row := read.get(stack.stack_key):
-            slug = projects[stack.project_id].slug
-            named = TitledStack(stack.stack_key, row.container or "unknown container", slug, row.values)
-            titled.setdefault((slug, row.item.group), []).append(named)
-    # The stacks of a group are listed together, at the position of the newest stack.
-    names = {key: name for group in titled.values() for key, name in stack_names(group).items()}
-    by_key = {stack.stack_key: stack for stack in stacks}
-    return [
-        replace(
-            read[named.stack_key].item,
-            name=tuple(names[named.stack_key].split(SEPARATOR)),
-            spark=_sparkline(read[named.stack_key].step_times, least=LEAST_RANGE),
-            project=named.project,
-            generated=projects[by_key[named.stack_key].project_id].generated,
-        )
-        for group in titled.values()
-        for named in group
-    ]
+            project = projects[stack.project_id]
+            parts = names[stack.stack_key].split(SEPARATOR)[len(row.item.group.split(SEPARATOR)) :]
+            item = replace(
+                row.item,
+                name=tuple(parts if row.container else ["unknown container", *parts]),
+                spark=_sparkline(row.step_times, least=LEAST_RANGE),
+                project=project.slug,
+                generated=project.generated,
+            )
+            groups.setdefault((project.slug, item.group), []).append(item)
+    return [item for group in groups.values() for item in group]
 
 
 def _read_stacks_of(session: Session, keys: Sequence[str]) -> dict[str, _ReadStack]:
@@ -500,6 +499,23 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
             before.add(container)
             together.setdefault(own, []).append(row.stack_key)
     return list(together.values())
+
+
+_began = Remembered[datetime](10_000)
+
+
+def _newest_first(
+    session: Session, groups: Sequence[Sequence[str]], revisions: Mapping[str, int]
+) -> list[Sequence[str]]:
+    """Return the groups with the container first that began last, as on the page of the workload."""
+    database = str(session.get_bind().engine.url)
+    keys = [key for group in groups if len(group) > 1 for key in group]
+    began = {key: at for key in keys if (at := _began.find((database, key), revisions[key])) is not None}
+    if unread := [key for key in keys if key not in began]:
+        for row in session.execute(EXTENTS, {"stack_keys": unread}):
+            began[row.stack_key] = aware(row.first_at or row.last_at)
+            _began.keep((database, row.stack_key), revisions[row.stack_key], began[row.stack_key])
+    return [sorted(group, key=began.__getitem__, reverse=True) if len(group) > 1 else group for group in groups]
 
 
 _remembered_works = Remembered[tuple[str, str]](10_000)

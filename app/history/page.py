@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
-from app.domain.naming import SEPARATOR, container_tag, field_words
-from app.domain.numbers import UNITS, change_text, days_text, plural, step_time
+from app.domain.naming import SEPARATOR, field_words
+from app.domain.numbers import UNITS, change_text, days_text, figure, plural
 from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.history import SHORTEST_SEGMENT
@@ -24,6 +24,7 @@ from app.domain.verdict.history_view import (
     ConfigurationHistory,
     Drift,
     Eligibility,
+    LevelText,
     PinDrift,
     SegmentChange,
     VersionChange,
@@ -36,7 +37,18 @@ from app.domain.verdict.history_view import (
 from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import knobs_text
 from app.errors import InvalidChange
-from app.history.charts import ChartKey, Drawing, Row, chart_key, chart_notes, datasets, drawn_positions, history_chart
+from app.history.charts import (
+    NOT_OF_STEP_TIME,
+    ChartKey,
+    Drawing,
+    Row,
+    chart_key,
+    chart_notes,
+    conversion,
+    datasets,
+    drawn_positions,
+    history_chart,
+)
 from app.history.queries import (
     ALL,
     OPEN_STATES,
@@ -251,10 +263,14 @@ class HistoryPage:
 
     @property
     def lead(self) -> str:
+        """Return the answer of the page in the chosen metric."""
+        return self._memory_lead() if self.view.metric == NOT_OF_STEP_TIME else self._speed_lead()
+
+    def _speed_lead(self) -> str:
         """Return the current level and its open regression, else the change since the previous container, else that of
         the previous configuration, else the last change; with the configuration, if it is chosen because it is slower
         than others."""
-        history, own = self.history, self._leading
+        history, own, text = self.history, self._leading, self._text
         now, step, alarm = own.now, self._upgraded(own), self._alarm_of(own)
         if now is None:
             return level_text(self.own.runs, self.own.eligibilities, own)
@@ -270,22 +286,22 @@ class HistoryPage:
         if not now.holds and len(self.choices) > 1 and not self.view.config:
             which = f"Configuration {own.letter}: "
         if step is None or not now.holds:
-            return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own))
+            return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own, text))
         # The step time of the judged change, as its row and the upgrade report show it.
         judged_ms = None if step.decision == "inconclusive" else step.to_ms
-        level = f"{which}{step_time(judged_ms or now.step_time_ms)} per step in {step.container}"
+        level = f"{which}{text.level(judged_ms or now.step_time_ms)} in {step.container}"
         if step.decision == "inconclusive":
-            above = change_text(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
+            above = text.change(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
             if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
                 return f"{level}; change from {step.before} inconclusive."
             return f"{level}; still {above.text} than before regression {alarm.regression_id}."
-        than = "as fast as" if step.decision == "no_change" else f"{change_text(step.delta_pct or 0.0).text} than"
+        than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         return f"{level}, {than} in {step.before}."
 
     def _reconfigured(self, own: ConfigurationHistory) -> str:
         """Return the level and what led to it, if its job continued from another configuration; else nothing."""
         steps = configuration_steps(self._session, self.history)
-        runs = self.history.runs
+        runs, text = self.history.runs, self._text
         step = next((step for step in steps if own.counted and step.run.id == runs[own.counted[0]].id), None)
         if step is None or step.delta_pct is None or own.now is None or own.changes or not own.now.holds:
             return ""
@@ -297,10 +313,42 @@ class HistoryPage:
         upgrade = self._upgraded(before)
         first = ""
         if upgrade is not None and upgrade.decision in ("regression", "improvement"):
-            first = f"{change_text(upgrade.delta_pct or 0.0).text} in {upgrade.container}, then "
+            first = f"{text.change(upgrade.delta_pct or 0.0).text} in {upgrade.container}, then "
         knobs = f" with {knobs_text(step.knobs, 1)}" if step.knobs else ""
-        level = f"{step_time(own.now.step_time_ms)} per step{'' if first else ' now'}"
-        return f"{level}: {first}{change_text(step.delta_pct).text}{knobs}."
+        level = f"{text.level(own.now.step_time_ms)}{'' if first else ' now'}"
+        return f"{level}: {first}{text.change(step.delta_pct).text}{knobs}."
+
+    @cached_property
+    def _text(self) -> LevelText:
+        """Return the texts of the configuration of the lead in the chosen metric, of step time if it has no figures."""
+        own, metric = self._leading, self.view.metric
+        if metric == "step_time_ms":
+            return LevelText()
+        figures = read_figures(self._session, [self.history.runs[position] for position in own.counted], metric)
+        convert = conversion(self.history, own, metric, figures)
+        return LevelText(metric, convert, self.metric_label) if convert else LevelText()
+
+    def _memory_lead(self) -> str:
+        """Return the peak memory of the newest counted run, and the open regression of memory.
+
+        Of the configuration with such a regression, else of that of the lead.
+        """
+        history, metric = self.history, self.view.metric
+        alarm = next((alarm for alarm in self.open_alarms if alarm.metric == metric), None)
+        letter = self.letters[alarm.run_id] if alarm else self._leading.letter
+        parts = [part for part in self.shown if part.letter == letter and part.counted]
+        if not parts:
+            return level_text(self.own.runs, self.own.eligibilities, self._leading)
+        newest = history.runs[max(part.counted[-1] for part in parts)]
+        measured = read_figures(self._session, [newest], metric)[newest.id]
+        used = f"{figure(measured, metric).text} peak memory" if measured else "Unknown peak memory"
+        which = f"Configuration {letter}: " if len(self.choices) > 1 and not self.view.config else ""
+        lead = f"{which}{used} in #{newest.id} ({days_text(newest.ordered_at, newest.ordered_at)})"
+        if alarm is None:
+            return f"{lead}; memory has no open regression."
+        more = change_text(alarm.delta_pct, metric=metric).text if alarm.delta_pct is not None else "more"
+        state = f", {state_text(alarm.shown_state, alarm.proposal)}" if alarm.proposal else ""
+        return f"{lead}; {more} since #{self.first_run(alarm)} (regression {alarm.regression_id}{state})."
 
     def _upgraded(self, own: ConfigurationHistory) -> ContainerStep | None:
         """Return the judged upgrade of a configuration to the newest container, if it has not changed since."""
@@ -363,16 +411,18 @@ class HistoryPage:
 
     def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""
-        newest_ms = math.exp(newest.log_step_time)
+        newest_ms, text = math.exp(newest.log_step_time), self._text
         has_moved_back = alarm.is_half_gone(newest_ms)
         first = self.first_run(alarm)
-        since = f"{change_text(delta_pct).text} {'than before' if first == newest.id else f'since #{first}'}"
+        since = f"{text.change(delta_pct).text} {'than before' if first == newest.id else f'since #{first}'}"
         if not (alarm.proposal or has_moved_back):
-            return f"{step_time(level_ms)} per step now; regression {alarm.regression_id}: {since}."
+            return f"{text.level(level_ms)} now; regression {alarm.regression_id}: {since}."
         at = days_text(newest.ordered_at, newest.ordered_at)
         was = "was " if has_moved_back else ""
         state = f", {state_text(alarm.shown_state, alarm.proposal)}" if alarm.proposal else ""
-        return f"{step_time(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
+        return (
+            f"{text.figure(newest_ms)} in #{newest.id} ({at}); {was}{since} (regression {alarm.regression_id}{state})."
+        )
 
     def _alarm_of(self, part: ConfigurationHistory) -> HistoryAlarm | None:
         """Return the newest open step-time regression of a configuration, in any container.
@@ -390,25 +440,20 @@ class HistoryPage:
         return None
 
     @property
-    def title(self) -> str:
-        """Return the title of the stack, with the newest drawn container."""
-        own = container_tag(self.stack.contract)
-        if self.newest is None or not own or self.newest.container == own:
-            return self.stack.title
-        return f"{self.stack.title.removesuffix(own)}{self.newest.container}"
-
-    @property
     def name(self) -> str:
         """Return the title of the stack with what sets it apart from ranked stacks of the same title."""
         key = self.stack.stack_key
         return names_of_stacks(self._session, [key]).get(key, self.stack.title)
 
-    @property
-    def size(self) -> str:
-        """Return what distinguishes stacks with the same title: `seq 4096 · GBS 1024 · MBS 1`."""
-        return SEPARATOR.join(
-            field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs", "mbs")
-        )
+    @cached_property
+    def heading(self) -> tuple[str, str]:
+        """Return the title of the workload with its newest container, and what else is in its name, with its size."""
+        key = self.steps[-1].stack_key if self.steps else self.stack.stack_key
+        parts = names_of_stacks(self._session, [key]).get(key, self.stack.title).split(SEPARATOR)
+        titled = len(self.stack.title.split(SEPARATOR))
+        size = [field_words(name, value) for name, value in self.facts if name in ("seq_len", "gbs", "mbs")]
+        others = [part for part in parts[titled:] if part not in size]
+        return SEPARATOR.join(parts[:titled]), SEPARATOR.join([*size, *others])
 
     @property
     def newest(self) -> ContainerStep | None:
@@ -521,7 +566,8 @@ class HistoryPage:
         figures = self._figures(self.drawn)
         return Drawing(
             self.history, self.drawn, self.shown, view.metric, view.axis, figures, self._in_use, self.versions,
-            self.steps, self.names, self._leading.letter, {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
+            self.steps, self.names, self._leading.letter,
+            {alarm.run_id for alarm in self.alarms if alarm.metric == view.metric},
             step_decisions(self._session, [self.history.runs[position].id for position in self.drawn]),
         )  # fmt: skip
 

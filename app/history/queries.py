@@ -474,7 +474,7 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
         if compared.kind == "contrast" and compared.stack[0].field == "container" and compared.stack[0].b is not None:
             containers[record.stack_key] = contract_value(compared.stack[0].b.value)
     neighbours = []
-    for row in session.execute(_EXTENTS, {"stack_keys": list(containers)}):
+    for row in session.execute(EXTENTS, {"stack_keys": list(containers)}):
         begins, ends = aware(row.first_at), aware(row.last_at)
         neighbours.append(
             Neighbour(row.stack_key, containers[row.stack_key], row.runs, begins, ends, is_later=begins > since)
@@ -490,7 +490,7 @@ _FIRST_OF_STACK = (
     .correlate(StackRow)
     .scalar_subquery()
 )
-_EXTENTS: Select[Any] = select_any(
+EXTENTS: Select[Any] = select_any(
     StackRow.stack_key, StackRow.runs, _FIRST_OF_STACK.label("first_at"), col(StackRow.last_at).label("last_at")
 ).where(col(StackRow.stack_key).in_(bindparam("stack_keys", expanding=True)))
 

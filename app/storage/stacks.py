@@ -553,6 +553,12 @@ def names_of_stacks(session: Session, stack_keys: Iterable[str]) -> dict[str, st
             stated = ((name, contract[name].value) for name in STACK_FIELDS if name in contract)
             values = {name: value for name, value in stated if value is not None}
             titled[key] = TitledStack(key, stack_title(contract, dispatcher=False), "", values)
+    return unique_names(session, titled.values())
+
+
+def unique_names(session: Session, stacks: Iterable[TitledStack]) -> dict[str, str]:
+    """Return the same names of stacks whose titles are known."""
+    titled = {stack.stack_key: stack for stack in stacks}
     titles = {stack.title for stack in titled.values()}
     alike = {stack.stack_key: stack for stack in _ranked(session, col(StandingRow.title).in_(sorted(titles)))}
     names = stack_names(replace(stack, project="") for stack in (alike | titled).values())

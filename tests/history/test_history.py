@@ -175,6 +175,26 @@ def test_levels_of_throughput_follow_from_those_of_step_time(
     assert "changes" not in memory
 
 
+def test_the_lead_is_about_the_chosen_metric(client: TestClient, engine: Engine, moved: list[int]) -> None:
+    address = f"/history/{key_of(engine, moved[0])}"
+
+    def lead(path: str, metric: str) -> str:
+        part = client.get(f"{address}{path}?metric={metric}", headers=HTMX).text.partition('id="history-lead"')[2]
+        return text_of(part.partition('class="answer">')[2].partition("</p>")[0])
+
+    levels = chart_of(client, f"{address}/chart?metric=tokens_per_s_per_gpu")["datasets"]["levels"]
+    for path in ("", "/data"):
+        tokens = lead(path, "tokens_per_s_per_gpu")
+        assert tokens.startswith(f"{text_of(levels[-1]['label'])} tokens/s/GPU now"), "like the chart"
+        assert change_text(100 * (400 / 424 - 1), metric="tokens_per_s_per_gpu").word in tokens
+        memory = lead(path, "peak_memory_gib")
+        assert (f"in #{moved[-1]} " in memory, "GiB" in memory, "regression 1" in memory) == (True, True, False)
+    with transaction(engine) as session:
+        session.execute(update(RegressionRow).values(metric="peak_memory_gib"))
+    assert f"more since #{moved[14]} (regression 1)" in lead("", "peak_memory_gib")
+    assert 'id="changes" hx-swap-oob' in re.sub(r"\s+", " ", client.get(f"{address}/data", headers=HTMX).text)
+
+
 def test_a_zoom_between_two_runs_works_in_either_order(client: TestClient, engine: Engine, moved: list[int]) -> None:
     address = f"/history/{key_of(engine, moved[0])}"
     for first, last in ((5, 9), (9, 5)):
@@ -297,7 +317,8 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
         assert (first["label"], first["container"]) == ("26.06", "nvcr.io/nvidia/nemo:26.06")
         assert re.search(r"26\.07  (A )?\+(9|10)", second["label"])
         assert {row["config"] for row in data["levels"]} == {"A"}
-        assert client.get(f"{address}/data", headers=HTMX).text.count("<tr>") == len(runs) + 1
+        listed = client.get(f"{address}/data", headers=HTMX).text.partition('id="history-runs"')[2]
+        assert listed.partition("</table>")[0].count("<tr>") == len(runs) + 1
         rows = list(csv.DictReader(io.StringIO(client.get(f"{address}/runs.csv").text)))
         assert {int(row["id"]) for row in rows} == set(runs)
     listed = client.get("/history").text
@@ -959,8 +980,12 @@ def test_the_list_counts_the_regressed_workloads(client: TestClient, engine: Eng
     with transaction(engine) as session:
         make_regression(session, make_slow_stack(session))
     make(series((4, 400.0)), started=FIRST_PLACE + timedelta(days=900))
-    for address, words in (("/history", "1 of 2 workloads"), ("/history?project=moe-lab", "None of 1 workload")):
-        assert re.search(rf"data-slow=\"[01]\">{words} ha", client.get(address).text), address
+    for address, slow in (("/history", 1), ("/history?project=moe-lab", 0)):
+        assert f'data-slow="{slow}" data-idle="0"' in client.get(address).text, address
+    with transaction(engine) as session:
+        session.execute(update(RegressionRow).values(proposal="stale"))
+    assert 'data-slow="0" data-idle="1"' in client.get("/history").text
+    assert "idle" in text_of(client.get("/history").text.partition("<tbody>")[2])
 
 
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:
@@ -1081,6 +1106,20 @@ def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, e
     (label,) = re.findall(r'class="spark".*?aria-label="([^"]*)"', client.get("/history").text, re.DOTALL)
     assert "of the last 18 runs: " in label
     assert "first slow run 13," in label
+
+
+def test_a_workload_is_named_by_the_container_that_began_last(client: TestClient, engine: Engine, make: Make) -> None:
+    make([400.0] * 5, fields={"container": "nemo:26.04"}, started=FIRST_PLACE)
+    (newest,) = make([400.0], fields={"container": "nemo:26.06"}, started=FIRST_PLACE + timedelta(days=1))
+    page = client.get("/history").text
+    row = page[page.index("<tbody>") : page.index("</tbody>")]
+    assert re.findall(r'href="/history/[0-9a-f]{64}"[^>]*>.*?(nemo:26\.0\d)', row, re.DOTALL) == [
+        "nemo:26.06",
+        "nemo:26.04",
+    ]
+    heading = text_of(client.get(f"/history/{key_of(engine, newest)}").text.partition("<h1>")[2].partition("</h1>")[0])
+
+    assert "nemo:26.06" in heading
 
 
 def test_a_workload_links_to_the_container_before(client: TestClient, make: Make) -> None:

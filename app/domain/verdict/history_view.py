@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Literal, Protocol
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import change_text, plural, step_time
-from app.domain.run import Stated
+from app.domain.numbers import ChangeText, figure, plural, step_change, step_time
+from app.domain.run import Metric, Stated
 from app.domain.verdict.comparability import Difference, differing_outside_keys
 from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, History, Segment, find_changes
 from app.domain.verdict.record import FAILED
@@ -412,6 +412,34 @@ def drift(run: HistoryRun | None, against: HistoryRun | None, run_ms: float | No
     return Drift(run.id, against.id, delta, run.config_key != against.config_key)
 
 
+@dataclass(frozen=True, slots=True)
+class LevelText:
+    """The texts of levels and changes in a metric that step time determines. `convert`: step times (ms) to the metric.
+
+    `label`: that follows a figure, empty for step time.
+    """
+
+    metric: str = "step_time_ms"
+    convert: Callable[[float], float] = float
+    label: str = ""
+
+    def figure(self, step_time_ms: float) -> str:
+        """Return `20.99 s` or `11,645 tokens/s/GPU`."""
+        value = self.convert(step_time_ms)
+        return f"{figure(Metric(value, value, value, 0), self.metric).text} {self.label}".rstrip()
+
+    def level(self, step_time_ms: float) -> str:
+        """Return `20.99 s per step` or `11,645 tokens/s/GPU`."""
+        return self.figure(step_time_ms) + ("" if self.label else " per step")
+
+    def change(self, delta_pct: float) -> ChangeText:
+        """Return the text of a change of step time: `6.5 % slower` or `6.1 % lower`."""
+        return step_change(self.metric, delta_pct)
+
+
+_OF_STEP_TIME = LevelText()
+
+
 def answer(
     runs: Sequence[HistoryRun],
     eligibilities: Sequence[Eligibility],
@@ -441,7 +469,12 @@ def day(time: datetime, near: datetime) -> str:
     return f"{time.day} {time:%B}{year}"
 
 
-def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility], shown: ConfigurationHistory) -> str:
+def level_text(
+    runs: Sequence[HistoryRun],
+    eligibilities: Sequence[Eligibility],
+    shown: ConfigurationHistory,
+    text: LevelText = _OF_STEP_TIME,
+) -> str:
     """Return `20.99 s per step now, 6.5 % slower since 21 September; 2 change points in 48 runs.`
 
     If the runs differ too much for a level, the newest run.
@@ -452,9 +485,9 @@ def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility],
         return _without_level(runs, eligibilities)
     if not now.holds:
         last_run = runs[shown.counted[-1]]
-        level = f"{step_time(math.exp(last_run.log_step_time))} in #{last_run.id}"
+        level = f"{text.figure(math.exp(last_run.log_step_time))} in #{last_run.id}"
         return f"{level}; {plural(now.n, 'run')} differ too much for one level."
-    stands = f"{step_time(now.step_time_ms)} per step now"
+    stands = f"{text.level(now.step_time_ms)} now"
     if len(shown.counted) < FEWEST_RUNS:
         over = f"over {plural(len(shown.counted), 'eligible run')}"
         return f"{stands}, {over}. Change detection starts at {FEWEST_RUNS}."
@@ -463,12 +496,8 @@ def level_text(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility],
         return f"{stands}, unchanged since {since}; no change point in {plural(len(shown.counted), 'run')}."
     last = shown.changes[-1]
     points = f"{plural(len(shown.changes), 'change point')} in {plural(len(shown.counted), 'run')}"
-    return f"{stands}, {_moved(last)} since {day(runs[last.run].ordered_at, newest)}; {points}."
-
-
-def _moved(change: SegmentChange) -> str:
-    text = change_text(change.delta_pct)
-    return f"{text.size} {text.word}"
+    moved = text.change(last.delta_pct).figure
+    return f"{stands}, {moved} since {day(runs[last.run].ordered_at, newest)}; {points}."
 
 
 def _without_level(runs: Sequence[HistoryRun], eligibilities: Sequence[Eligibility]) -> str:
