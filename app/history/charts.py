@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from sqlmodel import Session
 
-from app.domain.naming import container_tag
+from app.domain.naming import container_tag, short_names
 from app.domain.numbers import UNITS, absolute, change_text, figure, plural, short_commit, step_change, step_time
 from app.domain.run import Metric
 from app.domain.verdict.history_view import ELIGIBILITY_LABELS, ConfigurationHistory, StackSegment, VersionChange
@@ -46,8 +46,8 @@ _LANE = 34
 _LABELS, _LABEL, _COLUMNS = 76, 15, 10
 """Width (px) of the lane right of the runs for labels of segments, height of a label, and parts of the axis in which
 labels must not overlap."""
-_CONTAINERS = 20
-"""Height (px) at the top for the names of containers."""
+_CONTAINERS, _LETTER = 20, 6.5
+"""Height (px) at the top for the names of containers, and mean width of a letter there."""
 _TICKS = 6
 _DAY_MS = 86_400_000
 _WITH_YEAR = timedelta(days=300)
@@ -103,15 +103,18 @@ class Drawing:
         first, last = (row["at"] for row in _frame(self))
         several = len({configuration.letter for configuration in self.shown if configuration.counted}) > 1
         is_of_one_image = len({step.container.partition(":")[0] for step in self.steps}) == 1
+        names = [step.container.partition(":")[2] if is_of_one_image else step.container for step in self.steps]
+        short = dict(zip(self.steps, short_names(names), strict=True))
         starts = [max(first, self.at(step.position) - (0.5 if self.axis != DATE else 0)) for step in drawn]
         rows = []
         for number, (own, at, until) in enumerate(zip(drawn, starts, [*starts, last][1:], strict=True)):
-            label = own.container.partition(":")[2] if is_of_one_image else own.container
+            change = direction = ""
             named = {step.letter: f"{step.letter} " if several else "" for step in own.by_configuration}
             decided = [step for step in own.by_configuration if step.is_decided]
             if decided and self.metric != NOT_OF_STEP_TIME:
                 step = max(decided, key=lambda step: (step.letter == self.lead, abs(step.delta_pct or 0.0)))
-                label += f"  {named[step.letter]}{step_change(self.metric, step.delta_pct or 0.0).delta}"
+                change = f"  {named[step.letter]}{step_change(self.metric, step.delta_pct or 0.0).delta}"
+                direction = {"regression": "slower", "improvement": "faster"}.get(step.decision, "")
             changes = [
                 f"{named[step.letter]}{change_text(step.delta_pct or 0.0).than} {step.before}"
                 if step.is_decided
@@ -122,7 +125,9 @@ class Drawing:
                 {
                     "at": at,
                     "until": until,
-                    "label": label,
+                    "name": short[own],
+                    "label": f"{short[own]}{change}",
+                    "direction": direction,
                     "odd": number % 2,
                     "change": "; ".join(changes) or "not compared",
                     "container": own.full_name or own.container,
@@ -657,18 +662,25 @@ def _charts_intervals(alt: Any, x: Any) -> Any:
 
 
 def _charts_containers(alt: Any, axis: str) -> list[Any]:
-    """Draw containers as bands with names. A name without enough room is truncated."""
+    """Draw containers as bands with names. Without enough room, they have no change, or are truncated."""
     data = alt.Chart(alt.NamedData("containers"))
     tip = [alt.Tooltip("container:N", title="container"), alt.Tooltip("change:N", title="step time")]
     # The last name may extend into the lane of the labels, which are lower.
     room = "max(1, (datum.is_last ? width : scale('x', datum.until)) - scale('x', datum.at) - 8)"
     at, until = _x(alt, axis), alt.X2("until")
     shade = alt.when("datum.odd").then(alt.value(0.05)).otherwise(alt.value(0))
+    is_narrow = f"{_LETTER} * length(datum.label) > {room}"
+    colours = alt.Scale(domain=["slower", "faster", ""], range=["--regression", "--improvement", charts.TEXT])
+    colour = alt.Color("direction:N", scale=colours, legend=None)
     return [
         data.mark_rect(color=charts.TEXT, tooltip=None).encode(at, until, opacity=shade),
         data.mark_rule(color=charts.MUTED).encode(at),
         data.mark_text(align="left", baseline="top", dx=4, dy=3, limit=alt.expr(room), fontWeight=600).encode(
-            at, y=alt.value(0), text="label:N", color=alt.value(charts.TEXT), tooltip=tip
+            at,
+            y=alt.value(0),
+            text=alt.TextValue(alt.expr(f"{is_narrow} ? datum.name : datum.label")),
+            color=alt.when(is_narrow).then(alt.value(charts.TEXT)).otherwise(colour),
+            tooltip=tip,
         ),
     ]
 
@@ -703,7 +715,9 @@ def _level_labels(alt: Any) -> Any:
     label = alt.Chart(alt.NamedData("levels")).mark_text(align="left", fontWeight=weight)
     at = alt.value(alt.expr(f"datum.in_lane ? width - {_LABELS} + 6 : scale('x', datum.to) + 5"))
     colour = alt.when("datum.is_now").then(alt.value(charts.TEXT)).otherwise(alt.value(charts.MUTED))
-    return label.encode(x=at, y=alt.Y("label_at:Q"), text="label:N", color=colour)
+    # A phone has no room for them among the runs.
+    text = alt.expr(f"width < {_NARROW} && !datum.in_lane ? '' : datum.label")
+    return label.encode(x=at, y=alt.Y("label_at:Q"), text=alt.TextValue(text), color=colour)
 
 
 def _charts_ticks(alt: Any, x: Any) -> Any:

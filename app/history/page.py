@@ -18,6 +18,7 @@ from app.domain.naming import SEPARATOR, field_words
 from app.domain.numbers import UNITS, change_text, days_text, figure, plural
 from app.domain.run import Metric
 from app.domain.text import commit_address
+from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.history import SHORTEST_SEGMENT
 from app.domain.verdict.history_view import (
     ELIGIBILITY_LABELS,
@@ -77,7 +78,7 @@ from app.history.workloads import (
 from app.pipeline.decisions import GoldenProposal, pin, proposals, unpin
 from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
-from app.storage.runs import RunListItem, runs_by_id, step_decisions
+from app.storage.runs import RunListItem, runs_by_id, slower_labels, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
 from app.storage.tables import PinRow, RunRow
 from app.storage.watches import is_watched
@@ -283,10 +284,12 @@ class HistoryPage:
             decisive = ()
         if alarm is not None and alarm.delta_pct is not None and (step is None or step.decision not in decisive):
             return which + self._regressed(alarm, alarm.delta_pct, now.step_time_ms, history.runs[own.counted[-1]])
-        if not now.holds and len(self.choices) > 1 and not self.view.config:
+        slower = self._slower_run(own) if alarm is None else ""
+        if (slower or not now.holds) and len(self.choices) > 1 and not self.view.config:
             which = f"Configuration {own.letter}: "
-        if step is None or not now.holds:
-            return which + (self._reconfigured(own) or level_text(history.runs, history.eligibilities, own, text))
+        if slower or step is None or not now.holds:
+            level = slower or self._reconfigured(own)
+            return which + (level or level_text(history.runs, history.eligibilities, own, text))
         # The step time of the judged change, as its row and the upgrade report show it.
         judged_ms = None if step.decision == "inconclusive" else step.to_ms
         level = f"{which}{text.level(judged_ms or now.step_time_ms)} in {step.container}"
@@ -297,6 +300,16 @@ class HistoryPage:
             return f"{level}; still {above.text} than before regression {alarm.regression_id}."
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         return f"{level}, {than} in {step.before}."
+
+    def _slower_run(self, own: ConfigurationHistory) -> str:
+        """Return the newest counted run with its change if it is slower and in no regression; else nothing."""
+        run = self.history.runs[own.counted[-1]]
+        label = slower_labels(self._session, [run.id]).get(run.id)
+        if label is None or run.verdict_delta_pct is None:
+            return ""
+        change = self._text.change(run.verdict_delta_pct).text
+        unconfirmed = ", unconfirmed" if label == UNCONFIRMED else ""
+        return f"{self._text.figure(math.exp(run.log_step_time))} in #{run.id}, {change} than before{unconfirmed}."
 
     def _reconfigured(self, own: ConfigurationHistory) -> str:
         """Return the level and what led to it, if its job continued from another configuration; else nothing."""
@@ -460,6 +473,11 @@ class HistoryPage:
         """Return where the newest drawn container begins; None if the page shows only the stack's own container."""
         last = self.positions[-1] if self.positions else -1
         return next((step for step in reversed(self.steps) if step.position <= last), None)
+
+    @property
+    def full_name(self) -> str:
+        """Return the whole heading as one name."""
+        return SEPARATOR.join(part for part in self.heading if part)
 
     @property
     def step(self) -> ContainerStep | None:

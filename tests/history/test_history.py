@@ -534,6 +534,16 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} idle now", row), row
 
 
+def test_the_lead_names_a_newest_run_that_is_slower_and_unconfirmed(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    runs = make(series((14, 400.0), (1, 460.0)))
+    row = text_of(client.get("/history").text.partition("<tbody>")[2])
+    assert "unconfirmed" in row
+    lead = text_of(client.get(f"/history/{key_of(engine, runs[0])}").text.partition('id="history-lead"')[2])
+    assert re.search(rf"#{runs[-1]}, 1[45]\.\d % slower than before, unconfirmed", lead), lead[:200]
+
+
 def test_runs_that_differ_too_much_have_no_level_in_the_lead(client: TestClient, engine: Engine, make: Make) -> None:
     runs = make([600.0, 400.0])
     lead, _, answer, _ = shown_states(client, key_of(engine, runs[0]))
@@ -711,6 +721,7 @@ def test_containers_are_those_of_the_shown_configuration(client: TestClient, eng
     band = chart_of(client, f"{address}/chart")["datasets"]["containers"][1]
     assert band["label"] == f"26.07  B {change_text(-20.0).delta}", "a decided change comes before an inconclusive one"
     assert "A inconclusive" in band["change"]
+    assert (band["direction"], band["name"]) == ("faster", "26.07")
 
 
 @pytest.mark.parametrize(
