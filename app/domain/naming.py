@@ -134,7 +134,9 @@ def field_words(name: str, value: Value) -> str:
 def _words(stack: TitledStack, name: str) -> str:
     if name == "project":
         return f"project {stack.project}"
-    return field_words(name, stack.fields.get(name, "unknown"))
+    if name not in stack.fields:
+        return f"{_WORDS.get(name) or name.replace('_', ' ')} unknown"
+    return field_words(name, stack.fields[name])
 
 
 # --- The title: `Qwen3-30B-A3B · 16 × H100 · hybridep · forced balance · nemo:26.06`.

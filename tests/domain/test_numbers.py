@@ -165,11 +165,18 @@ def test_other_fields_are_named_if_they_distinguish_more() -> None:
     assert endings == {"a": "task pretrain · cluster x", "b": "task sft · cluster x", "c": "task sft · cluster y"}
 
 
+def test_only_stacks_of_one_size_name_other_fields() -> None:
+    named = stack_names([stack("a", gbs=512), stack("b", gbs=1024, vpp=2), stack("c", gbs=1024)])
+    endings = {key: name.removeprefix(f"{TITLE} · ") for key, name in named.items()}
+    assert endings == {"a": "GBS 512", "b": "GBS 1024 · VPP 2", "c": "GBS 1024 · VPP unknown"}
+
+
 def test_unknown_values_are_shown_as_unknown() -> None:
     assert stack_names([stack("a", cluster=None), stack("b")]) == {
         "a": f"{TITLE} · cluster unset",
         "b": f"{TITLE} · cluster unknown",
     }
+    assert stack_names([stack("a"), stack("b", precision="bf16")])["a"] == f"{TITLE} · precision unknown"
 
 
 def test_another_project_is_named() -> None:
