@@ -73,7 +73,7 @@ def test_a_drag_zooms_to_some_stacks(open_page: OpenPage) -> None:
     page = drawn(open_page(ADDRESS))
     changes = "JSON.parse(document.querySelector('#upgrade-chart script').textContent).datasets.points"
     whole = page.evaluate(f"{changes}.map((point) => point.at)")
-    drag(page, 0.5, 0.98)
+    drag(page, 0.3, 0.98)
     back = page.get_by_role("button", name="All jobs")
     expect(back).to_be_visible()
     drawn(page)
