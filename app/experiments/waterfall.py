@@ -102,7 +102,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 kind=_kind(link),
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note=interval if link.experiment_id else "single runs, not A/B means",
+                note=interval if link.experiment_id else "single runs",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),

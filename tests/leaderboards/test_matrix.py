@@ -284,8 +284,7 @@ def test_the_nearest_pair_with_and_without_graphs_has_the_result_of_its_comparis
     assert f"{start}#{b} with graphs is {figure} than #{a} ({interval}." in text
     assert re.findall(r"they also differ in ([\w, ]+?) #", text) == [", ".join(also)]
     row = text.partition("vs. no graphs")[2]
-    assert f"{figure} than #{a}" in row
-    assert f"({interval}" in row, "the table has the interval too"
+    assert f"{figure} than #{a}{', inconclusive' * bool(start)}" in row
     assert ("hollow undecided" in html) == bool(start) == (with_graphs > 31_000)
 
 
