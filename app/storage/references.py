@@ -47,7 +47,7 @@ def references(session: Session, project: str | None = None) -> tuple[Reference,
         if project is None or item.entered is None or item.entered.project in ("", project)
     ]
     offered = (*_published(), *entered)
-    return tuple(sorted(offered, key=lambda item: (item.point.date, item.point.key, item.id), reverse=True))
+    return tuple(sorted(offered, key=lambda item: (item.point.date, item.id), reverse=True))
 
 
 def find_reference(session: Session, reference_id: str) -> Reference | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from functools import lru_cache
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -24,6 +25,9 @@ FP8_OF_SOME_KIND = "fp8"
 _TEXTS = ("measured_by", "source", "url", "window", "note")
 _LONGEST = 500
 _LARGEST = 1e9
+
+_family = lru_cache(maxsize=1000)(family_of)
+"""Pages and suggestions ask for the families of all points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class ReferencePoint:
 
     @property
     def family(self) -> Family:
-        return family_of(str(self.contract["model"]))
+        return _family(str(self.contract["model"]))
 
     @property
     def figures(self) -> dict[str, float | None]:
