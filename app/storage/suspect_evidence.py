@@ -38,6 +38,7 @@ from app.domain.verdict.evidence import (
 from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
+from app.storage.experiments import experiment_sides
 from app.storage.remembered import Remembered, WhileSlow
 from app.storage.runs import aware, entries_of, stored_contracts
 from app.storage.tables import (
@@ -323,34 +324,14 @@ def _past(session: Session, run: RunRow, suspect: Suspect) -> PastResults | None
     """Return the project's other A/Bs on the suspect's field between the same two values."""
     if suspect.difference is None or not suspect.difference.is_certain or suspect.axis == "code":
         return None
-    values = value_text(suspect.difference.a), value_text(suspect.difference.b)
-    rows = session.execute(
-        _current(run)
-        .where(
-            col(VerdictRow.attributed_to) == suspect.field,
-            col(VerdictRow.comparison) == "matched_ab",  # contrasts of upgrades are not A/Bs
-            col(VerdictRow.from_value).in_(values),
-            col(VerdictRow.to_value).in_(values),
-            col(VerdictRow.delta_pct).is_not(None),
-        )
-        .order_by(col(VerdictRow.run_id).desc())
-        .limit(MOST_EVIDENCE)
+    own = (run.stack_key, run.config_key, run.commit or run.id)
+    side = experiment_sides(session, [run.id]).get(run.id) if run.id and run.purpose == "experiment" else None
+    results = (
+        PastResult(str(ab.run_id), ab.stack_key, ab.from_value, ab.to_value, ab.delta_pct)
+        for ab in matched_abs(session, (suspect.field,), run.project_id, MOST_EVIDENCE, gpu=run.gpu)
+        if ab.candidate != own and (side is None or ab.experiment_id != side.experiment_id)
     )
-    return past_results(_result_of_each_candidate(rows, run), *values)
-
-
-def _result_of_each_candidate(rows: Iterable[Row[Any]], run: RunRow) -> Iterator[PastResult]:
-    """Yield one result per candidate, because reruns share a verdict. Runs of the judged candidate are skipped."""
-    seen = {_candidate(run.stack_key, run.config_key, run.commit, run.id)}
-    for row in rows:
-        candidate = _candidate(row.stack_key, row.config_key, row.commit, row.run_id)
-        if candidate not in seen:
-            seen.add(candidate)
-            yield PastResult(str(row.run_id), row.stack_key, row.from_value, row.to_value, row.delta_pct)
-
-
-def _candidate(stack_key: str, config_key: str, commit: str, run_id: int | None) -> tuple[object, ...]:
-    return stack_key, config_key, commit or run_id
+    return past_results(results, value_text(suspect.difference.a), value_text(suspect.difference.b))
 
 
 def _at_the_time(
@@ -528,18 +509,29 @@ _COLUMNS = (
 
 
 def matched_abs(
-    session: Session, fields: Sequence[str], project_id: int | None = None, most: int = MOST_RESULTS
+    session: Session,
+    fields: Sequence[str],
+    project_id: int | None = None,
+    most: int = MOST_RESULTS,
+    *,
+    gpu: str | None = None,
 ) -> list[AB]:
-    """Return A/Bs on these fields, newest first, without quarantined runs. `project_id` None: all projects."""
-    planned = _experiments(session, fields, project_id, most)
+    """Return A/Bs on these fields, newest first, without quarantined runs.
+
+    `project_id`: None for all projects. `gpu`: only those on this GPU model.
+    """
+    on_gpu = () if gpu is None else (col(RunRow.gpu) == gpu,)
+    planned = _experiments(session, fields, project_id, most, *on_gpu)
     runs = _runs_of(session, planned)
-    verdicts = _verdicts(session, fields, project_id, most)
+    verdicts = _verdicts(session, fields, project_id, most, *on_gpu)
     planned_candidates = {ab.candidate for ab in verdicts if (ab.run_id, ab.attributed_to) in runs}
     alone = _newest_of_each_candidate(ab for ab in verdicts if ab.candidate not in planned_candidates)
     return sorted([*planned, *alone], key=lambda ab: ab.run_id, reverse=True)
 
 
-def _verdicts(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
+def _verdicts(
+    session: Session, names: Sequence[str], project_id: int | None, most: int, *conditions: ColumnElement[bool]
+) -> list[AB]:
     """Return the A/Bs that current verdicts found."""
     chosen = (
         select_any(*_COLUMNS)
@@ -550,6 +542,7 @@ def _verdicts(session: Session, names: Sequence[str], project_id: int | None, mo
             col(VerdictRow.attributed_to).in_(names),
             col(VerdictRow.delta_pct).is_not(None),
             col(RunRow.quarantine) == "",
+            *conditions,
         )
         .order_by(col(VerdictRow.run_id).desc())
         .limit(most)
@@ -560,8 +553,13 @@ def _verdicts(session: Session, names: Sequence[str], project_id: int | None, mo
     return [AB(**{**row, "ordered_at": aware(row["ordered_at"])}) for row in rows]
 
 
-def _experiments(session: Session, names: Sequence[str], project_id: int | None, most: int) -> list[AB]:
-    """Return finished experiments that one field explains, with the needed part of their results."""
+def _experiments(
+    session: Session, names: Sequence[str], project_id: int | None, most: int, *conditions: ColumnElement[bool]
+) -> list[AB]:
+    """Return finished experiments that one field explains, with the needed part of their results.
+
+    `conditions`: on the baseline run.
+    """
     result: Any = col(ExperimentRow.result)
 
     def of_time(name: str) -> Any:
@@ -574,11 +572,13 @@ def _experiments(session: Session, names: Sequence[str], project_id: int | None,
             of_time("ci_high_pct"), result["candidate"].label("candidate"),
             *(result[name].as_string().label(name) for name in ("attributed_to", "from_value", "to_value")),
         )
+        .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
         .where(
             col(ExperimentRow.state).in_(_STATES),
             result["finished"].as_boolean(),
             result["evidence_level"].as_string().in_(_LEVELS),
             result["attributed_to"].as_string().in_(names),
+            *conditions,
         )
         .order_by(col(ExperimentRow.id).desc())
         .limit(most)

@@ -303,7 +303,7 @@ def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
         return 0
     if 2 * len(elsewhere.moved) > elsewhere.n:
         return 1
-    return -1 if elsewhere.still and not elsewhere.moved else 0
+    return -1 if 2 * len(elsewhere.still) > elsewhere.n else 0
 
 
 def _moved_most(elsewhere: OtherStacks | None) -> bool:
@@ -320,10 +320,9 @@ def unaffected_text(runs: Sequence[int]) -> str:
 
 def _past_sentence(past: PastResults) -> str:
     change = change_text(past.median_pct, past.low_pct, past.high_pct)
-    where = f"on {plural(len(past.stacks), 'stack')}"
     if past.n == 1:
-        return f"Measured once before, {where}: {change.figure}."
-    return f"Median of {past.n} A/Bs {where}: {change.figure} (each {change.interval})."
+        return f"One A/B: {change.figure}."
+    return f"Median of {past.n} A/Bs on {plural(len(past.stacks), 'stack')}: {change.figure} (each {change.interval})."
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
