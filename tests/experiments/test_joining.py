@@ -304,7 +304,8 @@ def test_both_databases_plan_join_and_measure(either_engine: Engine) -> None:
     add_runs(either_engine, tag, [31_280.0], side="baseline")
     assert (read(either_engine, experiment).state, read(either_engine, experiment).winner_run_id) == ("done", runs[-1])
     with read_session(either_engine) as session:
-        (result,) = matched_abs(session, ["ep_overlap"])
+        (result,) = matched_abs(session, ["ep_overlap"], gpu="H100")
+        assert matched_abs(session, ["ep_overlap"], gpu="GB200") == []
         assert find_experiments(session, ExperimentFilter(run_id=runs[0])).total == 1
     assert (result.experiment_id, result.run_id) == (experiment, runs[-1])
 

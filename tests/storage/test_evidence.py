@@ -216,6 +216,19 @@ def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_o
     assert (card.label, card.level, card.evidence) == (label, level, commit.evidence)
 
 
+def test_one_of_three_stacks_that_did_not_move_clears_nothing(session: Session) -> None:
+    lengths = (2048, 4096, 8192, 16384)
+    for length in lengths:
+        nightly(session, seq_len=length)
+    slow = one_more(session, 440.0, seq_len=2048)
+    for length, step_time in zip(lengths[1:], (400.0, 404.0, 404.0), strict=True):
+        one_more(session, step_time, seq_len=length)
+    commit = suspects(session, slow)["commit"]
+    assert commit.elsewhere is not None
+    assert (len(commit.elsewhere.still), commit.elsewhere.undecided) == (1, 2)
+    assert commit.support == "open"
+
+
 def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause(session: Session) -> None:
     nightly(session)
     slow = one_more(session, 440.0)
