@@ -92,6 +92,7 @@ class PredictionOut(ApiValue):
     """Predicted memory (GB of 1e9 bytes, allocated, worst rank) and step time, with the recipe that they assume."""
 
     step_time_s: float | None = Field(description="null: the batch is undecided.")
+    is_capped: bool = Field(description="The step time is the shortest predicted: 15 % faster than the best record.")
     step_time_low_s: float | None
     step_time_high_s: float | None
     step_time_parts_s: dict[str, float]

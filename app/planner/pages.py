@@ -147,11 +147,11 @@ class PlanPage:
 
     def tokens_per_gpu(self, offer: Offer) -> str:
         """Format the predicted tokens/s/GPU; "" without a predicted step time or a batch."""
-        seconds = offer.prediction.step_time_s if offer.prediction else None
-        request = self.plan.request if self.plan else None
-        if request is None or seconds is None or request.gbs is None:
+        prediction, request = offer.prediction, self.plan.request if self.plan else None
+        if request is None or request.gbs is None or prediction is None or prediction.step_time_s is None:
             return ""
-        return grouped(round(request.gbs * request.seq_len / request.gpus / seconds))
+        tokens = grouped(round(request.gbs * request.seq_len / request.gpus / prediction.step_time_s))
+        return f"{'at most ' * prediction.is_capped}{tokens}"
 
     @property
     def calibration(self) -> str:

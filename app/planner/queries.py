@@ -294,15 +294,22 @@ def _promise(offer: Offer, request: PlanRequest) -> str:
 
 
 def step_time(prediction: Prediction) -> str:
-    """Format the predicted step time with its range: `13.8 s (9.2 to 20.7 s)`; "" when the batch is undecided."""
+    """Format the predicted step time with its range: `13.8 s (9.2 to 20.7 s)`; "" when the batch is undecided.
+
+    A capped one has no range: `at least 76.1 s`.
+    """
     if prediction.step_time_s is None or prediction.low_s is None or prediction.high_s is None:
         return ""
+    if prediction.is_capped:
+        return middle_time(prediction)
     return f"{middle_time(prediction)} ({_seconds(prediction.low_s)} to {_seconds(prediction.high_s)}\u202fs)"
 
 
 def middle_time(prediction: Prediction) -> str:
     """Format the predicted step time without its range."""
-    return "" if prediction.step_time_s is None else f"{_seconds(prediction.step_time_s)}\u202fs"
+    if prediction.step_time_s is None:
+        return ""
+    return f"{'at least ' * prediction.is_capped}{_seconds(prediction.step_time_s)}\u202fs"
 
 
 def _seconds(value: float) -> str:
@@ -488,6 +495,8 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     lost = {name: prediction.parts_s[name] - first.parts_s[name] for name in prediction.parts_s}
     name = max(lost, key=lambda part: lost[part])
     slower = (prediction.step_time_s or 0.0) / (first.step_time_s or 1.0) - 1
+    if prediction.is_capped and first.is_capped:
+        return "At the same limit"
     if slower < -_SAME:
         return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error"
     if lost[name] <= 0 or slower < _SAME:

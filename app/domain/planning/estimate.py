@@ -76,7 +76,8 @@ class Record:
 class Prediction:
     """The prediction for one layout. `low_s` and `high_s` are the step time divided and multiplied by `spread`.
 
-    `host_gb`: optimizer states of one GPU in host memory.
+    `host_gb`: optimizer states of one GPU in host memory. `is_capped`: the formula predicts a shorter step than the
+    best record makes plausible, so the step time is the shortest that is predicted.
     """
 
     memory: Mapping[str, float]
@@ -88,6 +89,7 @@ class Prediction:
     parts_s: Mapping[str, float]
     step_time_s: float | None
     spread: float
+    is_capped: bool
 
     @property
     def low_s(self) -> float | None:
@@ -161,10 +163,13 @@ class Estimator:
         return Estimates(peak, np.isfinite(seconds), rung, self._bounded(degrees, seconds))
 
     def _bounded(self, degrees: Degrees, seconds: Floats) -> Floats:
-        """Return the calibrated time, not below what the best record of the same hardware makes plausible."""
+        """Return the calibrated time, not below the floor."""
+        return np.maximum(seconds * self.calibration.time, self._floor(degrees))
+
+    def _floor(self, degrees: Degrees) -> Floats:
+        """Return the shortest times that the best record of the same hardware makes plausible."""
         work = degrees.ga * self.tokens * degrees.dp
-        floor = self.calibration.floor * work / self.request.gpus / _FASTEST
-        return np.maximum(seconds * self.calibration.time, floor)
+        return self.calibration.floor * work / self.request.gpus / _FASTEST
 
     def predict(self, layouts: Sequence[Layout]) -> list["Prediction | None"]:
         """Return the prediction of each layout; None where the GPUs are not divisible."""
@@ -186,6 +191,7 @@ class Estimator:
         memory, time = self.memory(degrees, recipe), self.time(degrees, recipe)
         peak, total = memory.total, time.total
         scale = self._bounded(degrees, total) / total
+        capped = self._floor(degrees) > total * self.calibration.time
         memories = {name: np.broadcast_to(getattr(memory, name), peak.shape) for name in memory.__slots__}
         host = memories.pop("host")
         parts = {name: np.broadcast_to(getattr(time, name), peak.shape) * scale for name in time.__slots__}
@@ -201,6 +207,7 @@ class Estimator:
                 parts_s={name: float(column[index]) for name, column in parts.items()},
                 step_time_s=float(total[index] * scale[index]) if decided else None,
                 spread=spread,
+                is_capped=bool(capped[index]),
             )
             for index in range(len(peak))
         ]

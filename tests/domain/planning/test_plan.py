@@ -575,6 +575,10 @@ def test_records_correct_the_prediction_and_bound_it() -> None:
     first = calibrated.offers[0].prediction
     assert first is not None
     assert first.step_time_s == pytest.approx(20.15, rel=0.16)  # the published record, bounded by 15 %
+    seconds = [(offer.prediction.step_time_s, offer.prediction.is_capped) for offer in calibrated.offers]
+    capped = [time for time, is_capped in seconds if is_capped]
+    assert capped == [min(time for time, _ in seconds)] * len(capped), "the floor is the same for all layouts"
+    assert not any(offer.prediction.is_capped for offer in alone.offers), "without records nothing is capped"
 
 
 OWN = {
@@ -586,6 +590,14 @@ OWN = {
 
 def own_run(seconds: float, **fields: Value) -> UsedLayout:
     return UsedLayout("run #7", "/runs/7", "this service", OWN | fields, step_time_s=seconds, peak_gb=70.0)
+
+
+def test_a_layout_that_the_formula_finds_far_faster_than_the_best_record_is_capped() -> None:
+    slow = replace(own_run(40.0, tp=8, ep=2), title="run #8")
+    estimates = [offer.prediction for offer in plan(QWEN_30B, gbs=1024, records=records_of([slow])).offers]
+    capped = [prediction.step_time_s for prediction in estimates if prediction.is_capped]
+    assert capped == [pytest.approx(40.0 / 1.15)] * len(capped)
+    assert 0 < len(capped) < len(estimates)
 
 
 def test_within_a_stack_the_ranking_chooses_the_configuration_of_a_layout() -> None:
