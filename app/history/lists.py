@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from statistics import median
 from typing import Annotated, Any
 
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select
@@ -20,12 +19,13 @@ from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE, is_half_gone, state_text
 from app.domain.verdict.words import knobs_text
 from app.history.page import HistoryPage
-from app.history.queries import EXTENTS, VERDICTS, HistoryView, get_stack
+from app.history.queries import EXTENTS, VERDICTS, HistoryView, get_stack, get_stacks, read_history
+from app.history.workloads import configuration_steps
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
-from app.storage.runs import aware, filter_values, slower_labels, stored_contract, stored_contracts
+from app.storage.runs import RunListItem, aware, filter_values, runs_by_id, stored_contract, stored_contracts
 from app.storage.search import search_conditions
-from app.storage.stacks import changed_knobs, unique_names
+from app.storage.stacks import unique_names
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -124,8 +124,8 @@ class StackItem:
 
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in a list after those in the container
-    before. `job`: its name where the stack has several. `verdict`: that of its last judged run. `slower`: the label of
-    that run if it is slower and in no regression (`slower, unconfirmed`), else empty.
+    before. `job`: its name where the stack has several. `verdict`: that of its last judged run, `judged`: that run as
+    in the list of runs. `idle`: other regressions of the step time of its jobs, in any container, that are stale.
     `earlier`: key and container of the same work in other containers, newest first, at most MOST_EARLIER;
     `more_earlier`: number of the others.
     """
@@ -144,7 +144,6 @@ class StackItem:
     runs: int
     last_at: datetime
     verdict: str
-    verdict_delta_pct: float | None
     verdict_run_id: int | None
     step_time_ms: float | None
     job: str = ""
@@ -152,7 +151,8 @@ class StackItem:
     regression: StackRegression | None = None
     earlier: tuple[tuple[str, str], ...] = ()
     more_earlier: int = 0
-    slower: str = ""
+    judged: RunListItem | None = None
+    idle: tuple[int, ...] = ()
 
     @property
     def newest_pct(self) -> float | None:
@@ -182,7 +182,7 @@ class StackOptions:
 @dataclass(frozen=True, slots=True)
 class StackPage(ListPage[StackItem]):
     """One page of workloads. `slow`: number of matching workloads with an active step-time regression, `idle`: those of
-    them whose regression is stale.
+    them all of whose regressions are stale.
 
     `is_cut`: whether only the MOST_STACKS newest matching stacks are grouped.
     """
@@ -211,13 +211,20 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     compared = {row.stack_key for row in rows if row.verdict not in ("", "no_baseline")}
     revisions = {row.stack_key: row.revision for row in rows}
     groups = _newest_first(session, _by_workload(session, rows), revisions)
-    regressed = _regressed(session, list(runs))
+    regressed, stale = _regressed(session, list(runs))
     carried = _carried(session, groups, regressed, revisions)
     regressed = {newest: regressed[newest] for newest, *_ in groups if newest in regressed} | carried
+    idle = {
+        keys[0]: sorted(numbers - ({regressed[keys[0]].number} if keys[0] in regressed else set()), reverse=True)
+        for keys in groups
+        if (numbers := set[int]().union(*(stale.get(key, ()) for key in keys)))
+    }
+    slow = regressed.keys() | idle.keys()
+    only_idle = [key for key in slow if key not in regressed or regressed[key].is_stale]
     # A trend means that runs were compared with each other.
     groups.sort(
         key=lambda keys: (
-            keys[0] not in regressed and compared.isdisjoint(keys),
+            keys[0] not in slow and compared.isdisjoint(keys),
             sum(runs[key] for key in keys) < 2,
         )
     )
@@ -226,7 +233,6 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = _works(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
-    idle = sum(regression.is_stale for regression in regressed.values())
     own = [key for key in others if key in regressed and key not in carried]
     later = _later(session, read, {key: regressed[key] for key in own})
     for key, change in later.items():
@@ -234,7 +240,6 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
         regressed[key] = replace(regressed[key], slow=slow_run, later=change)
     drawn = regression_sparklines(session, [regressed[key].slow for key in own], least=LEAST_RANGE)
     listed = stacks_of(session, list(others))
-    slower = slower_labels(session, [item.verdict_run_id for item in listed if item.verdict_run_id is not None])
     items = tuple(
         replace(
             _of_regression(item, regressed[item.stack_key], read.get(item.stack_key), drawn)
@@ -246,12 +251,12 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
             ),
             earlier=tuple((key, works[key][1] or "unknown container") for key in shown[item.stack_key]),
             more_earlier=len(others[item.stack_key]) - len(shown[item.stack_key]),
-            slower=slower.get(item.verdict_run_id or 0, ""),
+            idle=tuple(idle.get(item.stack_key, ())),
         )
         for item in listed
     )
     is_cut = len(rows) == MOST_STACKS
-    return StackPage(items, page.total, page.page, page.page_size, slow=len(regressed), idle=idle, is_cut=is_cut)
+    return StackPage(items, page.total, page.page, page.page_size, slow=len(slow), idle=len(only_idle), is_cut=is_cut)
 
 
 def stack_options(session: Session) -> StackOptions:
@@ -263,7 +268,10 @@ def stack_options(session: Session) -> StackOptions:
 def stacks_of(session: Session, keys: Sequence[str]) -> tuple[StackItem, ...]:
     """Return the stacks with these keys, newest runs first."""
     chosen = select(StackRow).where(col(StackRow.stack_key).in_(keys)).order_by(col(StackRow.last_at).desc())
-    return tuple(_items(session, session.execute(chosen).scalars().all()))
+    items = _items(session, session.execute(chosen).scalars().all())
+    judged = runs_by_id(session, [item.verdict_run_id for item in items if item.verdict_run_id is not None])
+    by_id = {run.id: run for run in judged}
+    return tuple(replace(item, judged=by_id.get(item.verdict_run_id or 0)) for item in items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,15 +365,14 @@ def _of_regression(
     )  # fmt: skip
 
 
-_LEVEL_RUNS = 3
-"""Runs on each side of a change whose medians are compared."""
-
-
 def _later(
     session: Session, read: Mapping[str, _ReadStack], regressed: Mapping[str, StackRegression]
 ) -> dict[str, LaterChange]:
-    """Return what followed the regressions whose configuration has been replaced in their job, by stack key."""
-    replaced: dict[str, tuple[tuple[int, int], float, tuple[float, ...]]] = {}
+    """Return what followed the regressions whose configuration has been replaced in their job, by stack key.
+
+    The change matches the page of the stack.
+    """
+    replaced: dict[str, tuple[int, tuple[float, ...]]] = {}
     for key, regression in regressed.items():
         stack = read.get(key)
         if stack is None or stack.job != regression.job or stack.config_key == regression.config_key:
@@ -373,18 +380,19 @@ def _later(
         old = [run for run in stack.of_job if run.config_key == regression.config_key]
         new = [run for run in stack.of_job if run.config_key == stack.config_key]
         if old and new and stack.of_job.index(old[-1]) < stack.of_job.index(new[0]):
-            levels = [median(run.step_time_ms for run in side) for side in (old[-_LEVEL_RUNS:], new[:_LEVEL_RUNS])]
-            change = 100 * (levels[1] / levels[0] - 1)
-            replaced[key] = (old[-1].id, new[0].id), change, tuple(run.step_time_ms for run in new)
-    knobs = changed_knobs(session, {pair for pair, *_ in replaced.values()})
+            replaced[key] = new[0].id, tuple(run.step_time_ms for run in new)
+    stacks = get_stacks(session, list(replaced)) if replaced else {}
     return {
-        key: LaterChange(change, knobs_text(knobs[pair]), step_times)
-        for key, (pair, change, step_times) in replaced.items()
+        key: LaterChange(step.delta_pct, knobs_text(step.knobs), step_times)
+        for key, (first, step_times) in replaced.items()
+        for step in configuration_steps(session, read_history(session, stacks[key]))
+        if step.run.id == first and step.delta_pct is not None
     }
 
 
-def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegression]:
-    """Return the newest active step-time regression of each stack that is still slow."""
+def _regressed(session: Session, keys: Sequence[str]) -> tuple[dict[str, StackRegression], dict[str, set[int]]]:
+    """Return the newest active step-time regression of each stack that is still slow, and the numbers of all its stale
+    ones."""
     chosen = (
         select_any(RegressionMemberRow, RegressionRow.project_id, RegressionRow.proposal, RunRow.job)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -399,7 +407,11 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegressi
     )
     rows = session.execute(chosen).all()
     changes = changes_of_jobs(session, {row.RegressionMemberRow.regression_id for row in rows})
-    return {
+    stale: dict[str, set[int]] = {}
+    for row in rows:
+        if row.proposal == "stale":
+            stale.setdefault(row.RegressionMemberRow.stack_key, set()).add(row.RegressionMemberRow.regression_id)
+    newest = {
         member.stack_key: StackRegression(
             member.regression_id, proposal == "stale", changes[member.regression_id, member.run_id], job,
             member.config_key,
@@ -410,6 +422,7 @@ def _regressed(session: Session, keys: Sequence[str]) -> dict[str, StackRegressi
         )
         for member, project_id, proposal, job in rows
     }  # fmt: skip
+    return newest, stale
 
 
 _carried_alarms = Remembered[tuple[StackRegression | None]](4000)
@@ -585,7 +598,6 @@ def _item(
         runs=stack.runs,
         last_at=aware(newest.ordered_at),
         verdict=judged.verdict if judged else "",
-        verdict_delta_pct=judged.verdict_delta_pct if judged else None,
         verdict_run_id=judged.id if judged else None,
         step_time_ms=step_time_ms,
     )

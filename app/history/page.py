@@ -1,8 +1,9 @@
 """The page of one stack. Each part is computed when a template needs it, so that a block costs only its own parts."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Literal
@@ -57,6 +58,7 @@ from app.history.queries import (
     HistoryOfStack,
     HistoryStack,
     HistoryView,
+    MeasuredChange,
     Neighbour,
     read_alarms,
     read_all_figures,
@@ -169,36 +171,48 @@ EventKind = Literal["change_point", "configuration", "container", "regression"]
 
 @dataclass(frozen=True, slots=True)
 class HistoryEvent:
-    """A row of the changes, on the page and in the API. `run`: its first run. `alarm`: the regression that began there.
+    """A row of the changes, on the page and in the API. `run`: its first run. `alarm`: the regression that began there,
+    or that continued there since the run `since` in an earlier container.
 
     A change point states the change of its segments, a container that of its judged upgrade like the chart, any other
-    row that of its regression, if there is one.
+    row that of the regression that began there, if there is one, as measured there.
     """
 
     kind: EventKind
     run: StackRun
     source: ContainerStep | ConfigurationStep | ChangeRow | HistoryAlarm
     alarm: HistoryAlarm | None
+    since: int | None
 
     @property
-    def level(self) -> SegmentChange | ContainerStep | ConfigurationStep | HistoryAlarm:
+    def level(self) -> SegmentChange | ContainerStep | ConfigurationStep | MeasuredChange:
         """Return the change of step time, with the levels on both sides."""
-        source = self.source
+        source, began = self.source, self.alarm if self.since is None else None
         if isinstance(source, ChangeRow):
             return source.change
+        if isinstance(source, HistoryAlarm):
+            return source.measured
         is_judged = isinstance(source, ContainerStep) and source.delta_pct is not None
-        return source if is_judged or self.alarm is None else self.alarm
+        return source if is_judged or began is None else began.measured
+
+    @property
+    def job_pct(self) -> float | None:
+        """Return the change of the regression's job if it began here and is larger than in this row."""
+        job, own = self.alarm.delta_pct if self.alarm else None, self.level.delta_pct
+        if job is None or own is None or self.since is not None:
+            return None
+        return job if change_text(job).text != change_text(own).text and job > own else None
 
     @property
     def decision(self) -> str:
         """Return whether the step time changed: as the upgrade was judged, else by its direction.
 
-        Nothing has judged a change of configuration that opened no regression.
+        A change of configuration has the decision of its verdict.
         """
         level = self.level
-        if isinstance(level, ContainerStep):
+        if isinstance(level, (ContainerStep, ConfigurationStep)):
             return level.decision
-        if isinstance(level, ConfigurationStep) or level.delta_pct is None:
+        if level.delta_pct is None:
             return ""
         return "regression" if level.delta_pct > 0 else "improvement"
 
@@ -533,15 +547,11 @@ class HistoryPage:
     @property
     def choices(self) -> list[tuple[str, str]]:
         """Return the selectable configurations: value and label."""
-        by_letter: dict[str, list[ConfigurationHistory]] = {}
-        for configuration in self.history.configurations:
-            by_letter.setdefault(configuration.letter, []).append(configuration)
+        address = {configuration.letter: configuration.address for configuration in self.history.configurations}
+        runs = Counter(self.history.letters.values())
         return [
-            (
-                parts[-1].address,
-                f"{name}: {self._named(parts[-1])}{plural(sum(len(part.runs) for part in parts), 'run')}",
-            )
-            for name, parts in sorted(by_letter.items(), key=lambda item: (len(item[0]), item[0]))
+            (address[name], f"{name}: {', '.join(filter(None, (self.names[name], plural(runs[name], 'run'))))}")
+            for name in sorted(address, key=lambda name: (len(name), name))
         ]
 
     @cached_property
@@ -657,11 +667,13 @@ class HistoryPage:
         slow_runs = self._slow_runs
         active = {self.first_run(alarm) for alarm in self._active} - {run.id for _, run, _ in changes}
         changes += [
-            ("regression", run, slow_runs[run.id])
+            ("regression", run, slow_runs[run.id][0])
             for run in self.history.runs
             if run.id in slow_runs and run.id in active
         ]
-        events = [HistoryEvent(kind, run, source, slow_runs.get(run.id)) for kind, run, source in changes]
+        events = [
+            HistoryEvent(kind, run, source, *slow_runs.get(run.id, (None, None))) for kind, run, source in changes
+        ]
         return sorted(events, key=lambda event: (event.run.ordered_at, event.run.id), reverse=True)
 
     @cached_property
@@ -687,13 +699,17 @@ class HistoryPage:
         return {self.history.runs[position].id: letter for position, letter in self.history.letters.items()}
 
     @property
-    def _slow_runs(self) -> dict[int, HistoryAlarm]:
-        """Return the step-time regressions that no change point shows, by the first slow run of each configuration."""
+    def _slow_runs(self) -> dict[int, tuple[HistoryAlarm, int | None]]:
+        """Return the step-time regressions that no change point shows, by the first run in each slow container, in the
+        state of the newest one; with the first slow run of the configuration, if that is another one."""
         drawn = {(row.regression_id, row.letter) for row in self.changes}
+        step_ms = {run.id: math.exp(run.log_step_time) for run in self.history.runs}
         return {
-            chain[0].run_id: chain[-1]
+            alarm.run_id: (replace(alarm, is_back=chain[-1].is_back), None if alarm is chain[0] else chain[0].run_id)
             for key, chain in self._chains.items()
             if key not in drawn and chain[0].metric == "step_time_ms"
+            for alarm in chain
+            if alarm is chain[0] or not alarm.is_half_gone(step_ms[alarm.run_id])
         }
 
     @cached_property
@@ -770,9 +786,6 @@ class HistoryPage:
 
     def _figures(self, positions: Sequence[int]) -> dict[int, Metric | None]:
         return read_figures(self._session, [self.history.runs[position] for position in positions], self.view.metric)
-
-    def _named(self, configuration: ConfigurationHistory) -> str:
-        return "".join(f"{part}, " for part in (configuration.job, self.names[configuration.letter]) if part)
 
     def _shown(self) -> tuple[ConfigurationHistory, ...]:
         if not self.view.config:

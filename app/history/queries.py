@@ -229,9 +229,10 @@ OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 class HistoryAlarm:
     """A regression that includes the stack. `run_id`: the slow run. `fixed_by`: the run that ended it.
 
-    `usual_ms`: step time before it. `is_back`: the runs of this stack have recovered, or its job moved to another
-    stack. `is_stale`: it is proposed for closing, because its stacks no longer run. `is_container_cleared`: it began
-    with another container, which its evidence clears.
+    `delta_pct`: the change of its job, `stack_pct`: that in this stack. `usual_ms`: step time before it. `is_back`: the
+    runs of this stack have recovered, or its job moved to another stack. `is_stale`: it is proposed for closing,
+    because its stacks no longer run. `is_container_cleared`: it began with another container, which its evidence
+    clears.
     """
 
     regression_id: int
@@ -240,6 +241,7 @@ class HistoryAlarm:
     metric: str
     fixed_by: int | None
     delta_pct: float | None
+    stack_pct: float | None
     usual_ms: float | None
     is_back: bool
     is_stale: bool
@@ -255,15 +257,24 @@ class HistoryAlarm:
         return is_half_gone(self.delta_pct, 100 * (newest_ms / self.usual_ms - 1) if self.usual_ms else None)
 
     @property
-    def from_ms(self) -> float | None:
-        return self.usual_ms
+    def measured(self) -> "MeasuredChange":
+        """Return the change of step time in this stack."""
+        return MeasuredChange(self.usual_ms, self.stack_pct)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredChange:
+    """A change of step time, with the level before; both None if unknown."""
+
+    from_ms: float | None
+    delta_pct: float | None
 
     @property
     def to_ms(self) -> float | None:
         """Return the step time of the slow runs."""
-        if self.usual_ms is None or self.delta_pct is None:
+        if self.from_ms is None or self.delta_pct is None:
             return None
-        return self.usual_ms * (1 + self.delta_pct / 100)
+        return self.from_ms * (1 + self.delta_pct / 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,6 +412,7 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
             regression.metric,
             regression.proposal_run_id,
             changes[alarm.regression_id, alarm.run_id],
+            alarm.delta_pct,
             None if alarm.usual_level is None else math.exp(alarm.usual_level),
             alarm.proposal == "fixed",
             regression.proposal == "stale",

@@ -9,15 +9,17 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS
 from app.domain.contract.values import shown
-from app.domain.naming import container_tag
+from app.domain.naming import container_tag, short_job
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange, StackSegment, letter
+from app.domain.verdict.step_time import StepTimeChange
 from app.domain.verdict.words import knobs_text, sides_text
 from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_stacks, read_histories
 from app.storage.runs import stored_contract
 from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
 from app.storage.upgrade_changes import judged_levels
+from app.storage.verdicts import current_verdicts
 
 MOST_CONTAINERS, MOST_RUNS = 8, 5_000
 """Maximum other containers, and maximum runs of them, with which a history is joined: the nearest in time."""
@@ -62,8 +64,9 @@ class ContainerStep:
 class ConfigurationStep:
     """A configuration with which a job continued in its container. `run`: its first counted run.
 
-    `before`: the last counted run of that job with another configuration. `from_ms` and `to_ms`: levels of the segments
-    on both sides, None if unknown or if one does not hold. `knobs`: those that differ.
+    `before`: the last counted run of that job with another configuration. `knobs`: those that differ. `decision`: of
+    the verdict of `run`, if it compared `run` with `before` and decided; else empty. `from_ms` and `to_ms`: step times
+    of that verdict, else levels of the segments on both sides, None if unknown or if one does not hold.
     """
 
     letter: str
@@ -72,6 +75,7 @@ class ConfigurationStep:
     from_ms: float | None
     to_ms: float | None
     knobs: tuple[Difference, ...]
+    decision: str = ""
 
     @property
     def delta_pct(self) -> float | None:
@@ -102,18 +106,36 @@ def configuration_steps(session: Session, history: HistoryOfStack) -> tuple[Conf
             steps[own.letter] = own, before, position
     newest = list(steps.values())[-MOST_STEPS:]
     pairs = [(runs[position].id, runs[own.counted[0]].id) for own, _, position in newest]
-    knobs = changed_knobs(session, pairs)
+    knobs, judged = changed_knobs(session, pairs), _judged(session, pairs)
     return tuple(
         ConfigurationStep(
             letter=own.letter,
             before=runs[position],
             run=runs[own.counted[0]],
-            from_ms=next((_level_ms(level) for level in before.levels[::-1] if level.first <= position), None),
-            to_ms=_level_ms(own.levels[0]) if own.levels else None,
+            from_ms=change.baseline_ms if change else _level_at(before, position),
+            to_ms=change.candidate_ms if change else _level_ms(own.levels[0]) if own.levels else None,
             knobs=knobs[pair],
+            decision=change.decision if change else "",
         )
         for (own, before, position), pair in zip(newest, pairs, strict=True)
+        for change in (judged.get(pair),)
     )
+
+
+def _judged(session: Session, pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], StepTimeChange]:
+    """Return the decided change of each pair whose second run was judged against the first."""
+    verdicts = current_verdicts(session, [after for _, after in pairs])
+    return {
+        (before, after): change
+        for before, after in pairs
+        if after in verdicts and str(before) in verdicts[after].document.baseline
+        for change in (verdicts[after].document.verdict.step_time,)
+        if change is not None and change.decision != "inconclusive"
+    }
+
+
+def _level_at(own: ConfigurationHistory, position: int) -> float | None:
+    return next((_level_ms(level) for level in own.levels[::-1] if level.first <= position), None)
 
 
 def _level_ms(level: StackSegment) -> float | None:
@@ -123,14 +145,23 @@ def _level_ms(level: StackSegment) -> float | None:
 def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, str]:
     """Return what distinguishes the newest MOST_NAMED configurations, by letter.
 
-    It is the knob in which they differ from the oldest one, else the dispatcher, else empty.
+    It is the job if each has its own, else the knob in which they differ from the oldest one, after the job where
+    several jobs share the settings; else the dispatcher; else empty.
     """
     newest = {own.letter: history.runs[own.runs[-1]] for own in history.configurations}
+    jobs = [run.job for run in newest.values()]
+    short = {job: short_job(job, jobs) for job in jobs}
+    if len(newest) > 1 and len(short) == len(newest):
+        return {name: short[run.job] for name, run in newest.items()}
     first, *others = sorted(newest, key=lambda name: (len(name), name))
     pairs = {name: (newest[first].id, newest[name].id) for name in others[-MOST_NAMED:]}
     knobs = changed_knobs(session, list(pairs.values()))
     named = {name: knobs_text(knobs[pair], _MOST_KNOBS) for name, pair in pairs.items()}
-    return {name: named.get(name) or run.dispatcher or "" for name, run in newest.items()}
+    of_job = {own.letter: short[newest[own.letter].job] for own in history.configurations if own.job}
+    return {
+        name: ", ".join(filter(None, (of_job.get(name), named.get(name)))) or run.dispatcher or ""
+        for name, run in newest.items()
+    }
 
 
 def across_containers(

@@ -21,14 +21,16 @@ from starlette.testclient import TestClient
 from app.domain.naming import stack_title
 from app.domain.numbers import change_text
 from app.history.charts import history_picture
+from app.history.lists import StackQuery, find_stacks
 from app.history.queries import get_stack
 from app.pipeline.decisions import propose
+from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.runs import WITH_RESULT, newest_contract
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, UpgradeChangeRow
 from tests.builders import FIRST_PLACE, make_project, make_run, make_stack
 from tests.prepared import prepared
-from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
+from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, make_regression, make_slow_stack
 from tests.statements import statements
 
 HTML = {"Accept": "text/html"}
@@ -447,6 +449,49 @@ def test_each_member_of_a_regression_has_its_row(client: TestClient, engine: Eng
         assert f'href="/runs/{old[2]}"' in notice, "its first run in this history, whatever the container"
 
 
+def test_the_row_of_a_slow_run_states_its_own_stack_and_the_container_after_it_continues_the_regression(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    old = make([*[400.0] * 8, 580.0], job="nightly")
+    later, upgrade = FIRST_PLACE + timedelta(days=9), {"container": "nvcr.io/nvidia/nemo:26.07"}
+    new = make([600.0] * 3, fields=upgrade, started=later, job="nightly")
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        slow = member(session, old[8], 400.0, 580.0)
+        number = make_regression(session, slow)
+        continue_in_stack(session, number, slow, session.get_one(RunRow, new[0]).stack_key, new[0])
+        session.get_one(RegressionMemberRow, (number, new[0])).delta_pct = 50.0
+    key = key_of(engine, new[0])
+    for ms, continued in ((600.0, number), (410.0, None)):
+        with transaction(engine) as session:
+            session.execute(update(RunRow).where(col(RunRow.id).in_(new)).values(log_step_time=math.log(ms)))
+            session.execute(update(StackRow).values(revision=StackRow.revision + 1))
+        changes = {change["run_id"]: change for change in client.get(f"/api/v1/history/{key}").json()["changes"]}
+        assert changes[old[8]]["delta_pct"] == pytest.approx(45)
+        assert changes[old[8]]["to_step_time_ms"] == pytest.approx(580)
+        assert changes[old[8]]["regression_id"] == number
+        assert changes[new[0]]["regression_id"] == continued, f"{ms=}"
+    table = text_of(client.get(f"/history/{key}").text.partition('id="changes"')[2].partition("</table>")[0])
+    assert "up to 50.0 % slower" in table, "the size of the regression stands apart"
+
+
+def test_configurations_are_named_by_their_jobs_where_these_differ(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    runs = make(series((3, 400.0)), job="release/gpt_4experts")
+    make(series((3, 300.0)), job="release/gpt_8experts", started=FIRST_PLACE + timedelta(days=2))
+    address = f"/history/{key_of(engine, runs[0])}"
+
+    def names() -> list[str]:
+        chooser = client.get(address).text.partition('id="h-config"')[2].partition("</select>")[0]
+        return [name.strip() for name in re.findall(r">([A-Z]: [^<]*)<", chooser)]
+
+    assert names() == ["A: gpt_4experts, 3 runs", "B: gpt_8experts, 3 runs"]
+    more: dict[str, Any] = {"fields": {"ep_overlap": True}, "started": FIRST_PLACE + timedelta(days=4)}
+    make(series((3, 280.0)), job="release/gpt_8experts", **more)
+    assert names() == ["A: gpt_4experts, 3 runs", "B: gpt_8experts, 3 runs", "C: ep_overlap on, 3 runs"]
+
+
 def test_the_lead_is_of_the_configuration_that_is_slower(client: TestClient, engine: Engine, make: Make) -> None:
     upgrade, other = {"container": "nvcr.io/nvidia/nemo:26.07"}, {"ep_overlap": True}
     later = FIRST_PLACE + timedelta(days=8)
@@ -507,8 +552,14 @@ def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
     assert re.search(rf"{level} per step now: {change} with permute_fusion", text_of(page.text).replace("\u202f", " "))
     changes = client.get(f"/api/v1/history/{key_of(engine, new[0])}").json()["changes"]
     (step,) = (row for row in changes if row["kind"] == "configuration")
-    assert step["delta_pct"] is not None
-    assert step["decision"] is None, "nothing has judged it"
+    with read_session(engine) as session:
+        judged = session.get_one(RunRow, new[0])
+        assert judged.verdict_delta_pct is not None
+        assert (step["delta_pct"], step["decision"]) == (pytest.approx(judged.verdict_delta_pct), "regression")
+        listed = find_stacks(session, StackQuery()).items[0].regression
+        assert listed is not None
+        assert listed.later is not None
+        assert listed.later.delta_pct == pytest.approx(judged.verdict_delta_pct)
 
 
 def test_a_stale_regression_of_another_configuration_does_not_lead(
@@ -999,6 +1050,26 @@ def test_the_list_counts_the_regressed_workloads(client: TestClient, engine: Eng
     assert "idle" in text_of(client.get("/history").text.partition("<tbody>")[2])
 
 
+def test_a_row_has_the_idle_regressions_of_all_its_jobs_and_the_badge_of_the_newest_run(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    other = make([300.0] * 4, job="other")
+    make([400.0] * 8, job="nightly")
+    upgrade, later = {"container": "nvcr.io/nvidia/nemo:26.07"}, FIRST_PLACE + timedelta(days=9)
+    new = make([401.0], fields=upgrade, started=later, job="nightly")
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        session.get_one(RunRow, new[0]).badge = "inconclusive"
+        number = make_regression(session, member(session, other[3], 200.0, 300.0), proposal="stale")
+    with read_session(engine) as session:
+        page = find_stacks(session, StackQuery())
+        [row] = page.items
+        [of_runs] = [run for run in find_runs(session, RunQuery()).items if run.id == new[0]]
+    assert (row.regression, row.idle, page.slow, page.idle) == (None, (number,), 1, 1)
+    assert row.judged == of_runs
+    assert f'data-idle-regression="{number}"' in client.get("/history").text
+
+
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:
     make(series((4, 400.0)))
     page = client.get("/history").text
@@ -1014,7 +1085,7 @@ def test_the_list_reads_runs_again_only_after_a_change(client: TestClient, engin
 
     @event.listens_for(engine, "before_cursor_execute")
     def record(_connection: object, _cursor: object, statement: str, *_: object) -> None:
-        is_label = "badge_label IN" in statement  # depends on regressions, too
+        is_label = "badge_label" in statement  # depends on regressions, too
         read.extend([statement] if re.search("FROM run(_result)?\\b", statement) and not is_label else [])
 
     assert client.get("/history").text == before

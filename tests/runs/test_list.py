@@ -337,7 +337,7 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
         [slow] = make_stack(session, [1400.0], fields=fields, started=started, is_steady=not upgraded)
     with read_session(engine) as session:
         items = find_runs(session, RunQuery()).items
-        [label] = [stack.slower for stack in find_stacks(session, StackQuery()).items]
+        [label] = [stack.judged.label for stack in find_stacks(session, StackQuery()).items if stack.judged]
     [item] = [run for run in items if run.id == slow]
     change = item.contrast_pct if upgraded else item.verdict_delta_pct
     assert (item.label, label) == ("slower, unconfirmed",) * 2
