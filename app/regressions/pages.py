@@ -65,7 +65,7 @@ from app.regressions.queries import (
     to_close,
 )
 from app.regressions.regression import Regression, SlowJob
-from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, suspect_cards
+from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, UpgradeReportOf, suspect_cards
 from app.storage import audit
 from app.storage.runs import aware
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
@@ -234,18 +234,25 @@ class RegressionView:
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
-    @property
-    def upgrade(self) -> str:
-        """Return the query of the upgrade report that opened it; empty if none did."""
+    @cached_property
+    def upgrade(self) -> UpgradeReportOf | None:
+        """Return the upgrade report that opened it, if one did."""
         verdict = self.jobs[0].verdict if self.regression.kind == "upgrade" and self.jobs else None
         contrast = verdict.document.upgrade if verdict else None
         if contrast is None or not contrast.comparability.stack:
-            return ""
+            return None
         changed = changed_field(contrast.comparability)
         sides = {
             name: "" if side is None else shown(side.value) for name, side in (("from", changed.a), ("to", changed.b))
         }
-        return urlencode({"project": self.regression.project, "field": changed.field} | sides)
+        query = urlencode({"project": self.regression.project, "field": changed.field} | sides)
+        return UpgradeReportOf(changed.field, query)
+
+    @property
+    def comparison(self) -> str:
+        """Return the address that compares the runs around the change of the first job; empty without a run before."""
+        row = next((row for row in self.jobs if row.newest_before), None)
+        return f"/compare?a={row.newest_before[0]}&b={row.job.first.run_id}" if row and row.newest_before else ""
 
     @property
     def common(self) -> tuple[str, ...]:
@@ -270,7 +277,7 @@ class RegressionView:
             if row.verdict and row.job in self.regression.counted_jobs
         ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
-        return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan)
+        return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade)
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression

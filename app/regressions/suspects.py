@@ -9,6 +9,7 @@ from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, Support, shared_suspects
+from app.domain.verdict.upgrade import shared_commit_label
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
@@ -24,6 +25,14 @@ class SuspectingJob:
     run_id: int
     commit: str
     before: tuple[int, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeReportOf:
+    """The upgrade report that opened a regression: the upgraded field, and the query of its address."""
+
+    field: str
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +54,26 @@ class SuspectCard:
     action: tuple[str, str] | None
 
 
-def suspect_cards(jobs: Sequence[SuspectingJob], compare_url: str, *, may_plan: bool) -> tuple[SuspectCard, ...]:
-    """Return one card per change, best supported first. `may_plan`: the user may plan experiments."""
+def suspect_cards(
+    jobs: Sequence[SuspectingJob], compare_url: str, *, may_plan: bool, upgrade: UpgradeReportOf | None = None
+) -> tuple[SuspectCard, ...]:
+    """Return one card per change, best supported first.
+
+    `may_plan`: the user may plan experiments. `upgrade`: the report that opened the regression, if one did.
+    """
     shared = shared_suspects([job.suspects for job in jobs])
-    return tuple(_card(item, jobs, compare_url, may_plan) for item in shared)
+    if not any(item.ranked.suspect.axis == "code" for item in shared):
+        upgrade = None  # its report distinguishes only code and the upgraded field
+    return tuple(_card(item, jobs, compare_url, may_plan, upgrade) for item in shared)
 
 
-def _card(shared: SharedSuspect, jobs: Sequence[SuspectingJob], compare_url: str, may_plan: bool) -> SuspectCard:
+def _card(
+    shared: SharedSuspect,
+    jobs: Sequence[SuspectingJob],
+    compare_url: str,
+    may_plan: bool,
+    upgrade: UpgradeReportOf | None,
+) -> SuspectCard:
     ranked = shared.ranked
     suspect, difference = ranked.suspect, ranked.suspect.difference
     before, after = (_side(suspect.field, side) for side in (difference.a, difference.b)) if difference else ("", "")
@@ -62,7 +84,7 @@ def _card(shared: SharedSuspect, jobs: Sequence[SuspectingJob], compare_url: str
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
         suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,
-        len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan),
+        len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan, upgrade),
     )  # fmt: skip
 
 
@@ -72,14 +94,20 @@ def _side(field: str, stated: Stated | None) -> str:
     return text.partition("@")[0].rpartition("/")[2] if field == "container" else text
 
 
-def _action(ranked: RankedSuspect, job: SuspectingJob, compare_url: str, may_plan: bool) -> tuple[str, str] | None:
-    """Return the most useful action: an A/B that reverts a knob, the commits of a code change, else a comparison."""
+def _action(
+    ranked: RankedSuspect, job: SuspectingJob, compare_url: str, may_plan: bool, upgrade: UpgradeReportOf | None
+) -> tuple[str, str] | None:
+    """Return the action that tests the suspect: an A/B that reverts a knob, one commit on both sides of an upgrade.
+
+    Of a code change, the commits.
+    """
     difference = ranked.suspect.difference
     if difference and difference.role == "config" and difference.is_certain and not ranked.past and may_plan:
         query = urlencode({"field": difference.field, "value": shown(difference.a.value) if difference.a else ""})
         return "Plan an A/B to confirm", f"/runs/{job.run_id}/experiments/new?{query}"
-    if job.before is None:
-        return None
-    if ranked.suspect.axis == "code" and (address := range_address(compare_url, job.before[1], job.commit)):
-        return "List the commits", address
-    return "Compare before and after", f"/compare?a={job.before[0]}&b={job.run_id}"
+    if upgrade is not None and ranked.suspect.field == upgrade.field:
+        return shared_commit_label(upgrade.field), f"/upgrade?{upgrade.query}#shared-commit"
+    address = ""
+    if ranked.suspect.axis == "code" and job.before is not None:
+        address = range_address(compare_url, job.before[1], job.commit)
+    return ("List the commits", address) if address else None

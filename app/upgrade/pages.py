@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import change_text
-from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_stacks, upgrade_sentence
+from app.domain.verdict.upgrade import UPGRADE_FIELDS, shared_commit_label, shared_stacks, upgrade_sentence
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.projects import find_project
 from app.storage.upgrade_changes import upgrade_changes
@@ -242,6 +242,7 @@ def _render(
         near=near_rows(measured.report) if measured else (),
         lonely=lonely_rows(measured.report) if measured else (),
         shared=shared_commit_run(measured) if measured else None,
+        shared_label=shared_commit_label(page.query.field),
         interval=INTERVAL,
         chart=upgrade_chart(counted, *ends) if block else None,
         chart_height=chart_height(drawn),

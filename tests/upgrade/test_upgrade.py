@@ -9,6 +9,7 @@ import re
 import shlex
 from datetime import datetime, timedelta
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from pyarrow import parquet
@@ -304,6 +305,20 @@ def test_the_step_that_separates_the_upgrade_from_the_code_is_offered_until_a_co
     added.commit, added.branch = meta["commit"], meta["branch"]
     session.commit()
     assert "shared-commit" not in client.get(ADDRESS).text
+
+
+def test_the_suspects_of_an_upgrade_lead_to_the_step_that_separates_them(client: TestClient, session: Session) -> None:
+    stack(session, OLD, 400.0)
+    first, *_ = stack(session, NEW, 440.0)
+    session.commit()
+    opened = session.exec(select(RegressionMemberRow).where(RegressionMemberRow.run_id == first)).one()
+    page = html.unescape(client.get(f"/regressions/{opened.regression_id}").text)
+    suspects = page[page.index('id="suspects"') :]
+    cards = re.findall(r"<code>(container|commit)</code>.*?</li>", suspects, re.DOTALL)
+    assert sorted(cards) == ["commit", "container"]
+    (action,) = re.findall(r'<a class="button"\s+href="(/upgrade[^"]+)#shared-commit"', suspects)
+    assert parse_qs(urlsplit(action).query) == parse_qs(urlsplit(ADDRESS).query)
+    assert len(re.findall(rf'href="/compare\?a=\d+&b={first}"', page)) == 1
 
 
 def test_the_list_and_the_report_state_the_same_changes(client: TestClient, session: Session) -> None:

@@ -320,6 +320,11 @@ def _number(run: str) -> int:
     return int(run) if run.isdigit() else 0
 
 
+def shared_commit_label(field: str) -> str:
+    """Name the test that tells an upgrade from a code change: `Run one commit in both containers`."""
+    return f"Run one commit {'in both containers' if field == 'container' else 'on both sides'}"
+
+
 # --- The result in one sentence.
 
 
