@@ -154,6 +154,7 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "job": pair.new.job,
         "decision": pair.word,
         "step_time": time,
+        "interval_level_pct": time and time.interval_level_pct,
         "memory": verdict.memory,
         "from_runs": verdict.baseline_used,
         "to_runs": verdict.candidates_used,

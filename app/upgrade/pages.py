@@ -121,7 +121,8 @@ router = APIRouter(include_in_schema=False)
 
 COLUMNS: Mapping[str, CellKind] = {
     **dict.fromkeys(("stack", "stack_key", "from_stack_key", "job", "decision"), "text"),
-    **dict.fromkeys(("from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct", "memory_delta_pct"), "float"),
+    **dict.fromkeys(("from_ms", "to_ms", "delta_pct", "ci_low_pct", "ci_high_pct"), "float"),
+    "interval_level_pct": "float", "memory_delta_pct": "float",
     "from_runs": "text", "to_runs": "text", "gpu_hours_per_day": "float", "p_value": "float", "q_value": "float",
     "shares_commits": "flag", "judged": "flag",
 }  # fmt: skip
@@ -218,7 +219,8 @@ def _cells(row: ComparedStackRow) -> tuple[Any, ...]:
         if time is not None
         else (None,) * 5
     )
-    tail = (memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
+    level = time.interval_level_pct if time is not None else None
+    tail = (level, memory and memory.delta_pct, " ".join(row.old_runs), " ".join(row.new_runs), row.cost)
     chance = (row.discovery.p_value, row.discovery.q_value) if row.discovery else (None, None)
     identity = (row.title, row.stack_key, row.old_stack_key, row.job, row.word)
     return (*identity, *speed, *tail, *chance, row.shares_commits, row.is_judged)

@@ -73,7 +73,7 @@ class ComparedStackRow:
             suggests_other = low * high > 0 >= time.ci_low_pct * time.ci_high_pct
         else:
             suggests_other = self.word == "no change" and max(-low, high) > time.equal_pct
-        return f"{_level(time.interval_p)}{THIN}%" if suggests_other else ""
+        return f"{time.interval_level_pct:.3g}{THIN}%" if suggests_other else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,9 @@ def shared_commit_run(measured: MeasuredUpgrade) -> SharedCommitRun | None:
     return SharedCommitRun(old.run, old.commit, own | stated | {field: measured.report.new_value})
 
 
-def _level(p: float) -> str:
-    return f"{100 * (2 * p - 1):.3g}"
-
-
 INTERVAL_P = REGRESSION_P
 """One-sided certainty of every interval of the report: no test decides at less, except that of no change."""
-INTERVAL = f"{_level(INTERVAL_P)}{THIN}% interval"
+INTERVAL = f"{100 * (2 * INTERVAL_P - 1):.3g}{THIN}% interval"
 
 _DIGITS = 5
 """Significant digits of both step times, one more than elsewhere, so that they give the printed change."""

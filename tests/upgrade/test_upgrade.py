@@ -414,7 +414,10 @@ def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(
         )
         assert f"{100 * (after / before - 1):.1f} % slower" in row
     assert "Lines: 99 % intervals." in page
-    levels = {row["decision"]: row["step_time"] for row in report(client, **{"from": OLD, "to": NEW})["stacks"]}
+    stacks = report(client, **{"from": OLD, "to": NEW})["stacks"]
+    levels = {row["decision"]: row["step_time"] for row in stacks}
+    stated = {row["decision"]: row["interval_level_pct"] for row in stacks}
+    assert (stated["worse"], stated["no change"]) == (pytest.approx(99.75), pytest.approx(97.5))
     chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?")).text
     spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)[0])
     drawn = {point["word"]: point["high"] - point["low"] for point in spec["datasets"]["points"]}

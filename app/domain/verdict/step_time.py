@@ -161,6 +161,11 @@ class StepTimeChange:
         """Return the one-sided certainty of the interval, that of the test that decided: 0.995 for a 99 % interval."""
         return _surer(_deciding_p(self.decision, self.shift), self.planned_looks)
 
+    @property
+    def interval_level_pct(self) -> float:
+        """Return the level of the interval in percent: 99 with 0.5 % beyond each end."""
+        return 100 * (2 * self.interval_p - 1)
+
     def interval(self, p: float) -> tuple[float, float]:
         """Return the ends, in percent, of the measured interval with the one-sided certainty `p`."""
         middle = (math.log1p(self.ci_low_pct / 100) + math.log1p(self.ci_high_pct / 100)) / 2
