@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, delete, exists, func, o
 from sqlmodel import Session, col
 
 from app.domain.numbers import days_text, is_worse, slow_or_affected
-from app.domain.performance.cost import Cost, stored_cost, total_cost
+from app.domain.performance.cost import CONTINUES, Cost, stored_cost, total_cost
 from app.domain.verdict.alarms import Alarm, alarms_of, upgrade_cause
 from app.domain.verdict.assess import UPGRADES, changed_field
 from app.domain.verdict.document import VerdictDocument
@@ -1099,10 +1099,15 @@ def costs_of(session: Session, regression_id: int, now: datetime) -> dict[int, C
     """Return the cost of each member with its factors, by the member's run."""
     regression = session.get_one(RegressionRow, regression_id)
     costs = Costs(session, now)
-    return {
-        member.run_id: stored_cost(costs.of_member(regression, member), member.gpu_hours_per_day)
-        for member in _members(session, regression_id)
+    left = {
+        member.run_id for job in jobs_of_regressions(session, [regression_id])[regression_id] for member in job[:-1]
     }
+    result = {}
+    for member in _members(session, regression_id):
+        cost = stored_cost(costs.of_member(regression, member), member.gpu_hours_per_day)
+        is_moved = member.run_id in left and cost.nothing_because
+        result[member.run_id] = replace(cost, nothing_because=CONTINUES) if is_moved else cost
+    return result
 
 
 def refresh_costs(session: Session, now: datetime) -> int:

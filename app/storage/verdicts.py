@@ -478,7 +478,8 @@ class RunRegression:
     slow in an earlier stack.
     `since_run`: the slow run of its stack, if that became slower. `usual`: the level of the run's job before, in the
     unit of the metric; None if the regression has no member of its configuration and job.
-    `delta_pct`: the change of the run's job, else the size of the regression. `over`: the period of a regression whose
+    `delta_pct`: the change of the run's job, else the size of the regression. `first_delta_pct`: the change in the
+    first slow run of its stack. `over`: the period of a regression whose
     runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
@@ -490,6 +491,7 @@ class RunRegression:
     metric: str
     assignee: str
     delta_pct: float | None
+    first_delta_pct: float | None
     gpu_hours_per_day: float | None
     is_member: bool
     opened: bool
@@ -545,6 +547,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 metric=row.metric,
                 assignee=row.assignee,
                 delta_pct=row.worst_delta_pct if member is None else changes[row.id, member.run_id],
+                first_delta_pct=None if member is None else member.first_delta_pct,
                 gpu_hours_per_day=row.gpu_hours_per_day,
                 is_member=row.id in own,
                 opened=openers.get(row.id or 0) == run_id,

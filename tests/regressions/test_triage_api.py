@@ -11,6 +11,7 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 from starlette.testclient import TestClient
 
+from app.domain.performance.cost import CONTINUES
 from app.domain.verdict.triage import SumOfCosts
 from app.errors import EditConflict
 from app.regressions.commands import RegressionChange, Seen, change_regressions
@@ -30,7 +31,7 @@ from app.storage.verdicts import regressions_to_triage
 from tests.builders import make_stack
 from tests.cases import every_case
 from tests.prepared import prepared
-from tests.regressions.triaged import FIRST, SlowStack, make_regression, make_slow_stack
+from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, make_regression, make_slow_stack
 
 Make = Callable[..., int]
 URL = "/api/v1/regressions"
@@ -85,6 +86,18 @@ def test_one_regression_says_how_its_cost_was_made(client: TestClient, make: Mak
         "nothing_because": "",
     }  # fmt: skip
     assert [event["action"] for event in answer["events"]] == ["opened"]
+
+
+def test_a_stack_that_its_slow_job_left_has_not_recovered(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        slow, back = (make_slow_stack(session, stack=name) for name in ("left", "back"))
+    number = make([slow, back], each_costs=0.0)
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, back.since)).proposal = "fixed"
+        continue_in_stack(session, number, slow, "f" * 64, slow.runs[-1])
+    costs = client.get(f"{URL}/{number}").json()["costs"]
+    reasons = {cost["run_id"]: cost["nothing_because"] for cost in costs}
+    assert (reasons[slow.since], reasons[back.since]) == (CONTINUES, "its runs have returned to the usual level")
 
 
 def test_a_cost_that_is_not_known_says_why(client: TestClient, engine: Engine, make: Make) -> None:

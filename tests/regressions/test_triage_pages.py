@@ -867,12 +867,14 @@ def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
         (newest,) = make_stack(session, [430.0], project=project, fields=fields, started=at)
         continue_in_stack(session, number, stack, session.get_one(RunRow, newest).stack_key, newest)
         session.get_one(RegressionMemberRow, (number, newest)).delta_pct = 7.5
+        session.get_one(RegressionMemberRow, (number, stack.since)).first_delta_pct = 5.0
     page = client.get(f"/regressions/{number}", headers=HTML).text
     run = client.get(f"/runs/{stack.since}", headers=HTML).text
     notice, top = (run[run.index(mark) :][:900] for mark in ("regression-link", "run-regression"))
     for text in (page, notice):
         assert re.search("7\\.5\u202f%", text)
         assert re.search(r'class="badge[^>]*>.{0,200}idle', text, re.DOTALL)
+    assert re.search(r"later\s+7\.5", notice), "no run shows it now"
     assert re.search(rf">Regression {number}</a>\s*idle", top)
     trends = client.get("/history", headers=HTML).text
     assert 'data-slow="0"' in trends

@@ -8,6 +8,8 @@ from typing import Any
 
 RATE_DAYS = 14
 """Window of the run rate: a nightly job counts 14 times, a job stopped last month costs nothing."""
+CONTINUES = "its job continues in another stack"
+"""Why a stack costs nothing that its slow job left."""
 FEWEST_RUNS = 2
 """Fewest runs that make a rate."""
 _MS_PER_HOUR = 3_600_000.0
