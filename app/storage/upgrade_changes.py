@@ -5,7 +5,7 @@ job, they show its size instead, as every page does.
 """
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -21,12 +21,14 @@ from app.domain.verdict.triage import change_of_job
 from app.domain.verdict.upgrade import cause_key
 from app.storage.json_text import from_json
 from app.storage.runs import aware
-from app.storage.tables import ProjectRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
 from app.storage.verdicts import jobs_of_regressions
 
 MOST = 10
 MOST_VALUE = 500
 """Characters of a stored value."""
+MovedJob = tuple[str, str, str]
+"""A job that moved to another stack: key of the stack before, key of the stack, and the job."""
 _MOST_READ = 500
 _MOST_KEY = 200
 """Characters of a stored cause key."""
@@ -37,7 +39,7 @@ class UpgradeOfStack:
     """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
     `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: one slower
-    run, which is not steady and in no regression of this upgrade.
+    run, which is not steady and in no regression of this upgrade. `already_slow`: see `already_slow`.
     """
 
     stack_key: str
@@ -51,6 +53,12 @@ class UpgradeOfStack:
     runs: int
     from_runs: int
     is_unconfirmed: bool = False
+    already_slow: int | None = None
+
+    @property
+    def is_of_upgrade(self) -> bool:
+        """Return whether its decision is about the upgrade: confirmed, and not slow before."""
+        return not self.is_unconfirmed and self.already_slow is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +89,11 @@ class UpgradeChange:
         return ", ".join(self._parts())
 
     def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
-        return tuple(stack for stack in self.stacks if stack.decision == decision and not stack.is_unconfirmed)
+        return tuple(stack for stack in self.stacks if stack.decision == decision and stack.is_of_upgrade)
 
     @property
     def decided(self) -> int:
-        """Return the number of jobs whose change is neither inconclusive nor unconfirmed."""
+        """Return the number of jobs whose change is neither inconclusive nor unconfirmed nor older."""
         return sum(len(self.of(decision)) for decision in ("regression", "improvement", "no_change"))
 
     def _parts(self) -> Iterator[str]:
@@ -95,6 +103,7 @@ class UpgradeChange:
             (unconfirmed, "unconfirmed ({} slower)"),
             (self.of("improvement"), "faster by {}"),
             (self.of("no_change"), "as fast as before"),
+            (tuple(stack for stack in self.stacks if stack.already_slow is not None), "already slow"),
             (self.of("inconclusive"), "inconclusive"),
         )
         noun = "job"
@@ -151,22 +160,27 @@ def upgrade_changes(
     shown = dict(list(groups.items())[:most])
     causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
     slower = slower_jobs(session, causes) if shown else {}
+    slowed = [row for changes in shown.values() for row in changes if row.decision == "regression"]
+    before = already_slow(session, {row.project_id for row in slowed}, {row.stack_key for row in slowed})
     upgrades = []
     for key, changes in shown.items():
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
-        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id]) for row in changes)
+        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], before) for row in changes)
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
         upgrades.append(UpgradeChange(*key, min(aware(row.at) for row in changes), tuple(by_change)))
     return tuple(sorted(upgrades, key=lambda upgrade: upgrade.at, reverse=True))
 
 
-def _stack(row: UpgradeChangeRow, slower: SlowerJob | None, is_steady: bool | None) -> UpgradeOfStack:
+def _stack(
+    row: UpgradeChangeRow, slower: SlowerJob | None, is_steady: bool | None, before: Mapping[MovedJob, int]
+) -> UpgradeOfStack:
     is_slower = row.decision == "regression"
-    is_drifting = is_slower and row.runs == 1 and is_steady is False
+    since = before.get((row.from_stack_key, row.stack_key, row.job)) if is_slower else None
+    is_drifting = is_slower and row.runs == 1 and is_steady is False and since is None
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision,
         slower.delta_pct if slower is not None and is_slower else row.delta_pct,
-        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None,
+        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None, since,
     )  # fmt: skip
 
 
@@ -226,6 +240,24 @@ def slower_jobs(
                 slow_job = SlowerJob(math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day)
                 slower.setdefault(cause, {})[first.stack_key, first.job] = slow_job
     return slower
+
+
+def already_slow(session: Session, projects: Collection[int], stack_keys: Collection[str]) -> dict[MovedJob, int]:
+    """Return the regression of each job that was slow before it moved to one of these stacks, and is as slow there."""
+    chosen = (
+        select_any(RegressionRow.id)
+        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
+        .where(
+            col(RegressionRow.project_id).in_(projects),
+            col(RegressionMemberRow.stack_key).in_(stack_keys),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state) != "invalid",
+        )
+        .distinct()
+    )
+    numbers = session.execute(chosen).scalars().all() if stack_keys else []
+    members = (member for jobs in jobs_of_regressions(session, numbers).values() for job in jobs for member in job)
+    return {(own.follows, own.stack_key, own.job): own.regression_id for own in members if own.follows}
 
 
 # --- The stored measurements, for the upgrade report.

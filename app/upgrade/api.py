@@ -63,6 +63,7 @@ class StackChangeOut(ApiValue):
     others: int = Field(description="Number of fields that changed with it.")
     decision: Literal["regression", "improvement", "no_change", "inconclusive"]
     is_unconfirmed: bool = Field(description="Slower in one run, which is not steady: a rerun must confirm it.")
+    already_slow: int | None = Field(description="Regression in which the job was slow before: not counted as slower.")
     delta_pct: float
     ci_low_pct: float
     ci_high_pct: float
@@ -153,6 +154,7 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "from_stack_key": pair.old.stack_key,
         "job": pair.new.job,
         "decision": pair.word,
+        "already_slow": pair.already_slow if pair.word == "already slow" else None,
         "step_time": time,
         "interval_level_pct": time and time.interval_level_pct,
         "memory": verdict.memory,

@@ -12,9 +12,9 @@ from app.web import charts
 
 ROW = 46
 """Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
-_WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed")
-_COLOURS = ("--regression", "--improvement", "--no-change", charts.MUTED, "--inconclusive")
-_SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up")
+_WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed", "already slow")
+_COLOURS = ("--regression", "--improvement", "--no-change", charts.MUTED, "--inconclusive", charts.MUTED)
+_SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up", "triangle-up")
 
 
 def chart_height(rows: Sequence[ComparedStackRow]) -> int:

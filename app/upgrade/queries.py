@@ -36,7 +36,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.upgrade_changes import SlowerJob, measured_changes, slower_jobs
+from app.storage.upgrade_changes import MovedJob, SlowerJob, already_slow, measured_changes, slower_jobs
 from app.storage.verdicts import SHOWN_STATE, Costs
 
 ANY_BRANCH = "*"
@@ -184,12 +184,13 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
     judged = _judged(session, project, field, (old.value, new.value), (before, after))
     report = compare_sides(field, old.value, new.value, before, after, judged=judged)
     cause = project.id or 0, report.cause_key
-    report, shown = _with_sizes(report, slower_jobs(session, [cause]).get(cause, {}))
+    before_it = already_slow(session, [cause[0]], {pair.new.stack_key for pair in report.pairs})
+    report, shown = _with_sizes(report, slower_jobs(session, [cause]).get(cause, {}), before_it)
     costs_now = Costs(session, utc_now())
     costs = {
         pair.new.run: shown[pair.new.run] if pair.new.run in shown else _cost(costs_now, pair)
         for pair in report.counted
-        if _is_slower(pair)
+        if pair.word == "worse"
     }
     return MeasuredUpgrade(report, costs, _regressions(session, project, report))
 
@@ -225,14 +226,16 @@ def _judged(
 
 
 def _with_sizes(
-    report: UpgradeReport, slower: Mapping[tuple[str, str], SlowerJob]
+    report: UpgradeReport, slower: Mapping[tuple[str, str], SlowerJob], before: Mapping[MovedJob, int]
 ) -> tuple[UpgradeReport, dict[str, float | None]]:
     """Replace figures by those of the regression that the upgrade opened. Also return the costs of those replaced."""
     pairs: list[Pair] = []
     costs: dict[str, float | None] = {}
     for measured in report.pairs:
         job = slower.get((measured.new.stack_key, measured.new.job))
-        pair, time = replace(measured, in_regression=job is not None), measured.measured.step_time
+        moved = measured.old.stack_key, measured.new.stack_key, measured.new.job
+        pair = replace(measured, in_regression=job is not None, already_slow=before.get(moved))
+        time = measured.measured.step_time
         if time is not None and job is not None and time.decision == "regression":
             same = replace(
                 time, shift=math.log1p(job.delta_pct / 100), delta_pct=job.delta_pct, baseline_ms=job.usual_ms,
@@ -307,11 +310,6 @@ def _configs(
         ConfigRuns(last, tuple(run for run in members if run.definition_version == last.definition_version))
         for last, members in configurations
     ]
-
-
-def _is_slower(pair: Pair) -> bool:
-    time = pair.measured.step_time
-    return time is not None and time.decision == "regression" and pair.word != "unconfirmed"
 
 
 def _cost(costs: Costs, pair: Pair) -> float | None:

@@ -24,6 +24,7 @@ class ComparedStackRow:
     """One job of a stack on both sides. `name`: its title without what all share. `also`: what else changed.
 
     `cost` is None where unknown or zero; `is_slower` tells which. `is_counted`: in the sentence about the upgrade.
+    `already_slow`: the regression that began before the upgrade.
     """
 
     title: str
@@ -46,6 +47,7 @@ class ComparedStackRow:
     also: str
     is_judged: bool
     is_counted: bool
+    already_slow: int | None
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
@@ -230,4 +232,5 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         also=differences(pair.differs_besides(measured.report.field)),
         is_judged=pair.is_judged,
         is_counted=pair in measured.report.counted,
+        already_slow=pair.already_slow if pair.word == "already slow" else None,
     )

@@ -19,6 +19,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
 from app.domain.verdict.upgrade import cause_key
+from app.storage import audit
 from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from app.storage.verdicts import show_badges
@@ -348,6 +349,38 @@ def test_the_list_and_the_report_state_the_same_changes(client: TestClient, sess
     assert sorted(slower) == pytest.approx(sorted(member.delta_pct or 0.0 for member in members))
     low, high = sorted(slower)
     assert upgrade["sentence"].startswith(f"2 jobs slower by {low:.1f} to {high:.1f}")
+
+
+def test_a_job_that_was_slow_before_the_upgrade_is_not_counted_as_slower_by_it(
+    client: TestClient, session: Session
+) -> None:
+    moved(session)
+    first, second = session.exec(select(RegressionMemberRow).order_by(col(RegressionMemberRow.delta_pct))).all()
+    opened = session.get_one(RegressionRow, second.regression_id)
+    older = RegressionRow(
+        **opened.model_dump(exclude={"id", "kind", "cause_key"}), kind="run", cause_key=f"code:{'e' * 40}"
+    )
+    session.add(older)
+    session.flush()
+    session.add(RegressionMemberRow(**second.model_dump(exclude={"regression_id"}), regression_id=older.id))
+    session.delete(second)
+    change = session.exec(select(UpgradeChangeRow).where(UpgradeChangeRow.stack_key == second.stack_key)).one()
+    audit.record(
+        session, who=audit.SERVICE, subject="regression", subject_id=older.id or 0, action="continued",
+        project_id=older.project_id, before={"stack": change.from_stack_key},
+        after={"run": second.run_id, "stack": second.stack_key},
+    )  # fmt: skip
+    session.commit()
+    result = report(client, **{"from": OLD, "to": NEW})
+    stated = {item["stack_key"]: (item["decision"], item["already_slow"]) for item in result["stacks"]}
+    assert stated[second.stack_key] == ("already slow", older.id)
+    assert stated[first.stack_key] == ("worse", None)
+    assert [item["gpu_hours_per_day"] for item in result["stacks"] if item["already_slow"]] == [None]
+    assert result["summary"].startswith("1 of 3 jobs slower")
+    (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
+    assert {item["stack_key"]: item["already_slow"] for item in upgrade["stacks"]}[second.stack_key] == older.id
+    assert upgrade["sentence"].startswith("1 job slower")
+    assert f'href="/regressions/{older.id}"' in client.get(ADDRESS).text
 
 
 def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client: TestClient, session: Session) -> None:

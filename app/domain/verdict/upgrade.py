@@ -89,7 +89,7 @@ UPGRADE_FIELDS = (
 NEAR = 3
 """Most further fields in which a stack may differ from one on the other side to be shown as a near pair."""
 
-Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed"]
+Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed", "already slow"]
 _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
 
 
@@ -122,7 +122,8 @@ class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
-    another value in between, or both in turn. `in_regression`: in one that the upgrade opened.
+    another value in between, or both in turn. `in_regression`: in one that the upgrade opened. `already_slow`: the
+    regression in which the job was slow on the old side already, if one continued on the new side.
     """
 
     old: RunRecord
@@ -133,6 +134,7 @@ class Pair:
     discovery: Discovery | None = None
     is_judged: bool = False
     in_regression: bool = False
+    already_slow: int | None = None
 
     def differs_besides(self, field: str) -> tuple[Difference, ...]:
         """Return what changed together with the upgraded field."""
@@ -143,9 +145,12 @@ class Pair:
     def word(self) -> Word:
         """Return the decision on step time.
 
-        It is `unconfirmed` for a slowdown in no regression that only one run shows, not steady.
+        It is `unconfirmed` for a slowdown in no regression that only one run shows, not steady, and `already slow` for
+        one that began before the upgrade.
         """
         time = self.measured.step_time
+        if self.already_slow is not None and time is not None and time.decision == "regression":
+            return "already slow"
         if self.measured.is_one_drifting_run and not self.in_regression:
             return "unconfirmed"
         return _WORDS.get(time.decision, "inconclusive") if time is not None else "inconclusive"
@@ -245,11 +250,14 @@ def compare_sides(
 
 
 def slowest_first(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
-    """Sort by the change of step time. Inconclusive pairs come last, because the largest of them are the noisiest."""
+    """Sort by the change of step time: after those of the upgrade those that were already slow, then inconclusive ones.
 
-    def place(pair: Pair) -> tuple[bool, float]:
+    The largest of the inconclusive ones are the noisiest.
+    """
+
+    def place(pair: Pair) -> tuple[bool, bool, float]:
         time = pair.measured.step_time
-        return pair.word == "inconclusive", -(time.shift if time is not None else 0.0)
+        return pair.word == "inconclusive", pair.word == "already slow", -(time.shift if time is not None else 0.0)
 
     return tuple(sorted(pairs, key=place))
 
@@ -342,13 +350,15 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = No
 
 def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
     unconfirmed = [pair for pair in pairs if pair.word == "unconfirmed"]
-    total, slower = len(pairs), _decided([pair for pair in pairs if pair.word != "unconfirmed"], "regression")
+    already = sum(pair.word == "already slow" for pair in pairs)
+    total, slower = len(pairs), _decided([pair for pair in pairs if pair.word == "worse"], "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
     groups = [
         (len(slower), f"slower{_by(slower)}"),
         (len(faster), f"faster{_by(faster)}"),
         (len(still), "unchanged"),
         (len(unconfirmed), f"unconfirmed (slower{_by(_decided(unconfirmed, 'regression'))})"),
+        (already, "already slow"),
     ]
     groups.append((total - sum(n for n, _ in groups), "inconclusive"))
     shown = [(n, words) for n, words in groups if n]
