@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from app.domain.text import shortened
 from app.regressions.regression import RegressionMember, SlowJob
 from app.storage.stacks import RunReader, StackRun, stack_runs
 from app.storage.tables import RunRow, not_indexed, select_any
-from app.storage.verdicts import current_verdict
+from app.storage.verdicts import current_verdict, regressions_of_runs
 from app.web import charts
 
 FIRST_JOBS, MOST_JOBS = 4, 12
@@ -34,6 +34,8 @@ FEWEST_BEFORE = 3
 ROW, GAP, AXIS = 112, 36, 42
 """Heights (px) of a row, of the two lines of text above it, and of the labels below the last row."""
 _LANE, _LINE = 10, 14
+_ABOVE = 12
+"""Distance (px) of the label of an earlier regression above its highest run."""
 """Heights (px) of the top of a row, for off-scale values, and of a line of text."""
 _LEAST_SPAN = 4.0
 """Minimum range of the axis in percent, so that noise does not look like a change."""
@@ -62,7 +64,8 @@ Moment = tuple[datetime, str | int]
 class Point:
     """One run. `delta_pct`: difference from the usual level. `role`: one of _ROLES. `stack`: index in the job.
 
-    `meaning`: the role for users, with the reason why a run does not count: `excluded: not steady`.
+    `meaning`: the role for users, with the reason why a run does not count: `excluded: not steady`. `earlier`: the
+    regression to which a run before the change belongs, if any.
     """
 
     run: StackRun
@@ -72,6 +75,7 @@ class Point:
     delta_pct: float
     role: str
     meaning: str
+    earlier: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +109,17 @@ def job_rows(
             own = [run for run, stack in runs if stack != _BEFORE_IT]
             change = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
             rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change))
-    return tuple(row for row in rows if row.points)
+    return _with_earlier(session, [row for row in rows if row.points], metric)
+
+
+def _with_earlier(session: Session, rows: Sequence[DrawnJob], metric: str) -> tuple[DrawnJob, ...]:
+    """Add to runs before the change the regression to which they belong."""
+    before = {point.run.id for row in rows for point in row.points if point.role in BEFORE}
+    slow = regressions_of_runs(session, before, metric)
+    return tuple(
+        replace(row, points=tuple(replace(point, earlier=slow.get(point.run.id)) for point in row.points))
+        for row in rows
+    )
 
 
 def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) -> list[tuple[StackRun, int]]:
@@ -225,6 +239,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
     data: dict[str, list[dict[str, Any]]] = {
         "frame": [{"at": begin, "shown": 0.0}, {"at": end, "shown": -len(rows) * (ROW + GAP)}],
         "points": [], "lane": [], "changes": [], "bands": [], "levels": [], "names": [], "grid": [], "values": [],
+        "earlier": [],
         "ticks": _ticks(rows, {moment: place for moment, place in places.items() if begin < place < end}),
     }  # fmt: skip
     for k, (row, (low, high), name) in enumerate(zip(rows, _ranges(rows, reached), names, strict=True)):
@@ -247,6 +262,10 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
                 | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
         _add_distances([mark for mark in data["lane"] if mark["shown"] == lane], begin, end)
+        data["earlier"] += [
+            label | {"shown": min(at(label["delta"]) + _ABOVE, at(high))}
+            for label in _earlier(row, places, (low, high))
+        ]
         data["levels"] += [line | {"shown": at(line["delta"])} for line in levels[k]]
         edges = {"line": second_line, "top": lane, "bottom": at(low)}
         data["bands"] += [band | edges for band in _clipped(_bands(row, places), begin, end)]
@@ -417,6 +436,21 @@ def _levels(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]
         yield {"from": start - 0.5, "to": end + 0.4, "delta": delta}
 
 
+def _earlier(row: DrawnJob, places: dict[Moment, int], ends: tuple[float, float]) -> Iterator[dict[str, Any]]:
+    """Yield the label of each earlier regression, above its runs on the axis."""
+    groups: dict[int, list[Point]] = {}
+    for point in row.points:
+        if point.earlier is not None and ends[0] <= point.delta_pct <= ends[1]:
+            groups.setdefault(point.earlier, []).append(point)
+    for number, points in groups.items():
+        yield {
+            "at": fmean(places[_moment(point.run)] for point in points),
+            "delta": max(point.delta_pct for point in points),
+            "label": f"regression {number}",
+            "href": f"/regressions/{number}",
+        }
+
+
 _MOST_UNUSUAL = 2
 """Consecutive runs off the usual level that do not interrupt its line: they are outliers."""
 
@@ -509,6 +543,9 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
                 opacity=_shown(alt, "width >= 420 || datum.on_phone"),
             )
             for field, style in (("day", {"dy": 12}), ("commit", {"dy": 27, "fontSize": 11}))
+        ],
+        "earlier": [
+            _text(alt, "earlier", "label", fontSize=10, tooltip=None).encode(x=x, y=y, href=alt.Href("href:N"))
         ],
         "points": [_marks(alt, "points").encode(x, y).add_params(alt.selection_interval(name="zoom", encodings=["x"]))],
         "lane": [

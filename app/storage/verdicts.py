@@ -512,6 +512,17 @@ def is_in_regression(session: Session, run_id: int) -> bool:
     return bool(own or explaining)
 
 
+def regressions_of_runs(session: Session, run_ids: Collection[int], metric: str) -> dict[int, int]:
+    """Return the newest regression of each of these runs that is a member or has an alarm that one explains."""
+    of_metric = col(RegressionRow.metric) == metric, col(RegressionRow.state) != "invalid"
+    rows: list[Any] = []
+    for table in (RegressionMemberRow, RunAlarmRow):
+        numbers = select_any(table.run_id, table.regression_id).where(col(table.run_id).in_(run_ids))
+        joined = numbers.join(RegressionRow, col(RegressionRow.id) == col(table.regression_id)).where(*of_metric)
+        rows += session.execute(joined).all()
+    return {row.run_id: row.regression_id for row in sorted(rows, key=lambda row: row.regression_id)}
+
+
 def _named(session: Session, run_id: int) -> tuple[set[int], set[int]]:
     """Return the regressions of which a run is a member, and those that explain its alarms."""
     members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)

@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from app.regressions.words import discussion
 from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow, utc_now
 from app.storage.verdicts import keep_alarms, regressions_of
 from tests.builders import make_stack
 from tests.prepared import prepared
@@ -824,6 +824,23 @@ def test_a_title_says_what_happened_and_a_stale_proposal_since_when(
     assert words_of(client, number) == "2 jobs slow on 2 Nov, one run each."
     proposal = page[page.index('id="proposal"') :]
     assert "No run since 2 Nov, so nothing shows whether it is fixed." in proposal[: proposal.index("</p>")]
+
+
+def test_the_chart_names_the_earlier_regression_of_a_run_before_the_change(
+    client: TestClient, engine: Engine, stack: SlowStack, make: Make
+) -> None:
+    early = stack.runs[4:6]
+    with transaction(engine) as session:
+        for run_id in early:
+            session.get_one(RunRow, run_id).log_step_time = stack.slow_level
+    earlier, number = make(cause_key="code:earlier", state="fixed"), make()
+    with transaction(engine) as session:
+        session.add(RunAlarmRow(run_id=early[0], metric="step_time_ms", regression_id=earlier))
+        session.add(RunAlarmRow(run_id=early[1], metric="step_time_ms", regression_id=earlier))
+    address = f"/regressions/{number}/chart"
+    (label,) = spec_of(client, address)["earlier"]
+    assert (label["href"], label["at"]) == (f"/regressions/{earlier}", 5.5)
+    assert f"before, regression {earlier}</td>" in client.get(address, headers=HTML).text
 
 
 def test_the_chart_says_why_a_run_is_excluded(client: TestClient, engine: Engine, stack: SlowStack, make: Make) -> None:
