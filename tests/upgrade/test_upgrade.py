@@ -265,7 +265,7 @@ def test_the_page_begins_with_the_sentence_and_draws_after_the_figures(client: T
     page = client.get(ADDRESS).text.replace(THIN, " ")
     assert re.search(r'<p class="answer">2 of 3 jobs .*6\.0 to 9\.0 %', page)
     assert "data-chart" not in page
-    assert "cluster (west -&gt; east)" in page
+    assert "cluster (west → east)" in page
     assert "<code>nvcr.io/nvidia/nemo:26.09</code>" in page
     chart = client.get(ADDRESS.replace("/upgrade?", "/upgrade/chart?"), headers={"HX-Request": "true"}).text
     assert chart.count('"word": "worse"') == 2
