@@ -32,7 +32,7 @@ from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.record import PEAK_MEMORY
-from app.domain.verdict.words import sides_text
+from app.domain.verdict.words import provisional_because, sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
 from app.runs import charts, log_view
@@ -636,6 +636,8 @@ class Headline:
     metric: Metric | None
 
 
+_LEADS_WITH_CHANGE = ("regression", "improvement", "no_change")
+"""Decisions that an unknown field puts in doubt."""
 MOST_WORKING = 3
 """Maximum number of similar runs that the page of a failed run lists."""
 _ASKED_FIRST = ("model", "gpu", "gpus", "seq_len", "cluster", "container")
@@ -828,6 +830,27 @@ class RunPage:
         if self.experiment_lead is not None:
             return self.experiment_lead.metrics
         return self.verdict.metrics if self.verdict is not None else {}
+
+    @property
+    def provisional_because(self) -> str:
+        """Return why the change in the lead is provisional; empty if it is not, or if the lead names none."""
+        verdict = self.verdict if self.experiment_lead is None else None
+        return provisional_because(verdict.document) if verdict and verdict.decision in _LEADS_WITH_CHANGE else ""
+
+    @property
+    def mean_of(self) -> int:
+        """Return the number of runs whose mean the changes are about; 0 if they are about this run alone."""
+        if self.experiment_lead is not None:
+            judged = self.experiment_lead.sides["B"]
+        else:
+            judged = self.verdict.judged if self.verdict is not None else ()
+        return 0 if judged == (str(self.run.id),) or not any(self.changes.values()) else len(judged)
+
+    @property
+    def means(self) -> Mapping[str, Metric]:
+        """Return the figures that the changes are about, if they are means; a run's own figure does not fit them."""
+        values = {name: change.candidate for name, change in self.changes.items() if change is not None}
+        return {name: Metric(value, value, value, self.mean_of) for name, value in values.items() if self.mean_of}
 
     @property
     def compare_query(self) -> str:

@@ -174,6 +174,13 @@ class VerdictView:
         return contrast.metrics if contrast is not None and not self.baseline else self.document.metrics
 
     @property
+    def judged(self) -> tuple[str, ...]:
+        """Return the runs whose mean `metrics` are about."""
+        contrast = self.document.contrast
+        verdict = contrast.measured if contrast is not None and not self.baseline else self.document.verdict
+        return verdict.candidates_used
+
+    @property
     def baseline(self) -> tuple[str, ...]:
         return self.document.verdict.baseline_used
 

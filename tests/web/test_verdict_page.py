@@ -84,6 +84,30 @@ def test_the_verdict_is_the_first_sentence_and_shown_next_to_every_figure(client
     ]  # fmt: skip
 
 
+def test_figures_of_reruns_are_the_mean_that_their_change_is_about(client: TestClient, make: Make) -> None:
+    first = make(slower=0.05)
+    alone = part(page(client, first), "figures")
+    second = make(slower=0.09, judging={"reruns": (first,)})
+    for run in (first, second):
+        change = verdict_of(client, run)["metrics"]["step_time_ms"]
+        own = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]
+        row = part(page(client, run), "figures").partition("Step time")[2].partition("tokens")[0]
+        mean, _, after = row.partition("slower")
+        assert step_time(change["candidate"]).replace(THIN, " ") in mean
+        assert step_time(own).replace(THIN, " ") in after
+        assert change["candidate"] != pytest.approx(own, rel=0.01)
+    assert "This run" not in alone, "one run has one value"
+
+
+def test_a_provisional_change_says_so_at_the_top(client: TestClient, make: Make) -> None:
+    provisional = make(slower=0.05, fields={"dispatcher": "hybridep", "driver": "9.9"})
+    firm = make(slower=0.05, place=21)
+    for run in (firm, provisional):
+        head = page(client, run).partition('class="answer')[0]
+        assert verdict_of(client, run)["provisional"] is (run == provisional)
+        assert (">provisional<" in head.replace("</svg>", ">")) is (run == provisional)
+
+
 def test_the_baseline_is_listed_with_excluded_runs_and_reasons(client: TestClient, make: Make, engine: Engine) -> None:
     with transaction(engine) as session:
         short = make_stack_run(session, 13, short=True)

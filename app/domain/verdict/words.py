@@ -355,12 +355,19 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
         bought = time is not None and time.decision == "improvement"
         explain = "a faster run with a worse loss is not an improvement" if bought else "explain that first"
         yield f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher: {explain}."
-    if document.provisional and document.to_supply:
+    if why := provisional_because(document):
+        yield why
+
+
+def provisional_because(document: VerdictDocument) -> str:
+    """Return why other facts may explain the result; empty if it is not provisional."""
+    if not document.provisional or document.comparability is None:
+        return ""
+    if document.to_supply:
         verb = plural(len(document.to_supply), "is", "are", number=False)
-        yield f"Provisional: {listed_runs(document.to_supply)} {verb} not known on both sides."
-    elif document.provisional and document.comparability is not None:
-        also = differences([*document.comparability.other_software, *document.comparability.other_code])
-        yield f"Provisional, because the sides also differ in {also}."
+        return f"Provisional: {listed_runs(document.to_supply)} {verb} not known on both sides."
+    also = differences([*document.comparability.other_software, *document.comparability.other_code])
+    return f"Provisional, because the sides also differ in {also}."
 
 
 def _without_baseline(document: VerdictDocument, label: Label) -> Iterator[str]:
