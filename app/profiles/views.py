@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from app.domain.numbers import plural, round_step, share_text
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import IDLE_LABELS, ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
+from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
@@ -361,11 +362,15 @@ class ProfilePage:
         return rows
 
 
+Hint = Literal["likely", "expected", "unknown"]
+
+
 @dataclass(frozen=True, slots=True)
 class RunWall:
     """A wall on the page of its run: the share of its limit that is used. `share` None: only a profile can tell.
 
-    `is_likely`: facts of the run point at this wall, but it was not measured.
+    `hint`: of a share that was not measured: facts of the run point at this wall (`likely`), or only its GPU does
+    (`expected`).
     """
 
     name: str
@@ -373,7 +378,7 @@ class RunWall:
     share: float | None
     threshold: float | None
     is_wall: bool
-    is_likely: bool
+    hint: Hint
     meaning: str
 
     HEIGHT: ClassVar[int] = 100
@@ -419,13 +424,17 @@ class RunWalls:
                 share,
                 threshold,
                 is_wall=share is not None and threshold is not None and share >= threshold,
-                is_likely=share is None
-                and reading is not None
-                and reading.wall in (name, "compute" * (name == "host")),
+                hint=_hint(reading, name) if share is None else "unknown",
                 meaning=meaning,
             )
             for name, label, share, threshold, meaning in measured
         )
+
+
+def _hint(reading: WallReading | None, name: str) -> Hint:
+    if reading is None or reading.wall not in (name, "compute" * (name == "host")):
+        return "unknown"
+    return "expected" if reading.certainty == "expected" else "likely"
 
 
 def _captured(quality: Mapping[str, Any]) -> Iterator[str]:

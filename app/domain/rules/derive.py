@@ -245,9 +245,9 @@ def mfu(values: Mapping[str, object]) -> float | None:
     return tflops / peak.tflops if isinstance(tflops, float) and peak is not None else None
 
 
-# --- What limits the step: measured, inferred from the platform or the timers, or unknown.
+# --- What limits the step: measured, inferred from facts of the run, expected of its GPU, or unknown.
 
-Certainty = Literal["measured", "inferred", "unknown"]
+Certainty = Literal["measured", "inferred", "expected", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,10 +364,10 @@ def _by_platform(values: Values) -> WallReading | None:
         return None
     if values.get("hopper") is True and _number(values, "exposed_comm_frac") is None:
         text = "Not profiled yet. On Hopper, expect communication to be the first bottleneck."
-        return WallReading("communication", "inferred", text, ("gpu",))
+        return WallReading("communication", "expected", text, ("gpu",))
     if values.get("nvl72") is True and _number(values, "gpu_idle_frac") is None:
         text = "Not profiled yet. On NVL72, expect host overhead to be the first bottleneck."
-        return WallReading("host", "inferred", text, ("gpu",))
+        return WallReading("host", "expected", text, ("gpu",))
     return None
 
 

@@ -431,7 +431,7 @@ def test_thresholds_are_facts_that_a_team_may_set() -> None:
     assert not evaluate({"exposed_comm_frac": 0.15}, rules, settings={"T_comm": 0.2}).suggestions
 
 
-def test_the_wall_is_measured_inferred_or_unknown() -> None:
+def test_the_wall_is_measured_inferred_expected_or_unknown() -> None:
     def wall(**facts: object) -> tuple[str, str]:
         reading = evaluate(facts, book()).wall
         return reading.wall, reading.certainty
@@ -440,8 +440,9 @@ def test_the_wall_is_measured_inferred_or_unknown() -> None:
     assert wall(exposed_comm_frac=0.3, gpu_idle_frac=0.12) == ("communication", "measured")
     assert wall(exposed_comm_frac=0.05, gpu_idle_frac=0.05, headroom_frac=0.3) == ("compute", "measured")
     assert wall(headroom_frac=0.02) == ("memory", "measured")
-    assert wall(gpu="H100") == ("communication", "inferred")
-    assert wall(gpu="GB200") == ("host", "inferred")
+    assert wall(gpu="H100") == ("communication", "expected"), "usual on this GPU, but nothing of the run shows it"
+    assert wall(gpu="GB200") == ("host", "expected")
+    assert wall(gpu="H100", comm_timer_frac=0.4) == ("communication", "inferred")
     assert wall(gpu="B200") == ("none", "unknown")
 
 
@@ -505,7 +506,7 @@ def test_a_run_that_fits_is_to_be_profiled() -> None:
 
     assert states(progress) == ["done", "done", "done", "open", "blocked", "open"]
     assert progress.current == "profile"
-    assert (progress.wall.wall, progress.wall.certainty) == ("communication", "inferred")
+    assert (progress.wall.wall, progress.wall.certainty) == ("communication", "expected")
 
 
 def test_a_profiled_run_is_to_be_retuned() -> None:
