@@ -116,8 +116,10 @@ class EdgeText:
         return self.dots[0].y > _MIDDLE
 
 
-MOST_SHOWN_PCT = 12.0
-"""Largest change on the picture's scale; larger ones stand at its edge with their value as text."""
+OUTLIER_PCT = 12.0
+"""Changes up to this are always on the scale; a few larger ones stand at its edge with their value as text."""
+_OUTLIERS = 10
+"""One in so many runs may be off the scale."""
 _MIDDLE, _HALF, _LANE = 44, 26, 94
 _PAGE_SIZE = 40
 _ROWS = 2
@@ -172,7 +174,9 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     judged = [change for change in changes.values() if change is not None]
     if len(judged) < _STRIP_RUNS:
         return None
-    limit = min(MOST_SHOWN_PCT, max(2.0, ceil(max(map(abs, judged)))))
+    sizes = sorted(map(abs, judged))
+    usual = sizes[-1 - max(1, len(sizes) // _OUTLIERS)]
+    limit = max(2.0, ceil(min(sizes[-1], max(OUTLIER_PCT, usual))))
     dots = []
     drawn = [run for run in runs if changes[run.id] is not None or "failed" in (run.status, run.verdict)]
     for place, run in enumerate(sorted(drawn, key=lambda run: (run.created_at, run.id))):
