@@ -31,7 +31,7 @@ from app.storage import readings
 from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence, within_regression
-from app.storage.tables import RunResultRow, RunRow, select_any
+from app.storage.tables import AvailabilityRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict, regressions_of, rerun_request, slow_member
 
 REGRESSION_RULE, RERUN_RULE = "val-regression-cause", "val-rerun"
@@ -81,7 +81,11 @@ def setbacks_of(
         works = _with_other_dispatcher(session, run)
         dispatcher = works.dispatcher if works is not None and works.dispatcher else _WITHOUT_PACKAGE
         as_in = "" if works is None else f", as in run #{works.id}"
-        taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=f"Set dispatcher to {dispatcher}{as_in}")
+        title = f"Set dispatcher to {dispatcher}{as_in}"
+        if (place := _other_container(session, run)) is not None:
+            _, name = last_parts(contract_value(run.contract["container"].value), place[0])
+            title = f"Use container {name} as in run #{place[1]}, or s{title[1:]}"
+        taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=title)
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document
@@ -531,6 +535,28 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
         working.append(WorkingRun(row.id, row.name, row.dispatcher, row.step_time_ms, texts))
     here = [other for other in working if not other.differs]
     return tuple((here or working)[:most])
+
+
+def _other_container(session: Session, run: RunDetail) -> tuple[str, int] | None:
+    """Return another container in which the requested dispatcher works on this GPU, and the run that shows it."""
+    container, dispatcher, gpu = (run.contract.get(name) for name in ("container", "dispatcher", "gpu"))
+    if container is None or dispatcher is None or gpu is None:
+        return None
+    row = session.execute(
+        select_any(AvailabilityRow.container, AvailabilityRow.run_id)
+        .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
+        .where(
+            col(AvailabilityRow.project_id) == run.project_id,
+            col(AvailabilityRow.dispatcher) == dispatcher.value,
+            col(AvailabilityRow.available),
+            col(AvailabilityRow.container).not_in(("", container.value)),
+            col(RunRow.gpu) == gpu.value,
+            col(RunRow.quarantine) == "",
+        )
+        .order_by(col(AvailabilityRow.run_id).desc())
+        .limit(1)
+    ).one_or_none()
+    return None if row is None else (row.container, row.run_id)
 
 
 def _with_other_dispatcher(session: Session, run: RunDetail) -> WorkingRun | None:

@@ -19,7 +19,7 @@ from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
 from app.storage.database import transaction
-from app.storage.tables import RunRow
+from app.storage.tables import AvailabilityRow, RunRow
 from app.suggestions.views import linked, met_count
 from tests.builders import FIRST_PLACE, make_run
 from tests.domain.rules.test_launch_check import SCRIPT
@@ -62,7 +62,7 @@ def profiled(engine: Engine) -> int:
 
 def test_without_a_profile_only_what_a_matched_ab_found_faster_is_offered(client: TestClient, plain: int) -> None:
     advice = suggestions(client, plain)
-    assert (advice["wall"]["wall"], advice["wall"]["certainty"]) == ("communication", "inferred")
+    assert (advice["wall"]["wall"], advice["wall"]["certainty"]) == ("communication", "expected")
     states = {step["phase"]: step["state"] for step in advice["phases"]}
     assert (states["profile"], states["retune"]) == ("open", "open")
     offered = [suggestion["rule"] for suggestion in advice["suggestions"] if suggestion["phase"] == "retune"]
@@ -395,7 +395,7 @@ def test_the_newest_statement_counts_and_can_be_taken_back(client: TestClient, r
     body = state(client, run, {"exposed_comm_frac": 0.01, "gpu_idle_frac": 0.4}, author="Grace").json()
     assert body["wall"]["wall"] == "host"
     body = state(client, run, {name: {"unset": True} for name in PROFILE}).json()
-    assert (body["wall"]["certainty"], body["stated"]) == ("inferred", [])
+    assert (body["wall"]["certainty"], body["stated"]) == ("expected", [])
     page = client.get(f"/runs/{run}/next").text
     assert "withdrawn" in page
     assert "Grace" in page
@@ -694,6 +694,13 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
     assert first["title"] in client.get(f"/runs/{with_others}").text
     assert not {"disp-alltoall-first", "fit-estimate", "scale-min-gpus"} & {row["rule"] for row in rest}
     assert suggestions(client, with_others)["wall"]["certainty"] == "unknown"
+    with transaction(engine) as session:
+        elsewhere = make_advised(session, fields={"container": "train-ep:2", "dispatcher": "deepep"})
+        row = session.get_one(RunRow, elsewhere)
+        proof = {"run_id": elsewhere, "project_id": row.project_id, "container": "train-ep:2"}
+        session.add(AvailabilityRow(**proof, dispatcher="deepep", available=True))
+    title = f"Use container train-ep:2 as in run #{elsewhere}, or set dispatcher to hybridep, as in run #{last - 1}"
+    assert rows_of(client, with_others)[0]["title"] == title, "the requested dispatcher comes first"
     first, *rest = rows_of(client, alone)
     assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "alltoall"}]
     assert {"fit-estimate"} <= {row["rule"] for row in rest}
