@@ -367,23 +367,15 @@ def _generated(session: Session, project: str) -> tuple[str, ...]:
 
 
 _NUMBERS = re.compile(r"\d[\d.,]*")
-_DETAIL = re.compile(r"^[\w.]+(?:Error|Exception): | \(line \d+\)(: .*)?")
-"""The class of an exception, and where a cause stands in the log."""
 
 
 def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:
     """Group runs whose evidence is equal but for numbers, the most frequent cause first."""
     groups: dict[str, list[RunListItem]] = {}
     for run in failed:
-        groups.setdefault(_NUMBERS.sub("", _cause(run)), []).append(run)
+        groups.setdefault(_NUMBERS.sub("", run.failure_cause), []).append(run)
     ordered = sorted(groups.values(), key=lambda runs: (-len(runs), -runs[0].id))
-    return tuple(FailureGroup(_cause(runs[0]), tuple(runs)) for runs in ordered[:MOST_CAUSES])
-
-
-def _cause(run: RunListItem) -> str:
-    """Return the cause that the log shows, without statements that are true of every failed log."""
-    text = (run.error or run.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
-    return _DETAIL.sub("", text.partition(". ")[0])
+    return tuple(FailureGroup(runs[0].failure_cause, tuple(runs)) for runs in ordered[:MOST_CAUSES])
 
 
 _recent_counts = WhileSlow[tuple[int, int, int]](most=50)

@@ -477,6 +477,10 @@ def aware(time: datetime) -> datetime:
 # --- Runs in lists: only the columns that lists need.
 
 
+_DETAIL = re.compile(r"^[\w.]+(?:Error|Exception): | \(line \d+\)(: .*)?")
+"""The class of an exception, and where a cause stands in the log."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunListItem:
     """One row of the list of runs.
@@ -529,6 +533,12 @@ class RunListItem:
     contrast_decision: str = ""
     contrast_delta_pct: float | None = None
     is_side: bool = False
+
+    @property
+    def failure_cause(self) -> str:
+        """Return the cause that the log shows, without statements that are true of every failed log."""
+        text = (self.error or self.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
+        return _DETAIL.sub("", text.partition(". ")[0])
 
 
 @dataclass(frozen=True, slots=True)

@@ -301,8 +301,11 @@ def test_a_failed_run_says_so_once_in_its_row(client: TestClient, engine: Engine
     with transaction(engine) as session:
         health = {"outcome": "not_finite"}
         make_run(session, name="run", outcome="not_finite", verdict="failed", health=health)
-    row = client.get("/runs").text.partition("<tbody")[2].partition("</tbody>")[0]
-    assert re.findall('class="badge ([a-z-]+)', row) == ["failed"], row
+        error = "No iteration line was read. <b>DeepEP</b> is missing (line 7): The container lacks it."
+        make_run(session, name="start", status="failed", verdict="failed", error=error, health={"outcome": "failed"})
+    rows = client.get("/runs").text.partition("<tbody")[2].partition("</tbody>")[0].split("</tr>")
+    assert [re.findall('class="badge ([a-z-]+)', row) for row in rows[:2]] == [["failed"]] * 2
+    assert ">&lt;b&gt;DeepEP&lt;/b&gt; is missing</span>" in rows[0], "the cause stands in place of a change"
 
 
 def test_a_run_that_only_needs_more_memory_is_not_slower(client: TestClient, engine: Engine) -> None:

@@ -403,7 +403,7 @@ def test_the_overview_counts_by_outcome_what_its_links_list(client: TestClient, 
     assert "4 of 6 runs" in text
     links = re.findall(r'href="(/runs\?(?:outcome|status)=\w+)">(\d+)\s+([\w ]+)</a>', text)
     assert [(count, words) for _, count, words in links] == [
-        ("2", "failed"), ("2", "out of memory"), ("2", "unreadable"),
+        ("2", "with an error"), ("2", "out of memory"), ("2", "unreadable"),
     ]  # fmt: skip
     for address, count, _ in links:
         assert f">{count} runs match</span>" in client.get(address).text, address
