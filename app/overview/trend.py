@@ -123,10 +123,22 @@ class TrendLine:
     @property
     def reconfigured(self) -> tuple[Any, Any, float] | None:
         """Return the runs before and after the current configuration began on its stack, and the throughput after."""
-        for (before, _), (after, percent) in reversed([*pairwise(self.runs)]):
-            if before.config_key != after.config_key:
-                return (before, after, percent) if before.stack_key == after.stack_key else None
-        return None
+        return _reconfigured(self.runs)
+
+    @property
+    def explained(self) -> float:
+        """Return the throughput without a change of the configuration that came after what the reference is for."""
+        runs = (*self.earlier, *self.runs)
+        changed = _reconfigured(runs)
+        if changed is None or changed[0].stack_key != self.stack_key:
+            return self.now
+        before, after, _ = changed
+        numbers = [run.id for run, _ in runs]
+        place = numbers.index(after.id)
+        if self.slow_run in numbers[place:]:
+            return self.now
+        alike = [percent for run, percent in runs[:place] if run.config_key == before.config_key]
+        return median(alike[-_NOW:])
 
     @property
     def newest(self) -> tuple[tuple[Any, float], ...]:
@@ -152,9 +164,16 @@ class TrendLine:
     @property
     def direction(self) -> int:
         """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
-        if self.decision == "improvement" and self.now - 100 > _WITHIN:
+        if self.decision == "improvement" and self.explained - 100 > _WITHIN:
             return 1
-        return -1 if self.decision == "regression" and 100 - self.now > _WITHIN else 0
+        return -1 if self.decision == "regression" and 100 - self.explained > _WITHIN else 0
+
+
+def _reconfigured(runs: Sequence[tuple[Any, float]]) -> tuple[Any, Any, float] | None:
+    for (before, _), (after, percent) in reversed([*pairwise(runs)]):
+        if before.config_key != after.config_key:
+            return (before, after, percent) if before.stack_key == after.stack_key else None
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +220,14 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
+        It leaves out what a changed configuration adds, which follows: `; reconfigured: 9.6 %.`
         Lines with several references or projects, or in both directions, have no range: they are counted. If several
         projects are shown and the lines are of one, it begins `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
             return ""
-        changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
+        changes, projects = [line.explained - 100 for line in compared], {line.project for line in compared}
         is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
@@ -215,11 +235,17 @@ class Trend:
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
             return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
-        if is_equal:
-            return f"{subject} equal to {self.reference}."
-        side, ends = ("below", (-high, -low)) if -low > high else ("above", (low, high))
-        near, far = (f"{max(end, 0):.1f}" for end in ends)
-        return f"{subject} {near if near == far else f'{near} to {far}'} % {side} {self.reference}."
+        # A further change is named with the side that it is on.
+        side = "" if is_equal else "below" if -low > high else "above"
+        range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
+        now = [line.now - 100 for line in compared if abs(line.now - line.explained) > _WITHIN]
+        below, above = [change for change in now if change < 0], [change for change in now if change >= 0]
+        further = [
+            _percents(changes) + ("" if of_side == side else f" {of_side}")
+            for of_side, changes in (("below", below), ("above", above))
+            if changes
+        ]
+        return f"{subject} {range_text}{'; reconfigured: ' if further else ''}{' and '.join(further)}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 drawn jobs faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`
@@ -233,7 +259,7 @@ class Trend:
             return f"None {of_all} clearly faster or slower."
         if faster and slower:
             return f"{len(faster)} {of_all} faster, {len(slower)} slower."
-        most, side = max(abs(line.now - 100) for line in faster or slower), "higher" if faster else "lower"
+        most, side = max(abs(line.explained - 100) for line in faster or slower), "higher" if faster else "lower"
         up_to = "Up to " if len(faster or slower) > 1 else ""
         return f"{up_to}{most:.1f}{THIN}% {side} throughput in {len(faster or slower)} {of_all}."
 
@@ -250,6 +276,13 @@ class Trend:
         """Return what 100 % is, if it is the same for all lines."""
         references = {line.reference for line in self.lines} - {""}
         return references.pop() if len(references) == 1 else EARLIER
+
+
+def _percents(changes: Sequence[float]) -> str:
+    """Return the sizes of changes to one side, `2.1 to 9.7 %`; a slight one to the other side counts as 0."""
+    low, high = min(changes), max(changes)
+    near, far = (f"{max(end, 0):.1f}" for end in ((-high, -low) if -low > high else (low, high)))
+    return f"{near if near == far else f'{near} to {far}'} %"
 
 
 def read_trend(session: Session, days: int, project_id: int | None, branch: str, projects: Mapping[int, str]) -> Trend:

@@ -441,6 +441,13 @@ def test_the_trend_marks_where_the_current_configuration_began(client: TestClien
     assert [row["href"] for row in trend_data(client)["changes"]] == [f"/compare?a={before}&b={after}"]
 
 
+def test_the_lead_names_a_changed_configuration_apart_from_the_upgrade(client: TestClient, make: Make) -> None:
+    nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
+    nightly(make, "hub.example/train:2", 4, [21_000] * 3, config_key="a" * 64)
+    nightly(make, "hub.example/train:2", 7, [23_000] * 3, config_key="b" * 64)
+    assert "Throughput is 4.8 % below train:1; reconfigured: 13.0 %." in answer(overview(client))
+
+
 @pytest.mark.parametrize(("verdict", "is_listed"), [("regression", True), ("no_change", False)])
 def test_a_slower_configuration_is_listed_although_it_opens_no_regression(
     client: TestClient, make: Make, verdict: str, is_listed: bool
