@@ -16,16 +16,23 @@ from app.web import charts
 
 SIDE_COLOURS = {"a": "--side-a", "b": "--side-b"}
 HEIGHT = 280
+_LANE_ROW = 26
+"""Height (px) of the second row of the lane: each side has its own, so that no mark covers one of the other side."""
 
 
 def series_chart(overlay: Overlay) -> dict[str, Any]:
-    """Return the chart of all lines. Values beyond the axis are in a lane above it, as text."""
+    """Return the chart of all lines. Values beyond the axis are in a lane above it, as text, in a row of their side."""
     points = [row for line in overlay.lines for row in _rows(line, overlay)]
     ranges = any(row["stretch"] > 1 for row in points)
     offsets = [row["offset"] for row in points]
     first, last = min(offsets), max(offsets)
-    lane = charts.lane_labels([dict(row) for row in points if row["shown"] is None], "offset", last - first)
-    spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges, bool(lane)))
+    off_scale = [[row for row in points if row["shown"] is None and row["side"] == side] for side in SIDE_COLOURS]
+    lane: list[dict[str, Any]] = []
+    height = 0
+    for rows in filter(None, off_scale):
+        height += _LANE_ROW if height else charts.LANE
+        lane += charts.lane_labels([row | {"height": height - 10} for row in rows], "offset", last - first)
+    spec = dict(_specification(overlay.title, len(overlay.lines) > 2, ranges, height))
     spec["datasets"] = {
         "points": points,
         "lane": lane,
@@ -40,14 +47,14 @@ def series_chart(overlay: Overlay) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _specification(title: str, many: bool, ranges: bool, has_lane: bool) -> dict[str, Any]:
+def _specification(title: str, many: bool, ranges: bool, lane_height: int) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     x = alt.X("offset:Q", title="iterations since the steady window began", scale=alt.Scale(nice=False, padding=6))
     x = x.axis(tickMinStep=1, format=",d")
     scale = alt.Scale(zero=False, nice=False)
-    if has_lane:
-        scale = alt.Scale(zero=False, nice=False, range=[HEIGHT, charts.LANE])
+    if lane_height:
+        scale = alt.Scale(zero=False, nice=False, range=[HEIGHT, lane_height])
     y = alt.Y("shown:Q", title=title, scale=scale)
     sides = alt.Scale(domain=list(SIDE_COLOURS), range=list(SIDE_COLOURS.values()))
     colour = alt.Color("side:N", scale=sides, legend=None)
@@ -56,7 +63,7 @@ def _specification(title: str, many: bool, ranges: bool, has_lane: bool) -> dict
         alt.Chart(alt.NamedData("start")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=alt.X("offset:Q"))
     )
     label = alt.Chart(alt.NamedData("start")).mark_text(align="left", baseline="top", dx=5, color=charts.MUTED)
-    label = label.encode(x=alt.X("offset:Q"), y=alt.value(charts.LANE if has_lane else 0), text="label:N")
+    label = label.encode(x=alt.X("offset:Q"), y=alt.value(lane_height), text="label:N")
     band = alt.Chart(alt.NamedData("points")).mark_area(opacity=charts.BAND_OPACITY, orient="vertical", tooltip=None)
     band = band.encode(x, alt.Y("low:Q"), y2="high:Q", color=colour, detail="run:N")
     lines = alt.Chart(alt.NamedData("points")).mark_line(strokeWidth=1 if many else 1.5, opacity=0.55 if many else 0.85)
@@ -75,11 +82,11 @@ def _specification(title: str, many: bool, ranges: bool, has_lane: bool) -> dict
     zoom = alt.selection_interval(name="zoom", encodings=["x"])
     area = area.encode(x, y, color=colour, opacity=shown, tooltip=alt.value(alt.expr(tip))).add_params(nearest, zoom)
     outside = alt.Chart(alt.NamedData("lane"))
-    place = alt.value(charts.LANE - 10)
+    place = alt.Y("height:Q", scale=None, axis=None)
     marks = outside.mark_point(strokeWidth=1.5, opacity=1, size=46)
     marks = marks.encode(x, y=place, stroke=colour.copy(), tooltip=alt.value(alt.expr(tip)))
-    texts = outside.mark_text(baseline="bottom", dy=-6, color=charts.TEXT, fontSize=11)
-    lane = [marks, texts.encode(x, y=place, text="lane:N")] if has_lane else []
+    texts = outside.mark_text(baseline="bottom", dy=-6, fontSize=11)
+    lane = [marks, texts.encode(x, y=place, color=colour, text="lane:N")] if lane_height else []
     chart = alt.layer(*[frame, rule, label, *([band] if ranges else []), lines, *lane, area])
     return charts.finished(chart, HEIGHT)
 

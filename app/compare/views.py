@@ -29,7 +29,7 @@ class SideValue:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """`follows`: the field that this difference results from. `part`: stack, knob, or other."""
+    """`follows`: the field that this difference results from. `part`: its role in words."""
 
     field: str
     meaning: str
@@ -61,7 +61,7 @@ class Missing:
     both: bool
 
 
-_PARTS = {"stack": "must be equal", "config": "knob", "info": "not compared"}
+_PARTS = {"stack": "must be equal", "config": "knob", "info": "may explain"}
 
 
 def axis_groups(comparison: ComparedSides) -> tuple[AxisGroup, ...]:

@@ -110,19 +110,17 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
     again, knob = make(), make({**OTHER_CONTAINER, "ep_overlap": True}, step_time_ms=38_000.0)
     page = client.get(f"/compare?a={a}&b={other}").text
     assert "Not ranked: container differs." in words(page)
-    fair = page[page.index("<h1>") : page.index('class="answer')]
-    assert re.findall(r'class="button fair[^"]*"\s+href="/compare\?a=(\d+)&amp;b=(\d+)"', fair) == [
+    assert re.findall(r'class="fair"\s+href="/compare\?a=(\d+)&amp;b=(\d+)"', page) == [
         (f"{knob}", f"{other}"),
         (f"{again}", f"{a}"),
     ]
-    assert re.findall(r'class="button (?:fair )?primary"\s+href="([^"]+)"', fair) == [f"/runs/{other}/next"]
+    assert re.findall(r'class="button primary"\s+href="(/(?:runs|compare)[^"]+)"', page) == [f"/runs/{other}/next"]
     ranked = client.get(f"/compare?a={other}&b={knob}").text
-    assert f"#{knob} has the stack of #{other}; one knob differs: ep_overlap (on → off)" in words(page)
-    assert "has the stack of" not in words(ranked)
-    assert "button fair" not in ranked
+    assert f"#{knob} against #{other} (one knob: ep_overlap (on → off))" in words(page)
+    assert 'class="fair"' not in ranked
     assert "data-bootstrap" in ranked
     sets = client.get(f"/compare?a={a},{again}&b={other}").text
-    assert "button fair" not in sets, "a pair does not answer what was asked about a set"
+    assert 'class="fair"' not in sets, "a pair does not answer what was asked about a set"
 
 
 def test_short_runs_are_directional_with_their_iterations(client: TestClient, make: Make) -> None:
@@ -185,7 +183,11 @@ def test_both_series_are_aligned_at_the_start_of_their_windows(client: TestClien
     assert starts == {"a": 5, "b": 5}
     assert {point["side"]: point["run"] for point in points} == {"a": a, "b": b}
     low, high = (corner["shown"] for corner in spec["datasets"]["frame"])
-    assert spec["datasets"]["lane"], "the first iterations are far off"
+    lane = spec["datasets"]["lane"]
+    assert {row["side"] for row in lane} == {"a", "b"}, "the first iterations are far off"
+    rows = {side: {row["height"] for row in lane if row["side"] == side} for side in ("a", "b")}
+    assert not rows["a"] & rows["b"], "no mark covers one of the other side"
+    assert all(any(row["lane"] for row in lane if row["side"] == side) for side in rows)
     for point in points:
         is_on_scale = low <= point["value"] <= high
         assert point["shown"] == (point["value"] if is_on_scale else None), "a mark lies at its value, or in the lane"
