@@ -46,7 +46,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class DrawnEffect:
-    """The change of step time on an axis, faster right, in percent of its width.
+    """The change of step time on an axis, slower right, in percent of its width.
 
     The band has the changes that count as equal (`equal` percent) if the whole interval lies in it.
     """
@@ -85,18 +85,18 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
     low, high = low - _ROOM * (high - low), high + _ROOM * (high - low)
 
     def place(value: float) -> float:
-        return 100 * (high - min(max(value, low), high)) / (high - low)
+        return 100 * (min(max(value, low), high) - low) / (high - low)
 
     step = next((tick for tick in _TICKS if (high - low) / tick <= _MOST_TICKS), _TICKS[-1])
     marks = [step * k for k in range(math.ceil(low / step), math.floor(high / step) + 1)]
-    begin, end = place(time.ci_high_pct), place(time.ci_low_pct)
+    begin, end = place(time.ci_low_pct), place(time.ci_high_pct)
     return DrawnEffect(
         low=f"{begin:.2f}",
         width=f"{max(end - begin, 0.4):.2f}",
         middle=f"{place(time.delta_pct):.2f}",
         zero=f"{place(0):.2f}",
-        band_at=f"{place(limit):.2f}",
-        band_width=f"{place(-limit) - place(limit):.2f}",
+        band_at=f"{place(-limit):.2f}",
+        band_width=f"{place(limit) - place(-limit):.2f}",
         ticks=tuple(Tick(f"{place(mark):.2f}", _tick(mark)) for mark in marks),
         tone=time.decision if result.finished else "inconclusive",
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",

@@ -224,11 +224,11 @@ def bar_span(changes: Iterable[Changed]) -> float:
 
 
 def bar_of(change: Changed, span: float, *, less_is_better: bool) -> Bar | None:
-    """Return the bar of a change; right is better."""
+    """Return the bar of a change; right is worse, as on an axis of step time."""
     if change.delta_pct is None:
         return None
     ends = (change.delta_pct if end is None else end for end in (change.ci_low_pct, change.ci_high_pct))
-    scale = (4 - _MIDDLE if less_is_better else _MIDDLE - 4) / span
+    scale = (_MIDDLE - 4 if less_is_better else 4 - _MIDDLE) / span
     room = _MIDDLE - 4
     at = sorted(round(_MIDDLE + min(max(scale * value, -room), room), 1) for value in (change.delta_pct, *ends))
     return Bar(*at)
