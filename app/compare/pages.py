@@ -153,6 +153,24 @@ class ComparePage:
         change = change_text(100 * (judged[2] / judged[1] - 1))
         return None if change.text == change_text(measured.step_time.delta_pct).text else change
 
+    @cached_property
+    def judged(self) -> tuple[ChangeText, int, int] | None:
+        """Return the change in the verdict of side b against side a, and its runs of b and of a.
+
+        None without one, and where this comparison states the same figure.
+        """
+        measured, run_b = self.comparison.sides.measured, self.comparison.newest_b.id
+        stored = verdicts_of(self._session, run_b)
+        if measured is None or measured.step_time is None or not stored:
+            return None
+        verdict = stored[0].document.verdict
+        if verdict.step_time is None or str(self.comparison.newest_a.id) not in verdict.baseline_used:
+            return None
+        change = change_text(verdict.step_time.delta_pct)
+        if change.text == change_text(measured.step_time.delta_pct).text:
+            return None
+        return change, len(verdict.candidates_used), len(verdict.baseline_used)
+
     @property
     def title(self) -> str:
         a, b = (

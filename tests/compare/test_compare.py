@@ -535,6 +535,9 @@ def test_a_run_and_its_baseline_get_the_interval_of_the_verdict(client: TestClie
     assert sides[0]["ci_low_pct"] is not None
     for name in ("delta_pct", "ci_low_pct", "ci_high_pct"):
         assert sides[0][name] == pytest.approx(sides[1][name])
+    assert "data-judged" not in client.get(f"/compare?a={baseline}&b={runs[-1]}").text
+    alone = client.get(f"/compare?a={runs[-2]}&b={runs[-1]}").text
+    assert "data-judged" in alone, "the verdict, which has another figure, is named"
 
 
 def test_both_sides_are_chosen_in_one_form(client: TestClient) -> None:
