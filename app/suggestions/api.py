@@ -111,7 +111,10 @@ class SourceOut(ApiValue):
 
 
 class ExpectedGainOut(ApiValue):
-    pct: float = Field(description="In percent of throughput; positive is faster.")
+    pct: float = Field(
+        description="In percent of throughput; positive is faster. `text` says it in step time: 25 % more throughput "
+        "is 20 % faster."
+    )
     low_pct: float
     high_pct: float
     text: str = Field(description="The result it is based on.")
