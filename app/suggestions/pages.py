@@ -175,7 +175,11 @@ class NextPage:
 
     @property
     def steps(self) -> list[StepRow]:
-        current = self._advice.phases.current
+        """Return the phases. The current one is that of the change that the lead names, unless that phase is done."""
+        phases = self._advice.phases
+        first = next(iter((*self._advice.evaluation.blockers, *self._advice.leading)), None)
+        is_open = first is not None and phases.step(first.rule.phase).state != "done"
+        current = first.rule.phase if first is not None and is_open else phases.current
         return [
             StepRow(
                 phase=step.phase,
@@ -185,8 +189,20 @@ class NextPage:
                 href=_EVIDENCE[step.phase].format(self.run.id),
                 current=step.phase == current,
             )
-            for step in self._advice.phases.steps
+            for step in phases.steps
         ]
+
+    @property
+    def limit(self) -> str:
+        """Return what limits the step and how that is known: `compute (inferred from #1, before the last change)`."""
+        wall = self.wall
+        if wall.wall == "none" or wall.certainty == "expected":
+            return "unknown" if wall.wall == "none" else "not measured"
+        if wall.profile_of is None:
+            return f"{wall.wall} ({wall.certainty})"
+        if wall.certainty == "measured":
+            return f"{wall.wall} (measured on #{wall.profile_of}, same configuration)"
+        return f"{wall.wall} (inferred from #{wall.profile_of}, before the last change)"
 
     @property
     def wall_facts(self) -> list[FactRow]:

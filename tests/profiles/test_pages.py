@@ -145,7 +145,9 @@ def test_a_run_uses_the_profile_of_a_run_with_the_same_configuration(client: Tes
     assert body["wall"]["certainty"] == "measured"
     assert f"run #{run_id}" in body["wall"]["because"]
     assert "profile-required" not in [row["rule"] for row in body["suggestions"]]
-    assert f'href="/runs/{run_id}/profiles/{profile["id"]}"' in page(client, f"/runs/{nightly}/next")
+    text = page(client, f"/runs/{nightly}/next")
+    assert f'href="/runs/{run_id}/profiles/{profile["id"]}"' in text
+    assert f"(measured on #{run_id}, same configuration)" in text
     assert phases_of(client, other)["profile"] == "open"
 
 
