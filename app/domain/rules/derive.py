@@ -1,8 +1,9 @@
 """Derived facts, each a small function of the facts it names. A fact that cannot be derived is absent."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from app.domain.contract import values as pp_layout
@@ -10,6 +11,7 @@ from app.domain.contract.fields import FLEX_BACKENDS, PREFIX
 from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
 from app.domain.numbers import share_text
 from app.domain.performance.flops import peak_flops
+from app.domain.references.published import published
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
 from app.domain.text import capitalized
@@ -618,6 +620,29 @@ def _group_nodes(values: Values) -> int | None:
     return None if counts is None else math.ceil(counts[0] / counts[1])
 
 
+def _recorded_dispatchers(values: Values) -> list[str] | None:
+    if "family" not in values or "arch_number" not in values:
+        return None
+    return list(_dispatchers_of_records().get((values["family"], *_gpu_kind(values["gpu"])), ()))
+
+
+def _gpu_kind(gpu: object) -> tuple[int, object]:
+    """Return what counts as one kind of GPU: its generation, and whether 72 share an NVLink domain."""
+    return int(str(FACTS["arch_number"](gpu))) // 10, FACTS["nvl72"](gpu)
+
+
+@cache
+def _dispatchers_of_records() -> Mapping[tuple[object, ...], Sequence[str]]:
+    """Return the dispatchers that published records state, by family and kind of GPU, the fastest record first."""
+    best: dict[tuple[object, ...], dict[str, float]] = {}
+    for point in published():
+        dispatcher, gpu = point.contract.get("dispatcher"), point.contract["gpu"]
+        if dispatcher is not None and FACTS["arch_number"](gpu) is not None:
+            speeds = best.setdefault((_family(point.contract), *_gpu_kind(gpu)), {})
+            speeds[str(dispatcher)] = max(speeds.get(str(dispatcher), 0.0), point.tflops_per_gpu or 0.0)
+    return {kind: sorted(speeds, key=lambda name: -speeds[name]) for kind, speeds in best.items()}
+
+
 def _gpus_per_node(values: Values) -> int | None:
     usual = gpus_per_node(values.get("gpu"))
     gpus = _ints(values, "gpus")
@@ -718,6 +743,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("dispatcher_type", _dispatcher_type),
     ("flex_backend", _flex_backend),
     ("flex", _when_known("dispatcher_type", lambda kind: None if kind is None else kind == "flex")),
+    ("recorded_dispatchers", _recorded_dispatchers),
     ("forced_routing", _when_known("routing_mode", lambda mode: str(mode).startswith("forced"))),
     ("base_dtype", _base_dtype),
     ("fp8", _when_known("precision", lambda value: str(value).startswith("fp8"))),

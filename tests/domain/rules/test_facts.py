@@ -295,6 +295,17 @@ def test_a_low_share_of_the_peak_takes_the_profile_out_of_what_suits_every_run()
     assert tiers == {90.0: "workflow", 300.0: "other"}
 
 
+def test_the_dispatchers_of_published_records_are_those_on_this_kind_of_gpu() -> None:
+    hopper, nvl72 = (
+        derive({"model": "Qwen3-235B-A22B", "gpu": gpu})["recorded_dispatchers"] for gpu in ("H200", "GB300")
+    )
+
+    assert set(hopper) == {"deepep", "alltoall"}
+    assert set(nvl72) == {"hybridep"}
+    assert derive({"model": "Mixtral-8x7B", "gpu": "H100"})["recorded_dispatchers"] == []
+    assert "recorded_dispatchers" not in derive({"model": "Qwen3-235B-A22B", "gpu": None})
+
+
 def test_an_unknown_gpu_is_requested_and_hides_nothing_else() -> None:
     facts = {"steps_done": 50, "window": 20, "unknown_fields": 4, "unknown_names": "gpu", "data_mode": "mock"}
     evaluation = evaluate({**facts, "step_s": 15.0, "routing_mode": "dropless"}, built_in_rules())
