@@ -62,7 +62,7 @@ from app.storage.verdicts import current_verdict
 
 log = structlog.get_logger(__name__)
 
-READING_VERSION = 2
+READING_VERSION = 3
 """Increase when the code that derives facts from a run (`domain/rules/run_facts.py`, `derive.py`) changes its results.
 """
 
@@ -249,6 +249,11 @@ class RuleResults:
     paid_off: int = 0
     gains: tuple[MeasuredGain, ...] = ()
     experiments: int = 0
+
+    @property
+    def suggests_it(self) -> bool:
+        """Return whether the results speak for trying it again: none so far, or at least half paid off."""
+        return 2 * self.paid_off >= self.tried
 
     def by_stack(self, rule: str) -> tuple[MeasuredHere, ...]:
         """Return the gain of each contrast on each stack, best first."""

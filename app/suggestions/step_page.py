@@ -7,7 +7,7 @@ from functools import partial
 from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import axis_limit_pct, contract_value, plural
+from app.domain.numbers import axis_limit_pct, contract_value, gain_change, plural
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import MEASURED_HERE, Statement
@@ -136,15 +136,26 @@ class StepPage:
     def lead(self) -> tuple[Markup, Markup]:
         """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long.
 
-        The experiment that accepted the change leads if there is one.
+        The experiment that accepted the change leads if there is one, else the A/Bs that found it slower.
         """
         if self.experiment is not None and self.experiment.state == "accepted":
             return Markup("{}.").format(experiment_text(self.experiment)), self.why
+        if self.slower_here is not None:
+            slower = gain_change(self.slower_here.result.median_gain_pct).figure
+            return Markup("Already measured on this stack: {}, {}.").format(slower, _where(self.slower_here)), self.why
         first, rest = sentences_within(self.why, MOST_LEAD_WORDS)
         if first or self.suggestion is None:
             return first or rest, Markup() if not first else rest
         setting = setting_text(self.suggestion, self._evaluation.facts)
         return (Markup("Set {}.").format(setting), rest) if setting else (rest, Markup())
+
+    @property
+    def slower_here(self) -> MeasuredHere | None:
+        """Return the A/Bs on the run's stack that found the change slower, also in reverse; None if none decided so."""
+        if self.suggestion is None:
+            return None
+        own = (item for item in self.measured if item.result.same_contract)
+        return next((item for item in own if item.result.high_pct < 0), None)
 
     @property
     def flags(self) -> CopiedFlags | None:
@@ -366,6 +377,14 @@ class StepPage:
             (contradiction, overruling(contradiction, sources, own).because)
             for contradiction in contradictions_of(self.rule.id)
         ]
+
+
+def _where(measured: MeasuredHere) -> Markup:
+    """Link the newest experiment that measured it, else the newest run."""
+    if measured.experiments:
+        number = max(measured.experiments)
+        return Markup('<a href="/experiments/{0}">experiment #{0}</a>').format(number)
+    return Markup('<a href="/runs/{0}">run #{0}</a>').format(max(measured.runs))
 
 
 def _needs_profile(missing: Iterable[str]) -> bool:

@@ -111,6 +111,21 @@ def test_changes_measured_slower_here_come_last_and_are_folded(client: TestClien
     assert 'id="s-eo-enable"' in folded
 
 
+def test_a_change_measured_slower_on_this_stack_leads_with_that_and_is_not_planned_first(
+    client: TestClient, engine: Engine
+) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session, metadata_stated=PROFILED)
+        slower = make_advised(session, fields={"ep_overlap": True}, ms=38_000.0, purpose="experiment")
+    page = client.get(f"/runs/{run}/next/eo-enable").text
+    answer = page.split('<p class="answer">')[1].split("</p>")[0]
+    assert f'href="/runs/{slower}"' in answer
+    assert "slower" in answer
+    before, plan = page.split('id="plan-ab"')
+    assert "plan-form" not in before
+    assert "plan-form" in plan
+
+
 def test_an_ab_of_the_workload_at_another_gpu_count_is_offered_below_one_at_its_own(
     client: TestClient, engine: Engine
 ) -> None:
