@@ -34,6 +34,7 @@ from app.experiments.result_view import (
     ResultRow,
     effect,
     more_runs,
+    more_runs_sentence,
     result_rows,
     runs_that_decide,
     would_decide,
@@ -381,9 +382,9 @@ class ExperimentPage:
         if experiment.state in ("accepted", "rejected"):
             return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
-            if self.more_runs and result.gain is not None:
-                more = f"{plural(self.more_runs, 'more run')} per side would decide."
-                return f"Inconclusive: {gain_text(result.gain)}. {more}"
+            more = more_runs_sentence(experiment)
+            if more:
+                return f"Inconclusive: {more}"
             return result.sentence
         wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
         so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
@@ -625,15 +626,14 @@ def _answer(complete: ExperimentListPage) -> str:
     states = complete.states
     if not states:
         return "No experiment matches."
-    open_runs = {item.id: more for item in complete.items if (more := more_runs(item))}
+    open_runs = [item for item in complete.items if more_runs(item)]
     decide = complete.total - len(open_runs)
     parts = [f"Decide {plural(decide, 'experiment')}."] if decide else []
     if len(open_runs) == 1:
-        [(number, more)] = open_runs.items()
-        parts.append(f"{plural(more, 'more run')} per side would decide #{number}.")
+        parts.append(more_runs_sentence(open_runs[0], f"#{open_runs[0].id}"))
     elif open_runs:
-        parts.append(f"{len(open_runs)} are inconclusive: more runs would decide.")
+        parts.append(f"{len(open_runs)} are inconclusive: more runs can decide.")
     open_states = [f"{states[state]} {state}" for state in ("waiting", "planned") if states.get(state)]
     if open_states:
-        parts.append(f"{' and '.join(open_states)}.")
+        parts.append(f"{', '.join(open_states)}.")
     return " ".join(parts) or "Every experiment is decided."

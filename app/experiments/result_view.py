@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 from app.domain.contract.fields import METRICS
 from app.domain.experiments.plan import MOST_ASKED_EACH
 from app.domain.experiments.values import UNDECIDED, ExperimentResult
-from app.domain.numbers import THIN, change_text, figure, grouped, plural, significant
+from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import LossChange, Verdict
 from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
+_IF_SAME = ", if the difference stays the same"
 _SECONDS_FROM_MS = 10_000
 _LOSS_WORDS = {"worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -116,11 +117,11 @@ def would_decide(verdict: Verdict | None) -> str:
             "a slow node. Quarantine the faulty run."
         )
     if time.need_runs is not None:
-        return f"{plural(time.need_runs, 'more run')} of B would decide, if the difference stays the same."
+        return f"{plural(time.need_runs, 'more run')} of B would decide{_IF_SAME}."
     if time.alternative is None:
         return "Not even 20 runs per side would decide: the difference is too close to the threshold."
     b = f" and {plural(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
-    return f"{plural(time.alternative.baseline_runs, 'run')} of A in total{b} would decide."
+    return f"{plural(time.alternative.baseline_runs, 'run')} of A in total{b} would decide{_IF_SAME}."
 
 
 def runs_that_decide(verdict: Verdict | None) -> int | None:
@@ -141,6 +142,15 @@ def more_runs(item: ExperimentItem) -> int:
     if item.state not in UNDECIDED or not result.finished or not would_decide(result.verdict):
         return 0
     return max(0, each - item.runs_each) if each <= MOST_ASKED_EACH else 0
+
+
+def more_runs_sentence(item: ExperimentItem, number: str = "") -> str:
+    """Return `2 more runs per side would decide if 1.2 % holds.`; empty if no number would. `number`: `#7`."""
+    more, gain = more_runs(item), item.result.gain
+    if not more or gain is None:
+        return ""
+    decide = f"decide {number}" if number else "decide"
+    return f"{plural(more, 'more run')} per side would {decide} if {gain_change(gain.pct).size} holds."
 
 
 def _row(name: str, change: MetricChange, span: float) -> ResultRow:

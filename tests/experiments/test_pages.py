@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from app.domain.experiments.journey import AcceptedChange, make_journey
 from app.domain.experiments.values import PlannedGain
-from app.domain.numbers import change_text, gpu_hours
+from app.domain.numbers import change_text, gain_change, gpu_hours
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.result_view import effect
@@ -299,8 +299,11 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     assert more is not None
     # The list says the same as the page.
     listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide"
-    assert f"{lead} #{number}." in listed
-    assert f"{lead}." in text(client, pages[0])
+    gain = read(engine, number).result.gain
+    assert gain is not None
+    condition = f"if {gain_change(gain.pct).size} holds."
+    assert f"{lead} #{number} {condition}" in listed
+    assert f"{lead} {condition}" in text(client, pages[0])
     assert re.search(rf'href="/experiments/{number}#decide">Plan {int(more[1]) - 2} more</a>', listed)
     assert "Decide 1 experiment" not in listed
     client.post(pages[0], data={"decision": "runs", "runs_each": more[1], **AUTHOR})
