@@ -232,7 +232,9 @@ class RunOut(ApiValue):
     unknown: list[str] = Field(description="Contract fields that no source states.")
     stack_key: str
     config_key: str
-    provisional: bool = Field(description="True when a field of the stack key is unknown.")
+    provisional: bool = Field(
+        description="True when a field of the stack key is unknown. With an unknown knob, only its comparisons are."
+    )
     steady_state: SteadyStateOut | None
     metrics: MetricsOut = Field(description="null with a reason in `warnings`.")
     health: dict[str, Any]
