@@ -126,9 +126,11 @@ def _groups(
         plain = _plain(text).split()
         yield PaletteGroup("Experiments", tuple(_experiments(session, plain)))
         fitting = [rule for rule in rules if _has_all(plain, rule.id, rule.title, *_names(rule.change.set))]
-        yield PaletteGroup(
-            "Rules", tuple(PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN])
-        )
+        hits = [PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN]]
+        if len(fitting) > _SHOWN:
+            about = f"{len(fitting)} match by title or setting, {_SHOWN} shown"
+            hits.append(PaletteHit("All rules with these words", "/playbook?" + urlencode({"q": text}), about))
+        yield PaletteGroup("Rules", tuple(hits))
         yield PaletteGroup("Glossary", tuple(_definitions(plain)))
     if access.user or access.is_open:
         yield PaletteGroup("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
@@ -235,6 +237,9 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     fitting = [place for place in places if all(word in f"{place[0]} {place[2]}".lower() for word in words)]
     for label, address, _, text in fitting[:_SHOWN_BOARDS]:
         yield PaletteHit(label, address, text)
+    if len(fitting) > _SHOWN_BOARDS:
+        about = f"{len(fitting)} match, {_SHOWN_BOARDS} shown"
+        yield PaletteHit("All leaderboards", "/leaderboards", about)
     points = [
         reference.point
         for reference in references(session)

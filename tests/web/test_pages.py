@@ -562,6 +562,7 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     assert hits(client, "planner")["Pages"] == ["/plan"]
     (rule, *_) = hits(client, "hybridep")["Rules"]
     assert client.get(rule).status_code == 200
+    assert hits(client, "dispatcher")["Rules"][-1] == "/playbook?q=dispatcher"
     assert f"/runs/{other}" in hits(client, "alert(1)")["Runs"]
     assert ATTACK not in client.get("/search", params={"q": "alert(1)"}).text
 
