@@ -196,7 +196,7 @@ def _standing_rows(
     head, own = _of_board(standings, board), experiments.get(standings.key, ())
     for entry in board.entries:
         beaten = entry.place.beats if entry.place else ()
-        otherwise = [text for other in beaten for text in contradictions(own, entry.dispatcher, other)]
+        otherwise = [item.text for other in beaten for item in contradictions(own, entry.dispatcher, other)]
         yield (*head, *_entry_cells(entry, otherwise))
     ranked = {entry.dispatcher for entry in board.entries}
     absent = [

@@ -240,7 +240,7 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     if dispatcher:
         keys = _only_ranked(best)
         own = [item for (_, key), items in experiments.items() if key in keys for item in items]
-        contradicted = tuple(contradictions(own, dispatcher, over))
+        contradicted = tuple(item.text for item in contradictions(own, dispatcher, over))
         return Cell(
             "won", href, name, dispatcher, margin, board.runs, published, over=over, contradictions=contradicted
         )

@@ -183,24 +183,36 @@ class BoardPicture:
     plan: "DecidingPlan | None" = None
 
 
+INCONCLUSIVE = "inconclusive"
+
+
 @dataclass(frozen=True, slots=True)
 class DispatcherExperiment:
-    """A finished A/B of two dispatchers alone. `faster`: the one that it found faster; empty without one."""
+    """A finished A/B of two dispatchers alone. `faster`: the one that it found faster; empty without one.
+
+    `interval`: of the first against the second, empty for a decided one.
+    """
 
     id: int
     dispatchers: tuple[str, str]
     faster: str
     result: str
+    interval: str = ""
 
     @property
     def text(self) -> str:
         """Return `A/B #6 inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
         return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
 
+    @property
+    def alone(self) -> str:
+        """Return `A/B #6 alone is inconclusive`, beside what all runs decide; else the text."""
+        return f"A/B #{self.id} alone is {INCONCLUSIVE}" if self.result == INCONCLUSIVE else self.text
 
-def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[str]:
-    """Return the A/Bs of the two that did not find `winner` faster, as text."""
-    return [item.text for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
+
+def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[DispatcherExperiment]:
+    """Return the A/Bs of the two that did not find `winner` faster."""
+    return [item for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +314,7 @@ def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = (
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
     """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
-    A leader is compared with the second place first, with the A/B of the two in `experiments` if that says otherwise.
+    A leader is compared with the second place first, and with that alone if the A/B of the two says otherwise.
     """
     first = board.entries[0]
     if board.reading == "tie":
@@ -314,12 +326,13 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         return f"{first.dispatcher} is fastest: {board_time(first.step_time_ms.value)}"
     if pair.tie:
         return _tied(first, (pair.first, pair.second), (pair,))
-    otherwise = contradictions(experiments, pair.first, pair.second)
-    if first.gain and pair.second == first.gain.over:
-        return _gain_words(board, first.gain) + (f" ({'; '.join(otherwise)})" if otherwise else "")
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    beside = "; ".join(otherwise) or change.interval
-    text = f"{_timed(first, pair.first)} is {change.than} {pair.second}" + (f" ({beside})" if beside else "")
+    if otherwise := contradictions(experiments, pair.first, pair.second):
+        return f"{_timed(first, pair.first)} ranks first, {change.than} {pair.second}; {otherwise[0].alone}"
+    if first.gain and pair.second == first.gain.over:
+        return _gain_words(board, first.gain)
+    text = f"{_timed(first, pair.first)} is {change.than} {pair.second}"
+    text += f" ({change.interval})" if change.interval else ""
     return text + (_further_gain(first.gain) if first.gain else "")
 
 

@@ -17,7 +17,7 @@ from app.domain.ranking.runs import DISPATCHERS
 from app.domain.run import EVIDENCE_LEVELS
 from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
-from app.leaderboards.picture import DispatcherExperiment
+from app.leaderboards.picture import INCONCLUSIVE, DispatcherExperiment
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
 from app.storage.experiments import ExperimentItem, experiments_of_stacks
 from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, Key, StandingsFilters, invalid_key, is_key
@@ -119,10 +119,12 @@ def dispatcher_experiments(
 
 
 def _experiment(item: ExperimentItem, sides: tuple[str, str], verdict: Verdict) -> DispatcherExperiment:
-    is_open = verdict.decision == "inconclusive" or item.result.gain is None
-    result = "inconclusive" if is_open or not item.result.gain else gain_change(item.result.gain.pct).figure
+    gain = item.result.gain
+    is_open = verdict.decision == "inconclusive" or gain is None
+    result = INCONCLUSIVE if is_open or not gain else gain_change(gain.pct).figure
+    interval = gain_change(gain.pct, gain.low_pct, gain.high_pct).interval if is_open and gain else ""
     faster = {"improvement": sides[0], "regression": sides[1]}.get(verdict.decision, "")
-    return DispatcherExperiment(item.id, sides, faster, result)
+    return DispatcherExperiment(item.id, sides, faster, result, interval)
 
 
 def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
