@@ -206,7 +206,7 @@ class DispatcherExperiment:
 
     @property
     def alone(self) -> str:
-        """Return `A/B #6 alone is inconclusive`, beside what all runs decide; else the text."""
+        """Return `A/B #6 alone is inconclusive`, where all runs decide; else the text."""
         return f"A/B #{self.id} alone is {INCONCLUSIVE}" if self.result == INCONCLUSIVE else self.text
 
 
