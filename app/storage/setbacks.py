@@ -84,7 +84,8 @@ def setbacks_of(
         title = f"Set dispatcher to {dispatcher}{as_in}"
         if (place := _other_container(session, run)) is not None:
             _, name = last_parts(contract_value(run.contract["container"].value), place[0])
-            title = f"Use container {name} as in run #{place[1]}, or s{title[1:]}"
+            works_in = "" if works is None else f" (#{works.id})"
+            title = f"Use container {name} (#{place[1]}) or dispatcher {dispatcher}{works_in}"
         taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=title)
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:

@@ -175,7 +175,7 @@ class NextPage:
 
     @property
     def steps(self) -> list[StepRow]:
-        """Return the phases. The current one is that of the change that the lead names, unless that phase is done."""
+        """Return the phases. The current one belongs to the change that the lead names, unless that phase is done."""
         phases = self._advice.phases
         first = next(iter((*self._advice.evaluation.blockers, *self._advice.leading)), None)
         is_open = first is not None and phases.step(first.rule.phase).state != "done"

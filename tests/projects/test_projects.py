@@ -293,7 +293,7 @@ def test_the_page_lists_what_stays_behind_and_tries_it_again(client: TestClient,
     page = client.get("/settings/definitions").text
     assert progress(page) == (2, 0, 1, 0)
     assert "&lt;b&gt;It broke.&lt;/b&gt;" in page
-    assert f"flops {DEFINITIONS['flops'] - 1} -&gt; {DEFINITIONS['flops']}" in page
+    assert f"flops {DEFINITIONS['flops'] - 1} → {DEFINITIONS['flops']}" in page
     assert 'hx-trigger="every' not in page
     client.post("/settings/definitions/retry")
     assert client.get("/api/v1/definitions").json()["runs"]["waiting"] == 1

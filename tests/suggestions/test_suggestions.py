@@ -719,7 +719,7 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
         row = session.get_one(RunRow, elsewhere)
         proof = {"run_id": elsewhere, "project_id": row.project_id, "container": "train-ep:2"}
         session.add(AvailabilityRow(**proof, dispatcher="deepep", available=True))
-    title = f"Use container train-ep:2 as in run #{elsewhere}, or set dispatcher to hybridep, as in run #{last - 1}"
+    title = f"Use container train-ep:2 (#{elsewhere}) or dispatcher hybridep (#{last - 1})"
     assert rows_of(client, with_others)[0]["title"] == title, "the requested dispatcher comes first"
     first, *rest = rows_of(client, alone)
     assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "alltoall"}]
