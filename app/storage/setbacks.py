@@ -40,7 +40,8 @@ PACKAGE_RULE = "disp-package-missing"
 """Ids of the rules about setbacks."""
 _WITHOUT_PACKAGE = "alltoall"
 """The dispatcher that needs no package."""
-_CLOSED = ("expected", "invalid")
+_OVER = ("expected", "invalid", "fixed", "recovered")
+"""States of regressions that leave nothing to undo."""
 _EARLIER, _WITH_ARGUMENTS, _SHOWN = 30, 3, 6
 """Limits: earlier runs whose contracts are compared, the most similar of them whose arguments are read, and changes
 that a sentence lists."""
@@ -144,13 +145,13 @@ def _regression(
 ) -> _Regression | None:
     """Return the slowdown, else the rise of peak memory, that the verdict or a regression shows.
 
-    Expected and invalid regressions do not count. A run that continues a regression is as good as its own baseline.
+    Regressions that are over, expected or invalid do not count. A run that continues a regression is as good as its own baseline.
     Size and cause then come from the run that opened the regression.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     for metric, name in _METRICS.items():
         regressions = [item for item in of_run if item.metric == name]
-        ongoing = [item for item in regressions if item.shown_state not in _CLOSED]
+        ongoing = [item for item in regressions if item.state_text not in _OVER]
         change = document.measured_metrics.get(name)
         is_worse = change is not None and document.decision == change.decision == "regression"
         if (is_worse and (ongoing or not regressions)) or any(item.is_member for item in ongoing):

@@ -750,6 +750,22 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
         assert text in html.unescape(client.get(path).text), path
 
 
+def test_nothing_is_to_be_undone_after_a_regression_is_over(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, slow_pct=5.0, back=4)
+    number = make([slow])
+
+    def suggested() -> set[str]:
+        advice = client.get(f"/api/v1/runs/{slow.since}/suggestions").json()
+        return {row["rule"] for row in advice["suggestions"]}
+
+    assert "val-regression-cause" in suggested()
+    with transaction(engine) as session:
+        row = session.get_one(RegressionRow, number)
+        row.proposal, row.proposal_run_id = "fixed", slow.runs[17]
+    assert "val-regression-cause" not in suggested()
+
+
 def test_the_overview_counts_the_jobs_that_are_still_slow(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         stacks = [make_slow_stack(session, stack=name, slow_pct=5.0) for name in "bcd"]
