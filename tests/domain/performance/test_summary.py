@@ -369,6 +369,10 @@ def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata({"gpu": "H100"}))
     assert summary.provisional
     assert any("`cluster`, `container`" in warning for warning in summary.warnings)
+    bare = summarise(make_log(TIMES), make_metadata())
+    (warning,) = (warning for warning in bare.warnings if "are not stated" in warning)
+    assert warning.count("`") == 2 * 6
+    assert "and 12 more are not stated" in warning
 
 
 def test_the_readers_remarks_are_passed_on_with_their_lines() -> None:
