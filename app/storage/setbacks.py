@@ -145,8 +145,8 @@ def _regression(
 ) -> _Regression | None:
     """Return the slowdown, else the rise of peak memory, that the verdict or a regression shows.
 
-    Regressions that are over, expected or invalid do not count. A run that continues a regression is as good as its own baseline.
-    Size and cause then come from the run that opened the regression.
+    Regressions that are over, expected or invalid do not count. A run that continues a regression is as good as its own
+    baseline. Size and cause then come from the run that opened the regression.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     for metric, name in _METRICS.items():
