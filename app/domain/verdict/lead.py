@@ -14,6 +14,8 @@ from app.domain.verdict.words import Label, badge_text, numbered, sides_text
 
 _LONGEST_VALUE = 24
 _MOST_FIELDS = 3
+_NAMED = 12
+"""Above this number of fields, their names say less than how many of them are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,10 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     if not miss.fields:
         return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
     fields = first_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
+    if len(miss.fields) > _NAMED:
+        unknown = sum(not item.is_certain for item in (*miss.comparability.stack, *miss.comparability.knobs))
+        which = "all" if unknown == len(miss.fields) else f"{unknown} of them"
+        fields = plural(len(miss.fields), "field") + (f", {which} unknown" if unknown else "")
     if miss.is_other_cell:
         return f"No baseline yet. The closest configuration, {label(miss.run)}, differs in {fields}: compare them."
     return f"No comparable run yet: the closest, {label(miss.run)}, differs in {fields}."

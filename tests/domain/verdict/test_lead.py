@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from app.domain.contract.fields import STACK_FIELDS
 from app.domain.numbers import THIN, step_time
 from app.domain.verdict.lead import OngoingRegression, lead
 from app.domain.verdict.record import RunRecord
@@ -39,6 +40,14 @@ def test_a_first_run_says_why_it_is_not_steady() -> None:
     told, plain = (lead(first, own_ms=400, unsteady=why) for why in ("4 steps are too few", ""))
     assert told == plain.replace(" per step.", " per step, not steady (4 steps are too few).")
     assert told != plain
+    assert len(told.split()) <= 16
+
+
+@pytest.mark.parametrize(("dropped", "text"), [(3, "`model`"), (18, "18 fields, all unknown.")])
+def test_the_closest_run_is_described_by_few_fields_or_by_their_number(dropped: int, text: str) -> None:
+    bare = make_record(fields=dict.fromkeys(list(STACK_FIELDS)[:dropped], ...))
+    told = lead(make_document(bare, make_baseline()))
+    assert text in told
     assert len(told.split()) <= 16
 
 
