@@ -77,12 +77,6 @@ def some_of(names: Sequence[str], most: int = 3, last: str = "and") -> str:
     return f"{', '.join(shown[:-1])} {last} {shown[-1]}" if len(shown) > 1 else "".join(shown)
 
 
-def first_of(texts: Sequence[str], most: int) -> str:
-    """Return the first texts and the number of the others: `a, b and 4 more`."""
-    more = f" and {len(texts) - most} more" if len(texts) > most else ""
-    return ", ".join(texts[:most]) + more
-
-
 # --- Addresses of a commit and of a range of commits, from a project's templates: `https://host/repo/commit/{commit}`.
 
 MAX_TEMPLATE = 500

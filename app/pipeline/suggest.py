@@ -26,7 +26,7 @@ from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import Knob, RuleBook, knob_of
 from app.domain.rules.run_facts import RunReading, memory_kinds
-from app.domain.text import first_of
+from app.domain.text import some_of
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord, current_level
@@ -458,7 +458,7 @@ def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> _Earlier
             continue
         wall = read_wall(derive({**lent, **advised.facts}, rules.thresholds))
         if advised.profile.profile_of and wall.certainty == "measured":
-            measured, changes = advised.profile.run_id, first_of(changed, SHOWN_FIRST) or "the last changes"
+            measured, changes = advised.profile.run_id, some_of(changed, SHOWN_FIRST) or "the last changes"
             return _EarlierWall(
                 _by_profile_of(replace(wall, certainty="inferred", evidence=()), measured, f"before {changes}"),
                 {"earlier_wall": wall.wall, "earlier_profile_run": measured, "earlier_changes": changes},

@@ -23,7 +23,7 @@ from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.run import FORCED_ROUTING, Stated, Value
-from app.domain.text import first_of
+from app.domain.text import some_of
 from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import (
     Difference,
@@ -356,7 +356,7 @@ def _changes_text(differences: Sequence[Difference]) -> str:
     texts = [
         f"{item.field} {on_off(value_text(item.b))[:60]} to {on_off(value_text(item.a))[:60]}" for item in differences
     ]
-    return first_of(texts, 6)
+    return some_of(texts, 6)
 
 
 # --- A published record.

@@ -21,7 +21,7 @@ from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
-from app.domain.text import first_of
+from app.domain.text import some_of
 from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
@@ -387,7 +387,7 @@ class _Worked:
         texts[len(self.differences) : len(self.differences)] = [
             f"{item.name} {_short(item.before)} to {_short(item.now)}" for item in self.arguments
         ]
-        return first_of(texts, _SHOWN)
+        return some_of(texts, _SHOWN)
 
     @property
     def undo(self) -> str:

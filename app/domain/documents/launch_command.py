@@ -14,7 +14,7 @@ from app.domain.documents.environment import stated_by_image, stated_by_variable
 from app.domain.documents.harness_flags import CHOOSES_RECIPE, OWN_FLAGS, SCRIPTS, SHORT, fields_of_recipe, meaning_of
 from app.domain.logs.arguments import stated_by_launch_args
 from app.domain.run import Source, Stated
-from app.domain.text import first_of, one_line
+from app.domain.text import one_line, some_of
 
 # --- Splits launch commands into words like a shell, without execution, expansion or globbing.
 
@@ -266,7 +266,7 @@ def _without_variables(reading: _CommandReading, flags: list[tuple[str, list[str
     usable = [(name, values) for name, values in flags if not any(map(is_variable, values))]
     if len(usable) < len(flags):
         names = list(dict.fromkeys(one_line(name)[:100] for name, values in flags if any(map(is_variable, values))))
-        reading.problems.append(f"Not read, because the shell computes the value: {first_of(names, 5)}.")
+        reading.problems.append(f"Not read, because the shell computes the value: {some_of(names, 5)}.")
     return usable
 
 

@@ -49,7 +49,7 @@ from app.domain.run import (
     evidence_level,
     semantic_class,
 )
-from app.domain.text import first_of
+from app.domain.text import some_of
 
 # --- Find which dispatchers work in a run's container, from failed imports and active use. Active use is proven by a
 # log line or inferred from iterations; the evidence says which.
@@ -320,7 +320,7 @@ def _unknown_warning(contract: Contract) -> list[str]:
     if not contract.provisional:
         return []
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
-    listed = first_of([f"`{name}`" for name in missing], _SHOWN)
+    listed = some_of([f"`{name}`" for name in missing], _SHOWN)
     verb = plural(len(missing), "is", "are", number=False)
     return [f"Comparisons with this run are provisional: {listed} {verb} not stated. Add them to the metadata."]
 

@@ -11,7 +11,7 @@ from app.domain.numbers import change_text, grouped, percent, plural, significan
 from app.domain.ranking.runs import family_of
 from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import FORCED_ROUTING, Stated, Value
-from app.domain.text import coded_names, first_of
+from app.domain.text import coded_names, some_of
 
 # --- The claim check: likely parts of the gap between our figure and a published one, most specific first.
 
@@ -266,7 +266,7 @@ _MOST_NAMED = 3
 def _differing(fields: Sequence[str]) -> str:
     if not fields:
         return "no known field differs"
-    named = first_of([f"`{name}`" for name in fields], _MOST_NAMED)
+    named = some_of([f"`{name}`" for name in fields], _MOST_NAMED)
     return f"{named} {'differs' if len(fields) == 1 else 'differ'}"
 
 

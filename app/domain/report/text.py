@@ -10,7 +10,7 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
-from app.domain.text import cut, first_of, one_line
+from app.domain.text import cut, one_line, some_of
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -354,7 +354,7 @@ def _folded(report: RunReport) -> Iterator[str]:
 
 def _verdict_details(text: VerdictText) -> Iterator[str]:
     if text.supply:
-        names = first_of([f"`{name}`" for name in text.supply], _MOST_FIELDS)
+        names = some_of([f"`{name}`" for name in text.supply], _MOST_FIELDS)
         yield from (
             "", f"{text.supply_why} {names}. State each in `meta`, in the job's log, or on the run's page."
         )  # fmt: skip

@@ -21,7 +21,7 @@ from app.domain.run import (
     Timer,
     Value,
 )
-from app.domain.text import first_of, some_of
+from app.domain.text import some_of
 
 _ASKED_FOR = ("flex_backend", "sp", "vpp", "tp_overlap", "recompute_method", "recompute_layers", "graph_modules")
 """Knobs that a rule warns about although another field makes them ineffective."""
@@ -225,7 +225,7 @@ def _from_figures(run: RunReading) -> dict[str, object]:
     if run.fair_for_timing is not None:
         facts["fair_for_timing"] = run.fair_for_timing
     if run.unknown is not None:
-        facts |= {"unknown_fields": len(run.unknown), "unknown_names": first_of(run.unknown, 6)}
+        facts |= {"unknown_fields": len(run.unknown), "unknown_names": some_of(run.unknown, 6)}
     if run.is_baseline is not None:
         facts["is_baseline"] = run.is_baseline
     return facts

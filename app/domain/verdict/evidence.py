@@ -13,7 +13,7 @@ from typing import Literal
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, plural
 from app.domain.run import Stated
-from app.domain.text import first_of
+from app.domain.text import some_of
 from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, one_of
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
@@ -313,7 +313,7 @@ def _moved_most(elsewhere: OtherStacks | None) -> bool:
 
 def unaffected_text(runs: Sequence[int]) -> str:
     """Return `2 earlier runs with it were not affected: #246, #240`."""
-    named = first_of([f"#{run}" for run in runs], _MOST_NAMED)
+    named = some_of([f"#{run}" for run in runs], _MOST_NAMED)
     verb = "was" if len(runs) == 1 else "were"
     return f"{plural(len(runs), 'earlier run')} with it {verb} not affected: {named}"
 

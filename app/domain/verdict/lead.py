@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from app.domain.numbers import THE_SAME, THIN, change_text, metric_text, percent, plural, step_time, time_unit_of
 from app.domain.performance.health import BYTES_PER_GIB
-from app.domain.text import first_of
+from app.domain.text import some_of
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -140,7 +140,7 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     miss = document.misses[0]
     if not miss.fields:
         return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
-    fields = first_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
+    fields = some_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
     if len(miss.fields) > _NAMED:
         unknown = sum(not item.is_certain for item in (*miss.comparability.stack, *miss.comparability.knobs))
         which = "all" if unknown == len(miss.fields) else f"{unknown} of them"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, percent, plural, short_commit
 from app.domain.run import Stated
-from app.domain.text import capitalized, first_of
+from app.domain.text import capitalized, some_of
 from app.domain.verdict import decide
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import LeftOut, NearMiss
@@ -118,7 +118,7 @@ def step_time_change(time: StepTimeChange) -> str:
 def differences(listed: Sequence[Difference]) -> str:
     """List differences with both values: `ep_overlap (off → on), commit (0f3c2a9d → 77aa01bc) and 2 more`."""
     shown = [f"{item.field} ({side_text(item.field, item.a)} → {side_text(item.field, item.b)})" for item in listed]
-    return first_of(shown, _MOST_LISTED)
+    return some_of(shown, _MOST_LISTED)
 
 
 def side_text(field: str, stated: Stated | None) -> str:
@@ -138,7 +138,7 @@ def knobs_text(knobs: Sequence[Difference], most: int = 1) -> str:
 
 def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
     """List the first runs by name and count the rest."""
-    return first_of([label(run) for run in runs], _MOST_LISTED)
+    return some_of([label(run) for run in runs], _MOST_LISTED)
 
 
 def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
