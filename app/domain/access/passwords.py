@@ -2,14 +2,14 @@
 
 import re
 import threading
+import tomllib
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 
 import pyotp
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-
-from app.domain.access.common_passwords import COMMON
 
 LEAST_LENGTH = 12
 MOST_LENGTH = 200
@@ -41,12 +41,19 @@ def problem_with(password: str, account: str) -> str:
         f"must have at most {MOST_LENGTH} characters": len(password) > MOST_LENGTH,
         "must not repeat the same few characters": len(set(password)) < 4,
         "must contain letters": not core,
-        "is a common password, with or without digits and signs around it": core in COMMON,
+        "is a common password, with or without digits and signs around it": core in _common(),
         "must contain neither the user name nor the name of this service": any(
             len(name) >= LEAST_NAME and _spelled(name) in spelled for name in names
         ),
     }
     return next((why for why, is_so in wrong.items() if is_so), "")
+
+
+@cache
+def _common() -> frozenset[str]:
+    """Return common passwords, without digits and signs around them."""
+    table = Path(__file__).with_name("common_passwords.toml")
+    return frozenset(tomllib.loads(table.read_text(encoding="utf-8"))["words"].split())
 
 
 def _core(password: str) -> str:
