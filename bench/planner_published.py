@@ -28,7 +28,7 @@ from app.domain.planning.plan import best_first, given_layout
 from app.domain.planning.records import UsedLayout, records_of
 from app.domain.planning.request import PlanRequest, read_request
 from app.domain.planning.step_time import STACK, format_of
-from app.domain.references.published import published
+from app.domain.references.point import published
 from bench.options import parser
 
 _MODELS = {

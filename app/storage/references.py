@@ -7,8 +7,7 @@ from functools import cache
 from sqlalchemy import ColumnElement
 from sqlmodel import Session, col
 
-from app.domain.references.point import ReferencePoint
-from app.domain.references.published import published
+from app.domain.references.point import ReferencePoint, published
 from app.storage.json_text import from_json
 from app.storage.runs import aware
 from app.storage.tables import ProjectRow, ReferencePointRow, select_any

@@ -7,7 +7,7 @@ from sqlmodel import Session
 
 from app.domain.access.principal import Role
 from app.domain.notifications.events import Notification
-from app.domain.references.published import published
+from app.domain.references.point import published
 from app.pipeline.decisions import pin, propose, quarantine
 from app.storage.database import transaction
 from app.storage.experiments import sweep_of

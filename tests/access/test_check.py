@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from app.access.routes import route_table
 from app.domain.access.principal import Action, Role, Scope
-from app.domain.references.published import published
+from app.domain.references.point import published
 from app.pipeline.process import read_run
 from app.settings import Settings
 from app.storage import tokens, users

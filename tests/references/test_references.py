@@ -13,7 +13,7 @@ from sqlmodel import Session
 from starlette.testclient import TestClient
 
 from app.domain.numbers import THIN
-from app.domain.references.published import published
+from app.domain.references.point import published
 from app.references import commands
 from app.references.pages import recognise
 from app.storage.database import transaction

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import math
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
-from functools import lru_cache
+from functools import cache, lru_cache
+from pathlib import Path
 from typing import Literal, get_args
 from urllib.parse import urlsplit
 
@@ -194,6 +196,9 @@ def _date(stated: Mapping[str, object], wrong: dict[str, str]) -> str:
 _NUMBERS = (*FIGURES, "gpus", "seq_len", "gbs", "mbs", "tp", "pp", "vpp", "cp", "ep", "etp", "mtp")
 NOT_STATED = "-"
 ABOUT = "~"
+_PARTS = ("release", "card", "tag")
+"""Columns and values that only name the source in the texts `_WITH_PARTS`."""
+_WITH_PARTS = ("source", "url", "container")
 
 
 def read_rows(
@@ -201,8 +206,9 @@ def read_rows(
 ) -> Iterator[ReferencePoint]:
     """Yield the points of a table with these `columns`; `common` holds for all rows.
 
-    The last column `note` is optional; its words name entries of `notes`. A figure after `~` is rounded. Raises
-    ValueError, with the line, for an invalid row or point.
+    The last column `note` is optional; its words name entries of `notes`. A figure after `~` is rounded. `{card}` in a
+    common text is the column or common value of that name, which is then only part of texts. Raises ValueError, with
+    the line, for an invalid row or point.
     """
     names = columns.split()
     for line in rows.strip().splitlines():
@@ -214,6 +220,8 @@ def read_rows(
             for name, cell in zip(names, cells, strict=False):
                 if cell != NOT_STATED:
                     _read_cell(stated, name, cell, notes or {})
+            parts = {name: stated.pop(name) for name in _PARTS if name in stated}
+            stated |= {name: str(text).format_map(parts) for name, text in stated.items() if name in _WITH_PARTS}
             yield read_reference(stated)
         except (KeyError, ValueError) as error:
             raise ValueError(f"{error}: {line}") from error
@@ -227,3 +235,20 @@ def _read_cell(stated: dict[str, object], name: str, cell: str, notes: Mapping[s
         stated["rounded"] = bool(stated.get("rounded")) or cell.startswith(ABOUT)
     else:
         stated[name] = int(cell) if name in _NUMBERS else cell
+
+
+# --- The published figures that come with the service.
+
+_PUBLISHED = Path(__file__).with_name("published.toml")
+
+
+@cache
+def published() -> tuple[ReferencePoint, ...]:
+    """Return the published points, newest first."""
+    return tuple(sorted(_published(), key=lambda point: (point.date, point.key), reverse=True))
+
+
+def _published() -> Iterator[ReferencePoint]:
+    for group in tomllib.loads(_PUBLISHED.read_text(encoding="utf-8"))["group"]:
+        for table in group.pop("table"):
+            yield from read_rows(**group, **table)

@@ -11,7 +11,7 @@ from app.domain.contract.fields import FLEX_BACKENDS, PREFIX
 from app.domain.contract.values import GB_PER_GIB, GPU_MEMORY_GIB, GPUS_PER_NODE, canonical_model, known_model
 from app.domain.numbers import share_text
 from app.domain.performance.flops import peak_flops
-from app.domain.references.published import published
+from app.domain.references.point import published
 from app.domain.rules.facts import SETTINGS, normal
 from app.domain.rules.rule import Wall
 from app.domain.text import capitalized

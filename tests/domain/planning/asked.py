@@ -4,7 +4,7 @@ from app.domain.planning.estimate import Record
 from app.domain.planning.plan import Plan, make_plan
 from app.domain.planning.records import UsedLayout, records_of
 from app.domain.planning.request import PlanRequest, read_request
-from app.domain.references.published import published
+from app.domain.references.point import published
 
 QWEN_30B = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096}
 QWEN_235B = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": 128, "seq_len": 131_072}

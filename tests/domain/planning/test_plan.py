@@ -25,7 +25,7 @@ from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.plan import REASONS, layout_flags, make_plan, offer_flags, settings_of
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
-from app.domain.references.published import published
+from app.domain.references.point import published
 from app.domain.rules.engine import Forecast, evaluate
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated, Value

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
-from app.domain.references.point import FIGURES, LABEL, InvalidReference, ReferencePoint, read_reference, read_rows
-from app.domain.references.published import published
+from app.domain.references.point import (
+    FIGURES,
+    LABEL,
+    InvalidReference,
+    ReferencePoint,
+    published,
+    read_reference,
+    read_rows,
+)
 from app.domain.run import Stated
 from tests.cases import every_case
 from tests.shared_papers import shared_folder
