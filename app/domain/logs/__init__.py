@@ -1,7 +1,7 @@
 """Reads training logs: `parse_log` for a stream of bytes, `parse_text` for a text in memory.
 
-One pass finds the relevant lines (`scanner.py`). Each kind of line has a reader, each trainer family a module in
-`trainers/`. A new family adds its reader in `read.py` and an excerpt to the tests; see `docs/log-formats.md`.
+One pass finds the relevant lines (`scanner.py`). Each kind of line has a reader, those of the trainers are in
+`trainers.py`. A new family adds its reader in `read.py` and an excerpt to the tests; see `docs/log-formats.md`.
 """
 
 from collections.abc import Iterable

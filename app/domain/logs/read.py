@@ -11,23 +11,27 @@ from app.domain.logs.iterations import IterationRows, RecordReader, Template, nu
 from app.domain.logs.line_template import DescribedReader, LineTemplate
 from app.domain.logs.lines import Notes, quote, unwrap
 from app.domain.logs.memory import MemoryReader
+from app.domain.logs.progress_bars import HuggingFaceReader, LightningReader
 from app.domain.logs.scanner import LineReader, Scanner
 from app.domain.logs.series import Series, build
 from app.domain.logs.settings import DumpReader, merge
 from app.domain.logs.steps import choose
 from app.domain.logs.timers import TimerReader
-from app.domain.logs.trainers import megatron_bridge, megatron_lm
-from app.domain.logs.trainers.deepspeed import DeepSpeedReader
-from app.domain.logs.trainers.maxtext import MaxTextReader
-from app.domain.logs.trainers.megatron_bridge import BridgeStepReader
-from app.domain.logs.trainers.megatron_lm import SHAPE
-from app.domain.logs.trainers.nemo import NemoReader
-from app.domain.logs.trainers.pith_train import PithTrainReader
-from app.domain.logs.trainers.primus import GpuReader
-from app.domain.logs.trainers.progress_bars import HuggingFaceReader, LightningReader
-from app.domain.logs.trainers.slime import SlimeReader
-from app.domain.logs.trainers.torchtitan import TorchtitanReader
-from app.domain.logs.trainers.verl import VerlReader
+from app.domain.logs.trainers import (
+    MEGATRON_BRIDGE,
+    MEGATRON_LM,
+    MEGATRON_SHAPE,
+    BridgeStepReader,
+    DeepSpeedEngineReader,
+    DeepSpeedPipelineReader,
+    GpuReader,
+    MaxTextReader,
+    NemoReader,
+    PithTrainReader,
+    SlimeReader,
+    TorchtitanReader,
+    VerlReader,
+)
 from app.domain.run import ParsedLog, Stated, Value
 
 # --- Names the trainer of a log: the family with most iteration lines, refined by words that only one fork prints.
@@ -86,10 +90,10 @@ def name_trainer(rows: IterationRows, *, is_bridge: bool, is_megatron: bool, wor
         if table.rows:
             count, last = counts.get(table.trainer, (0, 0))
             counts[table.trainer] = (count + len(table.rows), max(last, table.rows[-1]))
-    trainer = max(counts, key=lambda name: counts[name], default=megatron_lm.TRAINER if is_megatron else "")
-    if is_bridge and trainer in ("", megatron_lm.TRAINER):
-        return megatron_bridge.TRAINER
-    return min(words) if trainer == megatron_lm.TRAINER and words else trainer
+    trainer = max(counts, key=lambda name: counts[name], default=MEGATRON_LM if is_megatron else "")
+    if is_bridge and trainer in ("", MEGATRON_LM):
+        return MEGATRON_BRIDGE
+    return min(words) if trainer == MEGATRON_LM and words else trainer
 
 
 # --- Reads the line in which Megatron-LM prints its parallelism before its arguments.
@@ -218,7 +222,7 @@ class Reading:
         self._notes = Notes()
         self._described = None if template is None else DescribedReader(template, self._notes)
         self._rows = IterationRows(self._notes)
-        self._iterations = RecordReader(SHAPE, self._rows, self._notes)
+        self._iterations = RecordReader(MEGATRON_SHAPE, self._rows, self._notes)
         self._steps = BridgeStepReader(self._notes)
         self._memory = MemoryReader(self._notes)
         self._dumps = DumpReader(self._notes, self._rows.process_started)
@@ -235,7 +239,8 @@ class Reading:
             VerlReader(self._notes),
             SlimeReader(self._notes),
             HuggingFaceReader(self._notes),
-            DeepSpeedReader(self._notes),
+            DeepSpeedPipelineReader(self._notes),
+            DeepSpeedEngineReader(self._notes),
             LightningReader(self._notes),
         )
         """Readers of trainers with their own line formats, in order of precedence."""

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from app.domain.logs.iterations import IterationRows, Start, Table
 from app.domain.logs.lines import Notes
-from app.domain.logs.trainers.megatron_bridge import BridgeSteps
+from app.domain.logs.trainers import BridgeSteps
 from app.domain.run import FloatArray, IntArray
 
 # --- Corrects an artefact of Megatron Core 0.16 and later: the second printed time includes the first iteration.

@@ -7,11 +7,14 @@ line of the Megatron family.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from app.domain.logs.iterations import IterationRows, Table, number, word
 from app.domain.logs.lines import Notes, without_colours
 from app.domain.logs.scanner import LineReader
+
+Names = Mapping[str, tuple[str, float]]
+"""Columns by printed name, each with the factor to its unit."""
 
 MAX_TABLES = 50
 """Maximum number of sets of fields. Real logs have up to five."""
@@ -127,9 +130,7 @@ def fields_of(text: bytes, pattern: re.Pattern[bytes], most: int) -> dict[str, f
     return values
 
 
-def renamed(
-    values: Mapping[str, float], names: Mapping[str, tuple[str, float]], *, without: Sequence[str] = ()
-) -> dict[str, float]:
+def renamed(values: Mapping[str, float], names: Names, *, without: Sequence[str] = ()) -> dict[str, float]:
     """Return values by column: known names in their unit first, all others under their own name."""
     columns = {
         column: values[name] * scale
@@ -140,3 +141,74 @@ def renamed(
         if name not in names and (column := word(name)) and column not in without:
             columns.setdefault(column, value)
     return columns
+
+
+# --- Readers of trainers that print a step in one line.
+
+
+class StepLineReader:
+    """Reads the step lines of one trainer. `step` has the iteration as its group; the fields follow its match.
+
+    `field` has the groups name and value. `before` and `after`: the bytes around a key that contain the line.
+    """
+
+    trainer: str
+    keys: Sequence[bytes]
+    step: re.Pattern[bytes]
+    field: re.Pattern[bytes]
+    names: ClassVar[Names]
+    without: Sequence[str] = ()
+    before: int
+    after: int
+    most_fields: int
+
+    def __init__(self, notes: Notes) -> None:
+        self.steps = Steps(self.trainer, notes)
+
+    def block(self, data: bytes) -> None: ...
+
+    def read(self, data: bytes, start: int, end: int, hit: int, line: int) -> int:
+        text = text_around(data, start, end, hit, before=self.before, after=self.after)
+        step = self.step.search(text)
+        if step is None:
+            return hit
+        iteration = float(step[1])
+        columns = self.columns(text, iteration, fields_of(text[step.end() :], self.field, self.most_fields))
+        if "step_time_ms" in columns:
+            self.steps.add({"iteration": iteration} | columns, line)
+        return self.next_position(text, hit, end)
+
+    def columns(self, _text: bytes, _iteration: float, values: Mapping[str, float]) -> dict[str, float]:
+        """Return the columns of a step; without a step time, it is not stored."""
+        return renamed(values, self.names, without=self.without)
+
+    def next_position(self, _text: bytes, _hit: int, end: int) -> int:
+        """Return where reading continues after a step."""
+        return end
+
+    def collect(self) -> IterationRows:
+        return self.steps.rows
+
+
+class StampedStepReader(StepLineReader):
+    """Reads the steps of a trainer that prints no step times. `printer`: its name in sentences."""
+
+    printer: str
+
+    def __init__(self, notes: Notes) -> None:
+        super().__init__(notes)
+        self._stamps = StampedSteps()
+
+    def columns(self, text: bytes, iteration: float, values: Mapping[str, float]) -> dict[str, float]:
+        if self._stamps.is_copy(text, iteration):
+            return {}
+        return {"step_time_ms": self._stamps.time_ms(text, iteration)} | super().columns(text, iteration, values)
+
+    def collect(self) -> IterationRows:
+        if self.steps.rows.lines:
+            self.steps.notes.problem(
+                "times between lines",
+                f"{self.printer} prints no step times. They are the times between its lines, which include saving and "
+                "evaluation. The first line of a process has none.",
+            )
+        return self.steps.rows
