@@ -19,7 +19,6 @@ from app.errors import FieldError, InvalidChange
 from app.settings import Settings
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
-from app.storage.runs import aware
 from app.storage.tables import UserRow, utc_now
 
 log = structlog.get_logger(__name__)
@@ -61,7 +60,7 @@ def log_in(engine: Engine, settings: Settings, shown: LogInCredentials, came_fro
         return None
     # Hashing is slow, so it comes before the transaction takes SQLite's write lock.
     new_hash = passwords.hashed(password, memory) if passwords.is_outdated(stored, memory) else None
-    if row.password_ends_at is not None and aware(row.password_ends_at) <= utc_now():
+    if row.password_ends_at is not None and row.password_ends_at <= utc_now():
         _refuse(engine, name, row, came_from)
         raise FirstPasswordEndedError
     if row.totp_secret and not _use_code(engine, row.id or 0, shown.code):

@@ -22,7 +22,6 @@ from app.settings import Settings
 from app.storage import projects, tokens, users
 from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.projects import find_project
-from app.storage.runs import aware
 from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
 from app.storage.tokens import CreatedToken, revoke_tokens_of, tokens_by_creator
 from app.storage.users import GroupRole, ProjectMember, User, groups_of_project, members_of
@@ -282,12 +281,11 @@ def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> TokenV
 
 
 def _token(row: TokenRow) -> TokenView:
-    ends = aware(row.expires_at) if row.expires_at else None
+    ends = row.expires_at
     state: State = "revoked" if row.revoked_at else "expired" if ends and ends <= utc_now() else "in force"
     return TokenView(
-        row.id or 0, row.name, row.shown, tuple(row.scopes), state, row.created_by, aware(row.created_at), ends,
-        aware(row.last_used_at) if row.last_used_at else None, aware(row.revoked_at) if row.revoked_at else None,
-        row.revoked_by,
+        row.id or 0, row.name, row.shown, tuple(row.scopes), state, row.created_by, row.created_at, ends,
+        row.last_used_at, row.revoked_at, row.revoked_by,
     )  # fmt: skip
 
 

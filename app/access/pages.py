@@ -26,7 +26,6 @@ from app.errors import FieldError, InvalidChange, NotFound, TooMany
 from app.settings import Settings
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
-from app.storage.runs import aware
 from app.storage.tables import TokenRow, select_any, utc_now
 from app.storage.visible import project_slugs, seeing
 from app.web.access_rule import Open, requires
@@ -269,7 +268,7 @@ def _sessions(request: Request, engine: Engine) -> Sequence[SessionOut]:
         return [
             SessionOut(
                 key=_key(row.id), current=row.id == access.session_id, agent=row.agent, address=row.address,
-                created_at=aware(row.created_at), seen_at=aware(row.seen_at), expires_at=aware(row.expires_at),
+                created_at=row.created_at, seen_at=row.seen_at, expires_at=row.expires_at,
             )
             for row in users.sessions_of(session, user.user_id)
         ]  # fmt: skip
@@ -493,4 +492,4 @@ def _expires_at(engine: Engine, holder: TokenHolder) -> datetime | None:
     with seeing(frozenset({holder.project_id})), read_session(engine) as session:
         query = select_any(TokenRow.expires_at).where(col(TokenRow.id) == holder.token_id)
         expires_at: datetime | None = session.execute(query).scalar_one_or_none()
-    return aware(expires_at) if expires_at else None
+    return expires_at

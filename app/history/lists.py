@@ -23,7 +23,7 @@ from app.history.queries import EXTENTS, VERDICTS, HistoryView, get_stack, get_s
 from app.history.workloads import configuration_steps
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
-from app.storage.runs import RunListItem, aware, filter_values, runs_by_id, stored_contract, stored_contracts
+from app.storage.runs import RunListItem, filter_values, runs_by_id, stored_contract, stored_contracts
 from app.storage.search import search_conditions
 from app.storage.stacks import unique_names
 from app.storage.tables import (
@@ -526,7 +526,7 @@ def _newest_first(
     began = {key: at for key in keys if (at := _began.find((database, key), revisions[key])) is not None}
     if unread := [key for key in keys if key not in began]:
         for row in session.execute(EXTENTS, {"stack_keys": unread}):
-            began[row.stack_key] = aware(row.first_at or row.last_at)
+            began[row.stack_key] = row.first_at or row.last_at
             _began.keep((database, row.stack_key), revisions[row.stack_key], began[row.stack_key])
     return [sorted(group, key=began.__getitem__, reverse=True) if len(group) > 1 else group for group in groups]
 
@@ -596,7 +596,7 @@ def _item(
         ),
         dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
         runs=stack.runs,
-        last_at=aware(newest.ordered_at),
+        last_at=newest.ordered_at,
         verdict=judged.verdict if judged else "",
         verdict_run_id=judged.id if judged else None,
         step_time_ms=step_time_ms,

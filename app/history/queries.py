@@ -33,7 +33,7 @@ from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, is_half_gone
 from app.pipeline.decisions import pins
 from app.storage.json_text import from_json
-from app.storage.runs import aware, metrics_of, stated, stored_contract
+from app.storage.runs import metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.suspect_evidence import cleared_fields
 from app.storage.tables import (
@@ -487,10 +487,8 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
             containers[record.stack_key] = contract_value(compared.stack[0].b.value)
     neighbours = []
     for row in session.execute(EXTENTS, {"stack_keys": list(containers)}):
-        begins, ends = aware(row.first_at), aware(row.last_at)
-        neighbours.append(
-            Neighbour(row.stack_key, containers[row.stack_key], row.runs, begins, ends, is_later=begins > since)
-        )
+        container, is_later = containers[row.stack_key], row.first_at > since
+        neighbours.append(Neighbour(row.stack_key, container, row.runs, row.first_at, row.last_at, is_later=is_later))
     return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
 
 

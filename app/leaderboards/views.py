@@ -51,7 +51,7 @@ from app.leaderboards.words import (
     ties_of,
 )
 from app.storage.experiments import contracts_of
-from app.storage.runs import Quarantine, aware
+from app.storage.runs import Quarantine
 from app.storage.standings import Key, StoredStandings
 from app.storage.tables import RunRow, select_any
 
@@ -138,9 +138,7 @@ def quarantines_of(session: Session, stacks: Iterable[StoredStandings]) -> Mappi
         return {}
     columns = (RunRow.id, RunRow.quarantine, RunRow.quarantined_by, RunRow.quarantined_at)
     chosen = select_any(*columns).where(col(RunRow.id).in_(runs), col(RunRow.quarantine) != "")
-    return {
-        str(run): Quarantine(reason, who, aware(at) if at else None) for run, reason, who, at in session.execute(chosen)
-    }
+    return {str(run): Quarantine(reason, who, at) for run, reason, who, at in session.execute(chosen)}
 
 
 def _left_out(standings: StackStandings) -> Iterable[Refusal]:

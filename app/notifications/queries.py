@@ -13,7 +13,6 @@ from app.domain.notifications.targets import shown
 from app.notifications.commands import receiver_of
 from app.storage.database import ListPage
 from app.storage.projects import find_project
-from app.storage.runs import aware
 from app.storage.tables import DeliveryRow, ReceiverRow, select_any
 
 PAGE_SIZE = 50
@@ -149,7 +148,7 @@ def _receiver(row: ReceiverRow, counts: dict[tuple[int, str], tuple[int, datetim
     newest = of("delivered")[1]
     return Receiver(
         row.id or 0, row.kind, row.name, shown(row.kind, row.target), Subscription.read(row.rules), row.enabled,
-        row.created_by, aware(row.created_at), of("waiting")[0], of("failed")[0], newest and aware(newest),
+        row.created_by, row.created_at, of("waiting")[0], of("failed")[0], newest,
     )  # fmt: skip
 
 
@@ -158,7 +157,6 @@ def _delivery(row: DeliveryRow, receiver: str, first: int | None) -> Delivery:
     return Delivery(
         row.id or 0, row.receiver_id, receiver, row.event, str(row.payload.get("title", "")),
         str(row.payload.get("path", "")), row.state, row.attempts, row.answer_status, row.error, row.replay_of,
-        aware(row.created_at), row.tried_at and aware(row.tried_at), row.delivered_at and aware(row.delivered_at),
-        again and aware(again), not row.work, row.message_id, row.settled,
+        row.created_at, row.tried_at, row.delivered_at, again, not row.work, row.message_id, row.settled,
         first if row.work and first != row.id else None,
     )  # fmt: skip

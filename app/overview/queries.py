@@ -29,7 +29,6 @@ from app.storage.remembered import WhileSlow
 from app.storage.runs import (
     ENDED_BADLY,
     RunListItem,
-    aware,
     count_up_to,
     filter_values,
     runs_by_id,
@@ -201,14 +200,14 @@ def _item(
     return OverviewRegression(
         id=row.id or 0,
         project_id=row.project_id,
-        changed_at=aware(row.changed_at),
+        changed_at=row.changed_at,
         state=row.state,
         metric=row.metric,
         project=project,
         gpu_hours_per_day=row.gpu_hours_per_day,
         cause="",
         assignee=row.assignee,
-        opened_at=aware(row.opened_at),
+        opened_at=row.opened_at,
         spark=spark,
         **of_jobs,
     )

@@ -31,7 +31,7 @@ from app.domain.verdict.words import knobs_text
 from app.storage import stacks
 from app.storage.audit import continuations
 from app.storage.remembered import Remembered
-from app.storage.runs import aware, stored_contracts
+from app.storage.runs import stored_contracts
 from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
@@ -117,7 +117,7 @@ class TrendLine:
     @property
     def levels(self) -> list[tuple[datetime, float]]:
         """Return the throughput at each commit: the median of its runs."""
-        at_commit = groupby(self.runs, key=lambda run_at: aware(run_at[0].ordered_at))
+        at_commit = groupby(self.runs, key=lambda run_at: run_at[0].ordered_at)
         return [(at, median(percent for _, percent in runs)) for at, runs in at_commit]
 
     @property
@@ -147,9 +147,9 @@ class TrendLine:
         None of them is before the slow run.
         """
         last = self.runs[-1][0]
-        since = aware(last.ordered_at) - _NOW_WITHIN
+        since = last.ordered_at - _NOW_WITHIN
         alike = takewhile(
-            lambda shown: shown[0].config_key == last.config_key and aware(shown[0].ordered_at) >= since,
+            lambda shown: shown[0].config_key == last.config_key and shown[0].ordered_at >= since,
             reversed((*self.earlier, *self.runs)),
         )
         newest = list(islice(alike, _NOW))
@@ -195,25 +195,25 @@ class Trend:
     @property
     def dates(self) -> str:
         """Return the days of the first and the last drawn run: `1 to 30 Sep 2026`."""
-        times = [aware(run.ordered_at) for line in self.lines for run, _ in line.runs]
+        times = [run.ordered_at for line in self.lines for run, _ in line.runs]
         return days_text(min(times), max(times))
 
     def zoomed(self, first: int, last: int) -> "Trend":
         """Return the part between two of its runs; all of it if one is not there."""
-        places = {run.id: aware(run.ordered_at) for line in self.lines for run, _ in line.runs}
+        places = {run.id: run.ordered_at for line in self.lines for run, _ in line.runs}
         if not {first, last} <= places.keys():
             return self
         begin, end = sorted((places[first], places[last]))
         lines = [
             replace(
                 line,
-                runs=tuple(shown for shown in line.runs if begin <= aware(shown[0].ordered_at) <= end),
-                earlier=(*line.earlier, *(shown for shown in line.runs if aware(shown[0].ordered_at) < begin)),
+                runs=tuple(shown for shown in line.runs if begin <= shown[0].ordered_at <= end),
+                earlier=(*line.earlier, *(shown for shown in line.runs if shown[0].ordered_at < begin)),
                 changed_at=line.changed_at if line.changed_at and begin <= line.changed_at <= end else None,
             )
             for line in self.lines
         ]
-        flags = (flag for flag in self.flags if begin <= aware(flag[2].ordered_at) <= end)
+        flags = (flag for flag in self.flags if begin <= flag[2].ordered_at <= end)
         return Trend(tuple(line for line in lines if line.runs), tuple(flags), is_zoomed=True, is_part=self.is_part)
 
     @property
@@ -297,14 +297,14 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     stacks = session.execute(chosen.limit(MOST_STACKS)).scalars().all()
     if not stacks:
         return Trend((), ())
-    earliest = aware(stacks[0].last_at) - timedelta(days=days) - _EARLIER
+    earliest = stacks[0].last_at - timedelta(days=days) - _EARLIER
     slow = _slow_runs(session, project_id)
-    recent = [stack for stack in stacks if aware(stack.last_at) >= earliest]
+    recent = [stack for stack in stacks if stack.last_at >= earliest]
     parts = [
-        (stack, ([run for run in runs if aware(run.ordered_at) >= earliest], contract))
+        (stack, ([run for run in runs if run.ordered_at >= earliest], contract))
         for stack, (runs, contract) in zip(recent, _tracked(session, recent, branch, slow), strict=True)
     ]
-    repeated = [aware(runs[-1].ordered_at) for _, (runs, _) in parts if len(runs) > 1]
+    repeated = [runs[-1].ordered_at for _, (runs, _) in parts if len(runs) > 1]
     if not repeated:
         return Trend((), ())
     workloads: dict[tuple[Any, ...], list[_Part]] = {}
@@ -380,7 +380,7 @@ def _lines(
     leading = []
     for parts in workloads:
         runs = sorted((run for runs, _ in parts for run in runs), key=lambda run: (run.ordered_at, run.id))
-        drawn = [run for run in runs if aware(run.ordered_at) >= since]
+        drawn = [run for run in runs if run.ordered_at >= since]
         jobs = {(run.job, run.dispatcher) for run in drawn}
         # Jobs of a workload differ in speed; the line belongs to the regressed one, which may be slow for longer.
         slow_runs = [run for run in runs if run.id in slow and (run.job, run.dispatcher) in jobs]
@@ -431,10 +431,10 @@ def _line(
     own = sorted(((runs, contract) for runs, contract in own if runs), key=lambda part: part[0][-1].ordered_at)
     last = own[-1][0][-1]
     runs = sorted((run for part, _ in own for run in part), key=lambda run: (run.ordered_at, run.id))
-    drawn = [run for run in runs if aware(run.ordered_at) >= since]
+    drawn = [run for run in runs if run.ordered_at >= since]
     if len(drawn) < 2 and leading.id not in slow:
         return None
-    begins = aware(own[-1][0][0].ordered_at)
+    begins = own[-1][0][0].ordered_at
     of_regression = {"first": leading, "kind": slow[leading.id]} if leading.id in slow else {"first": last}
     reference, usual_ms, decision = _usual(session, own, **of_regression)
     whole = tuple((run, 100 * usual_ms / float(run.step_time_ms)) for run in runs)
@@ -601,7 +601,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                 {
                     "id": run.id, "at": _milliseconds(run), "shown": percent, "line": number, "href": f"/runs/{run.id}",
                     "run": f"#{run.id} {run.name}", "share": f"{percent:.1f} %",
-                    "when": absolute(aware(run.ordered_at)),
+                    "when": absolute(run.ordered_at),
                     "commit": short_commit(run.commit) or "unknown",
                     "workload": SEPARATOR.join(filter(None, (line.name, line.job))),
                     "tokens": "unknown" if (speed := run.tokens_per_s_per_gpu) is None else f"{speed:,.0f}",
@@ -682,7 +682,7 @@ def _stack(flags: Sequence[dict[str, Any]], apart: float) -> None:
 
 
 def _milliseconds(run: Any) -> float:
-    return aware(run.ordered_at).timestamp() * 1000
+    return float(run.ordered_at.timestamp() * 1000)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

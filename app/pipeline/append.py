@@ -31,7 +31,7 @@ from app.storage import audit, objects
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles, StagedFile
 from app.storage.projects import check_room
-from app.storage.runs import aware, get_run
+from app.storage.runs import get_run
 from app.storage.tables import RunFileRow, RunRow, SegmentRow, select_any, utc_now
 
 # --- The stored logs of a run.
@@ -232,7 +232,7 @@ def _append(
 def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished) -> None:
     """Check that the caller may change a finished run. A run that was closed recently stays open to its job, so that a
     client that was stopped too early can continue."""
-    closed_for = utc_now() - aware(row.heard_at or row.created_at)
+    closed_for = utc_now() - (row.heard_at or row.created_at)
     late = closed_for > timedelta(seconds=settings.receiving_timeout_seconds)
     if row.reception == "whole" or (row.reception == "complete" and late):
         into_finished(row.project_id)

@@ -47,7 +47,6 @@ from app.domain.verdict.step_time import Prior
 from app.domain.verdict.step_time import select_baseline as select_clean
 from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackChange, StackClaim
-from app.storage.runs import aware
 from app.storage.stacks import (
     COMPARED,
     RUNS_BY_NUMBER,
@@ -414,7 +413,7 @@ def waiting_for_contrast(
     ).all()
     firsts: dict[str, tuple[str, datetime]] = {}
     for stack, run_id, position in later:
-        firsts.setdefault(stack, (str(run_id), aware(position)))
+        firsts.setdefault(stack, (str(run_id), position))
     own = select(col(RunRow.id)).where(col(RunRow.project_id) == project_id, col(RunRow.stack_key) == stack_key)
     run = session.execute(own.limit(1)).scalar_one_or_none() if firsts else None
     if run is None:
@@ -463,7 +462,7 @@ def upgrades_from(session: Session, stack: StackToJudge) -> dict[str, datetime]:
         chosen = chosen.where(col(UpgradeChangeRow.job).in_((*jobs, "")))
     firsts: dict[str, datetime] = {}
     for row in session.execute(chosen):
-        firsts[row.stack_key] = min(firsts.get(row.stack_key, aware(row.at)), aware(row.at))
+        firsts[row.stack_key] = min(firsts.get(row.stack_key, row.at), row.at)
     return firsts
 
 
@@ -592,13 +591,13 @@ class Assessor:
             return None
         if own := [run.ordered_at for run in before if run.commit == newest.merge_base]:
             return own[-1]
-        if newest.merge_base_time is not None:
-            return aware(newest.merge_base_time)
-        of_commit = select(func.max(col(RunRow.ordered_at))).where(
-            col(RunRow.project_id) == self._stack.project_id, col(RunRow.commit) == newest.merge_base
-        )
-        position: datetime | None = self._session.execute(of_commit).scalar_one()
-        return None if position is None else aware(position)
+        position: datetime | None = newest.merge_base_time
+        if position is None:
+            of_commit = select(func.max(col(RunRow.ordered_at))).where(
+                col(RunRow.project_id) == self._stack.project_id, col(RunRow.commit) == newest.merge_base
+            )
+            position = self._session.execute(of_commit).scalar_one()
+        return position
 
     def _since_upgrade(self, candidate: Candidate, before: Sequence[StackRun], prior: Prior) -> MeasuredContrast | None:
         """Measure the upgrade that started a young stack over all runs of the stack.

@@ -16,7 +16,7 @@ from app.domain.documents.metadata import read_metadata
 from app.errors import Conflict, FieldError, InvalidChange, InvalidMetadata, NotFound
 from app.pipeline.work import run_queue, stack_queue
 from app.storage import audit
-from app.storage.runs import aware, settle_places
+from app.storage.runs import settle_places
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -160,7 +160,7 @@ def _judge_again(
     firsts: dict[tuple[int, str], tuple[datetime, int]] = {}
     for run_id, row in differing.items():
         if row.stack_key and (run_id in moving or columns.keys() & _CHANGES_VERDICTS):
-            position = min(aware(row.ordered_at), aware(columns.get("commit_time") or row.ordered_at))
+            position = min(row.ordered_at, columns.get("commit_time") or row.ordered_at)
             key = row.project_id, row.stack_key
             firsts[key] = min(firsts.get(key, (position, run_id)), (position, run_id))
     return [
@@ -173,7 +173,7 @@ def _apply(session: Session, row: RunRow, columns: Mapping[str, Any], after: Map
     for name, value in columns.items():
         setattr(row, name, value)
     if "commit" in columns or "commit_time" in columns:
-        row.ordered_at = aware(row.commit_time or row.created_at)
+        row.ordered_at = row.commit_time or row.created_at
     stated = {name: value for name, value in after.items() if name != "notes"}
     if stated:
         row.result.metadata_stated = {**row.result.metadata_stated, **stated}

@@ -18,7 +18,7 @@ from app.pipeline.notify import notify_proposal
 from app.pipeline.work import stack_queue
 from app.storage import audit
 from app.storage.audit import MAX_NOTE
-from app.storage.runs import ENDED_BADLY, aware, get_run
+from app.storage.runs import ENDED_BADLY, get_run
 from app.storage.tables import (
     EVERYTHING,
     GoldenProposalRow,
@@ -71,9 +71,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
         return []
     before = {"pinned": [pin.run_id for pin in others]}
     positions = [run.ordered_at, *(session.get_one(RunRow, pin.run_id).ordered_at for pin in others)]
-    work_ids = _judge_again(
-        session, run, f"Run {run_id} was pinned as the golden baseline.", min(map(aware, positions))
-    )
+    work_ids = _judge_again(session, run, f"Run {run_id} was pinned as the golden baseline.", min(positions))
     for pin in others:
         pin.unpinned_by, pin.unpinned_at = who, utc_now()
     session.add(PinRow(project_id=run.project_id, stack_key=run.stack_key, run_id=run_id, pinned_by=who, note=note))
@@ -93,7 +91,7 @@ def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
         return []
     run = get_run(session, pin.run_id)
     because = f"Run {run.id} is no longer pinned as the golden baseline."
-    position = aware(run.ordered_at)
+    position = run.ordered_at
     work_ids = [stack_queue.request(session, pin.project_id, pin.stack_key, judge_from=position, because=because)]
     pin.unpinned_by, pin.unpinned_at = who, utc_now()
     _record(session, run, who, "unpin", note, before={"pinned": [run.id]}, after={"pinned": []})
@@ -167,8 +165,8 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
     )
     return tuple(
         GoldenProposal(
-            row.id, row.run_id, name, row.state, row.proposed_by, aware(row.proposed_at), row.note, row.decided_by,
-            aware(row.decided_at) if row.decided_at else None, row.reason,
+            row.id, row.run_id, name, row.state, row.proposed_by, row.proposed_at, row.note, row.decided_by,
+            row.decided_at, row.reason,
         )
         for row, name in rows
     )  # fmt: skip
@@ -247,9 +245,8 @@ def pins(session: Session, project_id: int, stack_keys: Sequence[str]) -> dict[s
     )
     of_stacks: dict[str, list[Pin]] = {}
     for row, name in rows:
-        unpinned_at = aware(row.unpinned_at) if row.unpinned_at else None
         of_stacks.setdefault(row.stack_key, []).append(
-            Pin(row.id, row.run_id, name, row.pinned_by, aware(row.pinned_at), row.note, row.unpinned_by, unpinned_at)
+            Pin(row.id, row.run_id, name, row.pinned_by, row.pinned_at, row.note, row.unpinned_by, row.unpinned_at)
         )
     return of_stacks
 
@@ -265,7 +262,7 @@ def _judge_again(session: Session, run: RunRow, because: str, judge_from: dateti
     if not run.stack_key:
         return []
     # All code locks the stack before the run, so that two transactions never wait for each other.
-    position = judge_from or aware(run.ordered_at)
+    position = judge_from or run.ordered_at
     work_id = stack_queue.request(session, run.project_id, run.stack_key, judge_from=position, because=because)
     session.refresh(run, with_for_update=True)
     return [work_id]

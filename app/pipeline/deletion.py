@@ -27,7 +27,7 @@ from app.storage.audit import SERVICE
 from app.storage.database import read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.row_copies import RowCopies, copy_rows, insert_rows, pack, unpack
-from app.storage.runs import aware, settle_places
+from app.storage.runs import settle_places
 from app.storage.tables import (
     PROCESSED,
     AuditEventRow,
@@ -250,7 +250,7 @@ def _remove_raw_files(session: Session, row: DeletionRow, run_ids: Sequence[int]
     row.bytes += session.execute(
         select_any(func.coalesce(func.sum(SegmentRow.size_bytes), 0)).where(*of_files)
     ).scalar_one()
-    session.execute(update(SegmentRow).where(*of_files).values(removed_at=aware(row.requested_at)))
+    session.execute(update(SegmentRow).where(*of_files).values(removed_at=row.requested_at))
 
 
 def _delete_runs(session: Session, row: DeletionRow, run_ids: list[int]) -> list[int]:
@@ -290,7 +290,7 @@ def _judge_again(session: Session, project_id: int, run_ids: Sequence[int], beca
         .order_by(col(RunRow.stack_key))
     ).all()
     return [
-        stack_queue.request(session, project_id, stack, judge_from=aware(position), because=because)
+        stack_queue.request(session, project_id, stack, judge_from=position, because=because)
         for stack, position in positions
     ]
 
@@ -357,7 +357,7 @@ def _restore_part(session: Session, row: DeletionRow) -> tuple[list[int], bool]:
     if selection.deletes_logs_only:
         own = select(col(RunFileRow.id)).join(RunRow, col(RunRow.id) == RunFileRow.run_id)
         own = own.where(col(RunRow.project_id) == row.project_id)
-        removed = (col(SegmentRow.removed_at) == aware(row.requested_at), col(SegmentRow.file_id).in_(own))
+        removed = (col(SegmentRow.removed_at) == row.requested_at, col(SegmentRow.file_id).in_(own))
         session.execute(update(SegmentRow).where(*removed).values(removed_at=None))
         row.state = "undone"
         session.add(row)

@@ -17,7 +17,7 @@ from app.domain.verdict.record import RunFacts
 from app.storage import json_text, runs
 from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
-from app.storage.runs import EXPERIMENT_OF_RUN, aware, metrics_of
+from app.storage.runs import EXPERIMENT_OF_RUN, metrics_of
 from app.storage.stacks import RunReader, full_records
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_indexed, select_any, utc_now
 
@@ -64,9 +64,7 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
     baseline = records.get(str(row.baseline_run_id))
     if baseline is None:
         return
-    enrolment = Enrolment(
-        baseline, row.tag, row.baseline_key, row.candidate_key, knobs_of(row.knobs), aware(row.created_at)
-    )
+    enrolment = Enrolment(baseline, row.tag, row.baseline_key, row.candidate_key, knobs_of(row.knobs), row.created_at)
     applicants = [
         Applicant(records[str(run.id)], run.created_at, run.tags, runs.activities(run.activity)) for run in stored
     ]
@@ -178,7 +176,7 @@ def _stored(session: Session, run_ids: Sequence[int]) -> list[_Stored]:
         .order_by(col(RunRow.created_at), col(RunRow.id))
     )
     return [
-        _Stored(row.id, aware(row.created_at), tuple(row.tags or ()), row.activity, row.evidence_level, row.metrics)
+        _Stored(row.id, row.created_at, tuple(row.tags or ()), row.activity, row.evidence_level, row.metrics)
         for row in rows
     ]
 

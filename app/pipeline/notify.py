@@ -34,7 +34,7 @@ from app.domain.verdict.policy import Policy, silent_for
 from app.domain.verdict.triage import change_of_job, counted_jobs, is_up_to, size_pct
 from app.pipeline.work import delivery_queue
 from app.storage.run_answer import run_answer
-from app.storage.runs import WITH_RESULT, aware, detail
+from app.storage.runs import WITH_RESULT, detail
 from app.storage.stacks import names_of_stacks
 from app.storage.standings import LeaderChange, leader_changes, named_changes
 from app.storage.suspect_evidence import cause_of
@@ -86,7 +86,7 @@ class Notifier:
             quarantined=bool(document.quarantined),
         )  # fmt: skip
         receivers = self.wanted(event, [stack_key]) if event else []
-        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+        if not receivers or not is_fresh(run.created_at, utc_now()):
             return
         project = self._session.get_one(ProjectRow, self._project_id)
         answer = run_answer(self._session, detail(run, project, ()), document)
@@ -106,7 +106,7 @@ class Notifier:
         if request is None or request.requested_by != run.id:
             return
         receivers = self.wanted("rerun.requested", [run.stack_key])
-        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+        if not receivers or not is_fresh(run.created_at, utc_now()):
             return
         notification = rerun_notification(
             request, project=self._slug(), run_id=run.id or 0, name=run.name,
@@ -116,7 +116,7 @@ class Notifier:
 
     def _limits(self, run: RunRow, document: VerdictDocument) -> None:
         receivers = self.wanted("limit.broken", [run.stack_key]) if document.breaches else []
-        if not receivers or document.quarantined or not is_fresh(aware(run.created_at), utc_now()):
+        if not receivers or document.quarantined or not is_fresh(run.created_at, utc_now()):
             return
         notification = limit_notification(
             [breach.text() for breach in document.breaches], project=self._slug(), name=run.name,
@@ -158,7 +158,7 @@ class Notifier:
         """Report a stack that an upgrade made faster."""
         run = self._session.get_one(RunRow, row.run_id)
         receivers = self.wanted("upgrade.improvement", [row.stack_key])
-        if not receivers or not is_fresh(aware(run.created_at), utc_now()):
+        if not receivers or not is_fresh(run.created_at, utc_now()):
             return
         notification = upgrade_notification(
             project=self._slug(), run_id=row.run_id, stack=(row.stack_key, self._name(run.stack_key)), field=row.field,
@@ -180,7 +180,7 @@ class Notifier:
         """Report a run that could not be read."""
         run = self._session.get_one(RunRow, run_id, populate_existing=True)
         receivers = self.wanted("run.failed", [run.stack_key] if run.stack_key else [])
-        if run.status != "failed" or not receivers or not is_fresh(aware(run.created_at), utc_now()):
+        if run.status != "failed" or not receivers or not is_fresh(run.created_at, utc_now()):
             return
         notification = failed_notification(
             project=self._slug(), run_id=run_id, name=run.name, error=run.error or "",
@@ -272,7 +272,7 @@ def notify_silent_stacks(session: Session, now: datetime) -> int:
         notifier = Notifier(session, project.id or 0)
         for run in runs:
             hours = silent_for(policy.of_stack(run.stack_key).fixed)
-            waited = (now - aware(run.created_at)).total_seconds() / 3600
+            waited = (now - run.created_at).total_seconds() / 3600
             if hours is not None and hours < waited < _ENDED_AFTER * hours:
                 silent += 1
                 notifier.silent(run, hours)

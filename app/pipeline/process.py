@@ -37,7 +37,7 @@ from app.storage.json_text import frozen, storable, to_json
 from app.storage.log_files import LogFiles
 from app.storage.readings import StoredReading, has_old_figures, is_outdated
 from app.storage.rules import RunInMemory, rules_in_force
-from app.storage.runs import RunFile, aware, files_of, settle_places
+from app.storage.runs import RunFile, files_of, settle_places
 from app.storage.tables import (
     EVERYTHING,
     RESULT_COLUMNS,
@@ -133,7 +133,7 @@ def read_inputs(session: Session, run_id: int) -> RunInputs:
             stack_key="",
             config_key="",
             commit=run.commit,
-            ordered_at=aware(run.ordered_at),
+            ordered_at=run.ordered_at,
             is_growing=run.reception == "receiving",
             was_read=False,
             definitions={},
@@ -334,7 +334,7 @@ def read_before(session: Session, run_id: int) -> Before:
         row.stack_key,
         row.config_key,
         row.commit,
-        aware(row.ordered_at),
+        row.ordered_at,
         is_growing=row.reception == "receiving" and not row.verdict,
         was_read=row.processed_at is not None,
         definitions=row.definitions,

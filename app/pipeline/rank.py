@@ -58,7 +58,7 @@ from app.storage import json_text
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, stored_contract
+from app.storage.runs import stored_contract
 from app.storage.stacks import COMPARED, MOST_RUNS, StackRun, facts_of, family_prior
 from app.storage.standings import add_leader_changes, last_heads
 from app.storage.tables import (
@@ -197,7 +197,7 @@ def ranked_stack(
         gpus=last.gpus,
         known={name: contract[name].value for name in STACK_FIELDS if name in contract},
         newest_run_id=last.id,
-        newest_at=aware(last.ordered_at),
+        newest_at=last.ordered_at,
     )
     return RankedStack(runs, of_configurations, about, total)
 
@@ -217,7 +217,7 @@ def _read_runs(
         if eligible[configuration.config_key] < min(configuration.runs, LEAST_OF_CONFIGURATION):
             own = key | {"config_key": configuration.config_key}
             rows |= {row.id: row for row in session.execute(_OF_CONFIGURATION, own)}
-    ordered = sorted(rows.values(), key=lambda row: (aware(row.ordered_at), row.id))
+    ordered = sorted(rows.values(), key=lambda row: (row.ordered_at, row.id))
     return ordered, sum(configuration.runs for configuration in configurations)
 
 
@@ -245,7 +245,7 @@ def _ranked(row: Row[Any], contract: Mapping[str, Stated], about: _Description, 
     ep = contract["ep"].value if "ep" in contract else None
     return RankedRun(
         facts=facts_of(row),
-        ordered_at=aware(row.ordered_at),
+        ordered_at=row.ordered_at,
         requested=_value(carried.get("requested")) or row.dispatcher,
         active=_value(carried.get("active")),
         evidence_level=row.evidence_level,
@@ -606,7 +606,7 @@ def _board_name(board: Mapping[str, Any]) -> str:
 
 def _ranking_text(value: Any) -> str:
     """Return a value as text for comparison, with times in one zone."""
-    return aware(value).isoformat() if isinstance(value, datetime) else json_text.column_text(value)
+    return value.isoformat() if isinstance(value, datetime) else json_text.column_text(value)
 
 
 # --- `threewalls rebuild-standings`: rank all stacks again from their runs, or report which ones would change.

@@ -35,7 +35,6 @@ from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, St
 from app.pipeline.notify import notify_regression
 from app.storage import audit
 from app.storage.json_text import from_json
-from app.storage.runs import aware
 from app.storage.stacks import RUNS_BY_NUMBER, StackRun, read_runs
 from app.storage.tables import (
     ProjectRow,
@@ -643,7 +642,7 @@ class StackHistory:
         if opened_with_levels is None:
             return None
         opened, (runs, history) = opened_with_levels
-        runs_before = None if fixed_at is None else sum(run.created_at <= aware(fixed_at) for run in runs)
+        runs_before = None if fixed_at is None else sum(run.created_at <= fixed_at for run in runs)
         if fixed_at is None and opened.run < 0 and member.row.proposal == "fixed":
             runs_before = 0  # it recovered before the part of the history that was read
         return follow_up(opened, history, runs_before), runs
@@ -786,7 +785,7 @@ def _take_back(session: Session, stack: StackToJudge, members: RegressionMembers
         taken = session.get(RegressionMemberRow, (member.row.regression_id, continued.after["run"]))
         if first is None or taken is None:
             continue
-        again = _next_run(session, stack.project_id, stack.stack_key, aware(first.ordered_at))
+        again = _next_run(session, stack.project_id, stack.stack_key, first.ordered_at)
         if again is None or _commits_until(session, first, again) >= YOUNG:
             handed_over.append(member)
             continue
@@ -886,7 +885,7 @@ def _next_run(session: Session, project_id: int, stack_key: str, since: datetime
         col(RunRow.ordered_at) >= since,
     )
     position: datetime | None = session.execute(chosen).scalar_one()
-    return None if position is None else aware(position)
+    return position
 
 
 def _commits_until(session: Session, first: RunRow, until: datetime) -> int:
@@ -1140,7 +1139,7 @@ def _propose_stale(
         col(StackRow.stack_key).in_({member.stack_key for member in slow}),
     )
     last = session.execute(newest).scalar()
-    if last is not None and aware(last) >= now - timedelta(days=SILENT_DAYS):
+    if last is not None and last >= now - timedelta(days=SILENT_DAYS):
         if regression.proposal == "stale":
             _set_proposal(session, regression, "", "Its stacks run again.")
     elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, slow)) is not None:
@@ -1155,7 +1154,7 @@ def _propose_stale(
         events = audit.events(session, "regression", regression.id or 0)
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
         if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
-            since = f" since {days_text(aware(last), aware(last))}" if last else ""
+            since = f" since {days_text(last, last)}" if last else ""
             which = "stacks" if len(slow) == len(members) else f"{slow_or_affected(regression.metric)} stacks"
             _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
 

@@ -49,7 +49,6 @@ from app.queue import DELIVER, enqueue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.readings import outdated_projects
-from app.storage.runs import aware
 from app.storage.tables import DeliveryRow, ProfileRow, ReceiverRow, RunRow, StackWorkRow, select_any, table_of, utc_now
 
 log = structlog.get_logger(__name__)
@@ -420,7 +419,7 @@ class StackQueue(WorkQueue):
         that two transactions never wait for each other.
         """
         row = self.lock(session, project_id, stack_key)
-        pending = None if row.judge_from is None else aware(row.judge_from)
+        pending = row.judge_from
         since, reason = pending, row.because
         if judge_from is not None:
             # Keep the reason that concerns the most runs: that of the earliest history position. A change of the stack
@@ -472,10 +471,9 @@ class StackQueue(WorkQueue):
                 # The request stays in the row, so the next change of the stack repeats it.
                 log.error("stack_parked", work_id=row_id, attempts=settings.max_attempts)
             return None
-        since = None if row.judge_from is None else aware(row.judge_from)
         return StackClaim(
             row_id, row.claims, row.attempts, row.wanted,
-            project_id=row.project_id, stack_key=row.stack_key, judge_from=since, because=row.because,
+            project_id=row.project_id, stack_key=row.stack_key, judge_from=row.judge_from, because=row.because,
         )  # fmt: skip
 
     def write_verdicts(
@@ -604,7 +602,7 @@ class DeliveryQueue(WorkQueue):
         ).one()
         return DeliveryClaim(
             delivery_id, row.attempts, row.attempts,
-            message_id=row.message_id, created_at=aware(row.created_at), payload=row.payload, replay_of=replay_of,
+            message_id=row.message_id, created_at=row.created_at, payload=row.payload, replay_of=replay_of,
             project_id=receiver.project_id, receiver_id=receiver.id or 0, kind=receiver.kind, target=receiver.target,
             secret=receiver.secret, rules=receiver.rules,
         )  # fmt: skip

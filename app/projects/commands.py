@@ -24,7 +24,6 @@ from app.storage.audit import AuditEvent
 from app.storage.database import transaction
 from app.storage.json_text import frozen
 from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
-from app.storage.runs import aware
 from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, select_any
 
 log = structlog.get_logger(__name__)
@@ -56,7 +55,7 @@ def get_defaults(session: Session, slug: str) -> Defaults:
         .where(col(ProjectDefaultRow.project_id) == project.id)
         .order_by(col(ProjectDefaultRow.name))
     ).scalars()
-    fields = {row.name: Default(frozen(row.value), row.author, aware(row.changed_at)) for row in rows}
+    fields = {row.name: Default(frozen(row.value), row.author, row.changed_at) for row in rows}
     container_image = fields.pop(CONTAINER_RULE, None)
     return Defaults(slug, fields, container_image)
 

@@ -24,7 +24,6 @@ from app.pipeline.deletion import (
 from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.projects import find_project
-from app.storage.runs import aware
 from app.storage.tables import DeletionRow, ProjectRow, RunRow, select_any, utc_now
 from app.storage.usage import ProjectUsage, counted_at, usage_of_projects
 
@@ -72,7 +71,7 @@ def get_data(session: Session, slug: str) -> ProjectData:
     return ProjectData(
         project.id or 0,
         project.slug,
-        aware(project.archived_at) if project.archived_at else None,
+        project.archived_at,
         retention,
         due(session, project, retention),
         deletions(session, project.id or 0),
@@ -98,8 +97,8 @@ def deletions(session: Session, project_id: int) -> tuple[Deletion, ...]:
 
 def _deletion(row: DeletionRow) -> Deletion:
     return Deletion(
-        row.id or 0, row.title, row.state, row.requested_by, row.note, aware(row.requested_at), row.runs, row.bytes,
-        aware(row.ends_at) if row.ends_at else None, row.undone_by,
+        row.id or 0, row.title, row.state, row.requested_by, row.note, row.requested_at, row.runs, row.bytes,
+        row.ends_at, row.undone_by,
     )  # fmt: skip
 
 

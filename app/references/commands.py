@@ -21,7 +21,6 @@ from app.storage.audit import MAX_NOTE, author_errors
 from app.storage.database import transaction
 from app.storage.json_text import from_json, to_json
 from app.storage.references import find_reference, references
-from app.storage.runs import aware
 from app.storage.tables import ProjectRow, ReferencePointRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -178,10 +177,10 @@ def number_of(session: Session, reference_id: str) -> int:
 
 
 def _refuse_if_changed(session: Session, row: ReferencePointRow, by: ReferenceAuthor) -> None:
-    if by.seen is not None and by.seen != aware(row.changed_at):
+    if by.seen is not None and by.seen != row.changed_at:
         newest = audit.events(session, "reference", row.id or 0)
         who = f" by {newest[0].who}" if newest else ""
-        why = f"was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC"
+        why = f"was changed{who} at {row.changed_at:%Y-%m-%d %H:%M:%S} UTC"
         raise EditConflict(f"It {why}, so nothing was changed. Read it again, then decide.", (FieldError("seen", why),))
 
 

@@ -24,7 +24,6 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage import audit
 from app.storage.audit import AuditEvent
 from app.storage.database import transaction
-from app.storage.runs import aware
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -227,7 +226,7 @@ def _locked(session: Session, seen: Sequence[Seen]) -> Sequence[RegressionRow]:
 
 def _check_unchanged(session: Session, rows: Sequence[RegressionRow], seen: Sequence[Seen]) -> None:
     expected = {regression.id: regression.changed_at for regression in seen}
-    wrong = [row for row in rows if (at := expected[row.id or 0]) and at != aware(row.changed_at)]
+    wrong = [row for row in rows if (at := expected[row.id or 0]) and at != row.changed_at]
     if wrong:
         errors = tuple(FieldError(_place(row, seen, "changed_at"), _who_changed(session, row)) for row in wrong)
         raise EditConflict(
@@ -238,7 +237,7 @@ def _check_unchanged(session: Session, rows: Sequence[RegressionRow], seen: Sequ
 def _who_changed(session: Session, row: RegressionRow) -> str:
     newest = audit.events(session, "regression", str(row.id))
     who = f" by {newest[0].who}" if newest else ""
-    return f"regression {row.id} was changed{who} at {aware(row.changed_at):%Y-%m-%d %H:%M:%S} UTC; it is {row.state}"
+    return f"regression {row.id} was changed{who} at {row.changed_at:%Y-%m-%d %H:%M:%S} UTC; it is {row.state}"
 
 
 def _refused_rows(
@@ -295,7 +294,7 @@ def _notify(
     event = "regression.fixed" if after == "fixed" else "regression.reopened"
     if after == "fixed" or (after in ACTIVE and before not in (None, *ACTIVE)):
         reason = f"{change.author}: {change.note}" if change.note else f"{change.author} says so."
-        notify_regression(session, row, event, aware(row.changed_at).isoformat(), reason)
+        notify_regression(session, row, event, row.changed_at.isoformat(), reason)
 
 
 def _wanted(row: RegressionRow, change: RegressionChange) -> dict[str, str]:
@@ -340,7 +339,7 @@ def _request_judging(session: Session, regression_ids: Sequence[int]) -> Iterato
     )
     because = "A regression in its history was marked invalid, or no longer is."
     for project_id, stack_key, place in session.execute(places).all():
-        yield stack_queue.request(session, project_id, stack_key, judge_from=aware(place), because=because)
+        yield stack_queue.request(session, project_id, stack_key, judge_from=place, because=because)
 
 
 def _quarantined(session: Session, seen: Sequence[Seen], change: RegressionChange) -> Iterator[int]:

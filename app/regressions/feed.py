@@ -15,7 +15,6 @@ from app.regressions.queries import RegressionQuery, find_regressions
 from app.regressions.regression import Regression
 from app.storage.database import read_session
 from app.storage.projects import find_project
-from app.storage.runs import aware
 from app.storage.visible import EVERY_PROJECT, seeing
 from app.web.access_rule import Open, requires
 from app.web.atom import FeedEntry, atom_response
@@ -58,9 +57,7 @@ def show_feed(
             row = find_project(session, project)
             regressions = _newest(session, project)
     page = f"/regressions?{urlencode({'project': project})}"
-    return atom_response(
-        request, f"Regressions of {project}", page, map(_entry, regressions), since=aware(row.created_at)
-    )
+    return atom_response(request, f"Regressions of {project}", page, map(_entry, regressions), since=row.created_at)
 
 
 def _newest(session: Session, project: str) -> tuple[Regression, ...]:

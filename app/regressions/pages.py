@@ -67,7 +67,6 @@ from app.regressions.queries import (
 from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, UpgradeReportOf, suspect_cards
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
@@ -291,7 +290,7 @@ class RegressionView:
             col(RunRow.project_id) == run.project_id,
             col(RunRow.purpose) == "ci", col(RunRow.is_steady).is_(True), col(RunRow.short).is_(False),
             col(RunRow.quarantine) == "", value.is_not(None),
-            col(RunRow.ordered_at) >= aware(run.ordered_at),
+            col(RunRow.ordered_at) >= run.ordered_at,
         )  # fmt: skip
         newest_first = select_any(value).where(*counts).order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
         return self._session.execute(newest_first.limit(_MOST_BACK)).scalars().all()

@@ -23,7 +23,7 @@ from app.regressions.regression import (
     stacks_of,
 )
 from app.storage.database import ListPage, read_session
-from app.storage.runs import aware, filter_values
+from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import shown_cause
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
@@ -299,7 +299,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
-    last_ran = {row.id: aware(row.last_at) for row in session.execute(_LAST_RAN, {"ids": idle})}
+    last_ran = {row.id: row.last_at for row in session.execute(_LAST_RAN, {"ids": idle})}
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
@@ -319,7 +319,7 @@ def _with_shown_cause(session: Session, item: Regression) -> Regression:
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:
     """Return (number, history position) of these runs by number."""
     chosen = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(set(run_ids) - {None}))
-    return {row.id: (row.id, aware(row.ordered_at)) for row in session.execute(chosen)}
+    return {row.id: (row.id, row.ordered_at) for row in session.execute(chosen)}
 
 
 def _regression(
@@ -336,7 +336,7 @@ def _regression(
         id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
         cause=row.cause, cause_key=row.cause_key, axis=axis_of_cause(row.cause_key) or "", metric=row.metric,
         state=row.state, assignee=row.assignee, note=row.note, external_url=row.external_url,
-        opened_at=aware(row.opened_at), changed_at=aware(row.changed_at),
+        opened_at=row.opened_at, changed_at=row.changed_at,
         # `proposal_run_id` can also belong to an earlier, declined proposal.
         proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         gpu_hours_per_day=row.gpu_hours_per_day,
@@ -352,11 +352,11 @@ def _member(row: Row[Any], title: str, stored: StoredMember) -> RegressionMember
     member: RegressionMemberRow = row.RegressionMemberRow
     return RegressionMember(
         run_id=member.run_id, run_name=row.name, job=row.job, branch=row.branch, commit=row.commit,
-        ordered_at=aware(row.ordered_at), quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
+        ordered_at=row.ordered_at, quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,
         usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
         first_delta_pct=member.first_delta_pct,
-        gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=aware(member.joined_at),
+        gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=member.joined_at,
         follows=stored.follows, is_once=stored.is_once, newest_pct=stored.newest_pct,
     )  # fmt: skip
 

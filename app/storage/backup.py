@@ -41,7 +41,6 @@ from app.errors import DamagedObject, Unavailable
 from app.settings import Settings
 from app.storage.database import make_engine, migrate, read_session, require_migrated, transaction
 from app.storage.log_files import checked_object, open_store
-from app.storage.runs import aware
 from app.storage.tables import HeartbeatRow, select_any, utc_now
 
 log = structlog.get_logger(__name__)
@@ -344,7 +343,7 @@ def last_backup(engine: Engine) -> datetime | None:
     with read_session(engine) as session:
         chosen = select_any(HeartbeatRow.seen_at).where(col(HeartbeatRow.name) == LAST)
         at: datetime | None = session.execute(chosen).scalar_one_or_none()
-    return aware(at) if at else None
+    return at
 
 
 def back_up_if_due(engine: Engine, settings: Settings) -> Copied | None:

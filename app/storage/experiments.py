@@ -24,7 +24,7 @@ from app.domain.verdict.step_time import Prior, Verdict
 from app.errors import NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
-from app.storage.runs import EXPERIMENT_OF_RUN, aware, stored_contract
+from app.storage.runs import EXPERIMENT_OF_RUN, stored_contract
 from app.storage.stacks import FamilyKey, FamilyPrior
 from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
 
@@ -147,7 +147,7 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
         sequence=tuple(row.sequence),
         plan=from_json(ExperimentPlan, row.plan),
         runs=_runs(session, experiment_id, {left.run: left.why for left in result.left_out}),
-        result_at=aware(row.result_at) if row.result_at else None,
+        result_at=row.result_at,
     )
 
 
@@ -227,7 +227,7 @@ def prior_of_sides(session: Session, baseline: Collection[int], candidate: Colle
     if experiment is not None:
         return experiment.prior
     row = session.get_one(RunRow, newest)
-    place = aware(row.ordered_at)
+    place = row.ordered_at
     family = FamilyKey(row.project_id, row.gpu, row.semantic_class, row.definition_version, row.config_key)
     return FamilyPrior(session, family, place, place).prior(place)
 
@@ -328,9 +328,9 @@ def _columns(joined: Sequence[Any]) -> dict[str, Any]:
         "runs_each": row.runs_each,
         "result": from_json(ExperimentResult, row.result or {}),
         "created_by": row.created_by,
-        "created_at": aware(row.created_at),
+        "created_at": row.created_at,
         "decided_by": row.decided_by,
-        "decided_at": aware(row.decided_at) if row.decided_at else None,
+        "decided_at": row.decided_at,
         "note": row.note,
     }
 
@@ -365,12 +365,12 @@ def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> t
             name=row.name,
             side=row.side,
             joined_by=row.joined_by,
-            joined_at=aware(row.joined_at),
+            joined_at=row.joined_at,
             why_not=why_not.get(str(row.id), ""),
             status=row.status,
             outcome=row.outcome,
             commit=row.commit,
-            created_at=aware(row.created_at),
+            created_at=row.created_at,
             step_time_ms=row.step_time_ms,
             tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
             peak_memory_gib=row.peak_memory_gib,

@@ -12,7 +12,6 @@ from app.domain.access.principal import Role
 from app.domain.access.secrets import digest, new_share_secret
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.tables import InvitationRow, ProjectRow, select_any, utc_now
 
 MAX_EMAIL = 300
@@ -143,7 +142,6 @@ _OPEN = (col(InvitationRow.accepted_at).is_(None), col(InvitationRow.revoked_at)
 
 def _invitation(row: InvitationRow, slug: str) -> Invitation:
     return Invitation(
-        row.id or 0, row.project_id, slug, Role(row.role), row.email, row.created_by, aware(row.created_at),
-        aware(row.expires_at), aware(row.accepted_at) if row.accepted_at else None, row.accepted_by,
-        aware(row.revoked_at) if row.revoked_at else None, row.revoked_by,
+        row.id or 0, row.project_id, slug, Role(row.role), row.email, row.created_by, row.created_at,
+        row.expires_at, row.accepted_at, row.accepted_by, row.revoked_at, row.revoked_by,
     )  # fmt: skip

@@ -15,7 +15,7 @@ from app.domain.numbers import plural
 from app.domain.profiles.difference import compare_profiles, first_sentence
 from app.domain.run import Stated
 from app.errors import NotFound
-from app.storage.runs import aware, stored_contract
+from app.storage.runs import stored_contract
 from app.storage.tables import ProfileFileRow, ProfileRow, RunResultRow, RunRow, select_any, utc_now
 
 MAX_DOCUMENT_BYTES = 256 << 20
@@ -213,7 +213,7 @@ def profiled_runs(session: Session, stack_key: str, *, most: int) -> tuple[RunWi
         .limit(most)
     ).all()
     return tuple(
-        RunWithProfile(row.id, row.name, row.commit or "", aware(row.ordered_at), profile)
+        RunWithProfile(row.id, row.name, row.commit or "", row.ordered_at, profile)
         for row in rows
         if (profile := _usable(session, row)) is not None
     )
@@ -243,9 +243,9 @@ def nearest_profiles(session: Session, run_id: int) -> tuple[int, int] | None:
         )
         .order_by(col(RunRow.ordered_at), col(RunRow.id))
     ).all()
-    place = (aware(run.ordered_at), run_id)
-    earlier = [row for row in rows if (aware(row.ordered_at), row.id) < place]
-    later = [row for row in rows if (aware(row.ordered_at), row.id) >= place]
+    place = (run.ordered_at, run_id)
+    earlier = [row for row in rows if (row.ordered_at, row.id) < place]
+    later = [row for row in rows if (row.ordered_at, row.id) >= place]
     before, after = _first_counting(session, reversed(earlier)), _first_counting(session, later)
     return (before, after) if before is not None and after is not None else None
 
@@ -310,14 +310,14 @@ def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -
         row.id or 0,
         row.run_id,
         row.status,
-        aware(row.created_at),
+        row.created_at,
         row.uploaded_by,
         row.error,
         row.facts,
         row.identity,
         contradictions(row.identity, contract),
         row.confirmed_by,
-        None if row.confirmed_at is None else aware(row.confirmed_at),
+        row.confirmed_at,
         row.progress,
         tuple(
             StoredProfileFile(file.name, file.position, file.size_bytes, file.rank, file.stage, file.object_key)

@@ -15,7 +15,6 @@ from app.domain.text import MAX_PROJECT_NAME, one_line, project_name_problem
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, OverQuota, TooManyRuns
 from app.settings import Settings
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.tables import (
     AllowanceRow,
     DashboardChartRow,
@@ -77,7 +76,7 @@ def list_projects(session: Session) -> list[Project]:
     )
     return [
         Project(
-            row.id or 0, row.slug, row.public, row.generated, aware(row.created_at), *runs.get(row.id or 0, (0, None)),
+            row.id or 0, row.slug, row.public, row.generated, row.created_at, *runs.get(row.id or 0, (0, None)),
             *members.get(row.id or 0, (0,)), *tokens.get(row.id or 0, (0,)),
         )
         for row in rows
@@ -185,7 +184,7 @@ def _check_runs(session: Session, project: ProjectRow, most: int) -> None:
     """Check the limit of runs within 24 hours. The next run may begin a day after the `most`-th newest one."""
     newest = select_any(RunRow.created_at).where(col(RunRow.project_id) == project.id)
     last = session.execute(newest.order_by(col(RunRow.created_at).desc()).offset(most - 1).limit(1)).scalar()
-    wait = math.ceil((aware(last) + DAY - utc_now()).total_seconds()) if last is not None else 0
+    wait = math.ceil((last + DAY - utc_now()).total_seconds()) if last is not None else 0
     if wait > 0:
         raise TooManyRuns(
             f"Project {project.slug} reached its quota of {most:,} runs within 24 hours. Nothing was saved. Upload it "
@@ -224,10 +223,10 @@ def use(session: Session, project_id: int, what: str, amount: int, *, most: int,
     if row is None:
         row = AllowanceRow(project_id=project_id, what=what)
         session.add(row)
-    if aware(row.began_at) + within <= now:
+    if row.began_at + within <= now:
         row.began_at, row.used = now, 0
     if row.used and row.used + amount > most:
-        return max(1, math.ceil((aware(row.began_at) + within - now).total_seconds()))
+        return max(1, math.ceil((row.began_at + within - now).total_seconds()))
     row.used += amount
     return 0
 
@@ -274,7 +273,7 @@ class DashboardChart:
 
 def list_charts(session: Session, project_id: int) -> list[DashboardChart]:
     return [
-        DashboardChart(row.id or 0, row.page, row.title, place, row.added_by, aware(row.added_at))
+        DashboardChart(row.id or 0, row.page, row.title, place, row.added_by, row.added_at)
         for place, row in enumerate(_rows(session, project_id), 1)
     ]
 

@@ -25,7 +25,7 @@ from app.domain.run import FloatArray, LineExample, LogEvent, LogProblem, Memory
 from app.domain.verdict.record import Losses, losses_of
 from app.storage import audit
 from app.storage.json_text import frozen, to_json
-from app.storage.runs import RunFile, aware, entries_of, get_run, stored_contract
+from app.storage.runs import RunFile, entries_of, get_run, stored_contract
 from app.storage.tables import PROCESSED, ReadingRow, RunRow, SeriesRow, owned_by, select_any, time_column, utc_now
 
 # --- One metric of one run as a blob: float64, byte-shuffled, zstd.
@@ -229,7 +229,7 @@ def statements_of(session: Session, run_id: int) -> tuple[StatedFact, ...]:
     rows = session.execute(
         select(StatedFactRow).where(col(StatedFactRow.run_id) == run_id).order_by(col(StatedFactRow.id).desc())
     ).scalars()
-    return tuple(StatedFact(r.name, r.value, r.removed, r.author, r.note, aware(r.created_at)) for r in rows)
+    return tuple(StatedFact(r.name, r.value, r.removed, r.author, r.note, r.created_at) for r in rows)
 
 
 def in_force(statements: tuple[StatedFact, ...]) -> dict[str, StatedFact]:
@@ -320,4 +320,4 @@ def progress(session: Session) -> Progress:
         func.min(case((is_current(), RunRow.processed_at))),
     )
     current, waiting, failed, since = session.execute(counted).one()
-    return Progress(current, waiting, failed, aware(since) if since else None)
+    return Progress(current, waiting, failed, since)

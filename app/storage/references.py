@@ -9,7 +9,6 @@ from sqlmodel import Session, col
 
 from app.domain.references.point import ReferencePoint, published
 from app.storage.json_text import from_json
-from app.storage.runs import aware
 from app.storage.tables import ProjectRow, ReferencePointRow, select_any
 
 
@@ -72,8 +71,7 @@ def _entered(session: Session, condition: ColumnElement[bool]) -> list[Reference
             str(row.id),
             from_json(ReferencePoint, row.point),
             Entered(
-                slug or "", row.added_by, aware(row.added_at), aware(row.changed_at),
-                aware(row.withdrawn_at) if row.withdrawn_at else None,
+                slug or "", row.added_by, row.added_at, row.changed_at, row.withdrawn_at,
             ),
         )
         for row, slug in rows

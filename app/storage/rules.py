@@ -33,7 +33,7 @@ from app.storage import readings
 from app.storage.profiles import NO_PROFILE, MeasuredFacts, measured_facts
 from app.storage.readings import StatedFact, StatedFactRow, in_force, statements_of
 from app.storage.remembered import WhileSlow
-from app.storage.runs import WITH_RESULT, RunDetail, RunFile, aware, detail, files_of
+from app.storage.runs import WITH_RESULT, RunDetail, RunFile, detail, files_of
 from app.storage.setbacks import Setbacks, setbacks_of
 from app.storage.suspect_evidence import (
     MeasuredGain,
@@ -225,9 +225,7 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None = 
     )
     if project_id is not None:
         chosen = chosen.where(col(RunRow.project_id) == project_id)
-    return tuple(
-        FiredIn(row.id, row.name, row.slug, row.status, aware(row.ordered_at)) for row in session.execute(chosen)
-    )
+    return tuple(FiredIn(row.id, row.name, row.slug, row.status, row.ordered_at) for row in session.execute(chosen))
 
 
 # --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob where it

@@ -6,7 +6,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, ColumnElement, Row, Select, and_, any_, bindparam, case, func, select, update
@@ -320,19 +320,19 @@ def detail(
     return RunDetail(
         id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
         branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
-        created_at=aware(row.created_at), uploaded_by=row.uploaded_by,
-        processed_at=aware(row.processed_at) if row.processed_at else None, status=row.status, attempts=row.attempts,
+        created_at=row.created_at, uploaded_by=row.uploaded_by,
+        processed_at=row.processed_at, status=row.status, attempts=row.attempts,
         error=row.error, warnings=run_warnings(row), trainer=row.trainer, contract=stored_contract(result.contract),
         unknown=tuple(result.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
         steady_state=_steady_state(result.steady_state), metrics=metrics_of(result.metrics), health=result.health,
         evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         definition_version=row.definition_version, metadata_stated=result.metadata_stated, files=files,
         reception=row.reception,
-        heard_at=aware(row.heard_at) if row.heard_at else None, updating=is_updating(row.status, row.work),
+        heard_at=row.heard_at, updating=is_updating(row.status, row.work),
         definitions=result.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
-        project_id=row.project_id, ordered_at=aware(row.ordered_at), verdict=row.verdict, quarantine=_quarantine(row),
+        project_id=row.project_id, ordered_at=row.ordered_at, verdict=row.verdict, quarantine=_quarantine(row),
         commit_url=project.commit_url, compare_url=project.compare_url, notes=row.notes or "", job=row.job,
-        commit_time=aware(row.commit_time) if row.commit_time else None, merge_base=row.merge_base,
+        commit_time=row.commit_time, merge_base=row.merge_base,
         **read(result),
     )  # fmt: skip
 
@@ -340,7 +340,7 @@ def detail(
 def _quarantine(row: RunRow) -> Quarantine | None:
     if not row.quarantine:
         return None
-    return Quarantine(row.quarantine, row.quarantined_by, aware(row.quarantined_at) if row.quarantined_at else None)
+    return Quarantine(row.quarantine, row.quarantined_by, row.quarantined_at)
 
 
 def run_warnings(row: RunRow) -> tuple[str, ...]:
@@ -381,7 +381,7 @@ def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
         RunFile(
             first.kind, first.name, first.position, first.size_bytes, first.sha256,
             tuple(piece.object_key for piece in (first, *more) if piece.object_key is not None),
-            first.document, first.cut, aware(first.removed_at) if first.removed_at else None,
+            first.document, first.cut, first.removed_at,
         )
         for first, *more in files.values()
     )  # fmt: skip
@@ -390,7 +390,7 @@ def files_of(session: Session, run_id: int) -> tuple[RunFile, ...]:
 def amendment(row: AmendmentRow) -> Amendment:
     return Amendment(
         row.field, frozen(row.value), row.removed, frozen(row.old_value), row.old_source, row.author, row.note,
-        aware(row.created_at),
+        row.created_at,
     )  # fmt: skip
 
 
@@ -465,13 +465,6 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
             "spikes": tuple((iteration, ms) for iteration, ms in stored.get("spikes", ())),
         }
     )
-
-
-def aware(time: datetime) -> datetime:
-    """Add the time zone that SQLite drops; all times are written in UTC."""
-    if time.tzinfo is UTC:  # fast path: histories have hundreds of them
-        return time
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 # --- Runs in lists: only the columns that lists need.
@@ -677,8 +670,8 @@ def _list_item(row: Any) -> RunListItem:
     contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
     return RunListItem(
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
-        commit=row.commit, commit_time=aware(row.commit_time) if row.commit_time else None,
-        created_at=aware(row.created_at), status=row.status, error=row.error,
+        commit=row.commit, commit_time=row.commit_time,
+        created_at=row.created_at, status=row.status, error=row.error,
         outcome=row.outcome,
         evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
@@ -725,13 +718,14 @@ def settle_places(session: Session, project_id: int, config_key: str, commit: st
     ).all()
     if not rows:
         return None
-    place = aware(rows[0].commit_time or rows[0].created_at)
-    moved = [row for row in rows if aware(row.ordered_at) != place]
+    place: datetime = rows[0].commit_time or rows[0].created_at
+    moved = [row for row in rows if row.ordered_at != place]
     if not moved:
         return None
     statement = update(RunRow).where(col(RunRow.id).in_([row.id for row in moved])).values(ordered_at=place)
     session.execute(statement.execution_options(synchronize_session=False))
-    return min(place, *(aware(row.ordered_at) for row in moved))
+    earliest: datetime = min(place, *(row.ordered_at for row in moved))
+    return earliest
 
 
 def lines_of(log_files: LogFiles, files: Sequence[RunFile], first: int, last: int) -> tuple[list[str], int]:

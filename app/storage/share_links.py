@@ -10,7 +10,6 @@ from sqlmodel import Session, col
 from app.domain.access.secrets import digest, new_share_secret
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.tables import ShareLinkRow, utc_now
 from app.storage.visible import CHANGES_NO_RIGHTS
 
@@ -59,11 +58,11 @@ def share_link(row: ShareLinkRow) -> ShareLink:
         project_id=row.project_id,
         page=row.page,
         created_by=row.created_by,
-        created_at=aware(row.created_at),
-        expires_at=aware(row.expires_at),
-        opened_at=aware(row.opened_at) if row.opened_at else None,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        opened_at=row.opened_at,
         opened=row.opened,
-        revoked_at=aware(row.revoked_at) if row.revoked_at else None,
+        revoked_at=row.revoked_at,
         revoked_by=row.revoked_by,
     )
 

@@ -34,7 +34,7 @@ from app.domain.verdict.step_time import (
 )
 from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
-from app.storage.runs import aware, metrics_of, newest_contract, stored_contract, stored_contracts
+from app.storage.runs import metrics_of, newest_contract, stored_contract, stored_contracts
 from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_indexed, select_any
 
 _AT_ONCE = 500
@@ -163,7 +163,8 @@ class StackRun:
 
     @property
     def created_at(self) -> datetime:
-        return aware(self.row.created_at)
+        created_at: datetime = self.row.created_at
+        return created_at
 
     @property
     def dispatcher(self) -> str | None:
@@ -302,7 +303,7 @@ def runs_where(*conditions: ColumnElement[bool], newest: int | None = None) -> S
 
 
 def _in_order(newest_first: Sequence[Row[Any]]) -> list[StackRun]:
-    return [StackRun(row.id, aware(row.ordered_at), facts_of(row), row) for row in reversed(newest_first)]
+    return [StackRun(row.id, row.ordered_at, facts_of(row), row) for row in reversed(newest_first)]
 
 
 def full_record(session: Session, run_id: int) -> RunRecord:
@@ -451,7 +452,7 @@ class FamilyPrior:
         if last > first:
             rows += session.execute(_CHOSEN, like | {"since": first, "until": last}).all()[::-1]
         self.rows: Sequence[Row[Any]] = rows
-        self._positions = [aware(row.ordered_at) for row in rows]
+        self._positions = [row.ordered_at for row in rows]
         self._priors: dict[int, Prior] = {}
 
     def prior(self, position: datetime) -> Prior:

@@ -20,7 +20,6 @@ from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.remembered import UntilRankedAgain
-from app.storage.runs import aware
 from app.storage.stacks import names_of_titles
 from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingBoardRow, StandingRow, select_any
 
@@ -288,7 +287,7 @@ def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
         )
     rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
     index = [
-        HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, aware(newest_at))
+        HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at)
         for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at in rows
     ]
     return tuple(sorted(index, key=lambda entry: (entry.hardware, entry.family)))
@@ -402,8 +401,8 @@ def _stored(row: StandingRow, project: str, generated: bool, boards: Iterable[Bo
         about={name: frozen(value) for name, value in row.about.items()},
         runs=row.runs,
         newest_run_id=row.newest_run_id,
-        newest_at=aware(row.newest_at),
-        updated_at=aware(row.updated_at),
+        newest_at=row.newest_at,
+        updated_at=row.updated_at,
         ranking_version=row.ranking_version,
         standings=replace(standings, boards=tuple(sorted(boards, key=_order))),
     )
@@ -614,10 +613,10 @@ def _change(row: Row[Any]) -> LeaderChange:
         hardware_slug=row.hardware_slug,
         family_slug=row.family_slug,
         floor=row.floor,
-        at=aware(row.at),
+        at=row.at,
         run_id=row.run_id,
         run_name=row.name or "",
-        placed_at=aware(row.ordered_at) if row.ordered_at else None,
-        measured_until=aware(row.newest_at),
+        placed_at=row.ordered_at,
+        measured_until=row.newest_at,
         change=HeadChange(before, from_json(Head, row.after)),
     )

@@ -40,7 +40,7 @@ from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.experiments import experiment_sides
 from app.storage.remembered import Remembered, WhileSlow
-from app.storage.runs import aware, entries_of, stored_contracts
+from app.storage.runs import entries_of, stored_contracts
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -77,7 +77,7 @@ def suspects_with_evidence(
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
         suspects = tuple(_since(suspect, run, good) for suspect in suspects)
-    good_at = aware(good.ordered_at) if good else EARLIEST
+    good_at = good.ordered_at if good else EARLIEST
     unaffected = _unaffected_before(session, run, document, metric)
     if metric != "step_time_ms" or document.decision == "failed":
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at)
@@ -549,8 +549,7 @@ def _verdicts(
     )
     if project_id is not None:  # SQLite shall look up the verdicts instead of reading all of the project
         chosen = chosen.where(not_indexed(col(RunRow.project_id)) == project_id)
-    rows = session.execute(chosen).mappings()
-    return [AB(**{**row, "ordered_at": aware(row["ordered_at"])}) for row in rows]
+    return [AB(**row) for row in session.execute(chosen).mappings()]
 
 
 def _experiments(
@@ -597,7 +596,7 @@ def _experiments(
             stack_key=row.stack_key,
             config_key=row.candidate_key,
             commit="",
-            ordered_at=aware(row.result_at or row.created_at),
+            ordered_at=row.result_at or row.created_at,
             project_id=row.project_id,
             experiment_id=row.id,
         )
@@ -913,6 +912,6 @@ def _joined(counts: _Counted, newest: AvailabilityRow) -> ContainerDispatcher:
         runs_with=counts.runs_with,
         runs_without=counts.runs - counts.runs_with,
         run_id=newest.run_id,
-        seen_at=aware(newest.seen_at),
+        seen_at=newest.seen_at,
         evidence=tuple(LogEvidence(**entries_of(LogEvidence, line)) for line in newest.evidence),
     )

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select, update
 from sqlmodel import Session, col
@@ -12,7 +12,6 @@ from app.domain.access.secrets import digest, new_token, shown
 from app.domain.text import one_line
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.tables import ProjectRow, TokenRow, select_any, utc_now
 from app.storage.visible import CHANGES_NO_RIGHTS
 
@@ -64,7 +63,8 @@ def make_token(
     token = new_token()
     row = TokenRow(
         project_id=project_id, name=name, shown=shown(token), digest=digest(token),
-        scopes=[scope.value for scope in Scope if scope in scopes], created_by=by, expires_at=expires_at,
+        scopes=[scope.value for scope in Scope if scope in scopes], created_by=by,
+        expires_at=expires_at and expires_at.astimezone(UTC),
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -85,11 +85,10 @@ def find_token(session: Session, token_digest: str) -> ActiveToken | None:
     if result is None:
         return None
     row, slug = result
-    ends_at = aware(row.expires_at) if row.expires_at else None
-    if ends_at is not None and ends_at <= utc_now():
+    if row.expires_at is not None and row.expires_at <= utc_now():
         return None
     holder = TokenHolder(row.id, row.name, row.project_id, slug, frozenset(Scope(scope) for scope in row.scopes))
-    return ActiveToken(holder, ends_at, aware(row.last_used_at) if row.last_used_at else None)
+    return ActiveToken(holder, row.expires_at, row.last_used_at)
 
 
 def note_used(session: Session, token_id: int) -> None:

@@ -20,7 +20,6 @@ from app.domain.verdict.step_time import Verdict
 from app.domain.verdict.triage import change_of_job
 from app.domain.verdict.upgrade import cause_key
 from app.storage.json_text import from_json
-from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
 from app.storage.verdicts import jobs_of_regressions
 
@@ -167,7 +166,7 @@ def upgrade_changes(
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
         stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], before) for row in changes)
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
-        upgrades.append(UpgradeChange(*key, min(aware(row.at) for row in changes), tuple(by_change)))
+        upgrades.append(UpgradeChange(*key, min(row.at for row in changes), tuple(by_change)))
     return tuple(sorted(upgrades, key=lambda upgrade: upgrade.at, reverse=True))
 
 

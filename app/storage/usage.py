@@ -14,7 +14,6 @@ from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import read_session, transaction
-from app.storage.runs import aware
 from app.storage.tables import (
     AuditEventRow,
     DeletionRow,
@@ -56,8 +55,7 @@ def counted_at(session: Session) -> datetime | None:
     """Return the time of the count that `usage_of_projects` returns; None if it counts on request."""
     if _counts_now(session):
         return None
-    seen_at = session.execute(select(col(HeartbeatRow.seen_at)).where(col(HeartbeatRow.name) == _COUNTED)).scalar()
-    return None if seen_at is None else aware(seen_at)
+    return session.execute(select(col(HeartbeatRow.seen_at)).where(col(HeartbeatRow.name) == _COUNTED)).scalar()
 
 
 def _counts_now(session: Session) -> bool:

@@ -16,7 +16,6 @@ from app.domain.text import one_line
 from app.errors import Conflict, InvalidChange, NotFound
 from app.settings import get_settings
 from app.storage import audit
-from app.storage.runs import aware
 from app.storage.tables import (
     GroupMemberRow,
     GroupRoleRow,
@@ -219,9 +218,7 @@ def _new_hash(password: str, name: str) -> str:
 def to_user(row: UserRow) -> User:
     return User(
         row.id or 0, row.name, row.email, row.administrator, row.must_change_password,
-        aware(row.password_ends_at) if row.password_ends_at else None, bool(row.totp_secret), row.issuer,
-        aware(row.created_at), aware(row.last_login_at) if row.last_login_at else None,
-        aware(row.disabled_at) if row.disabled_at else None,
+        row.password_ends_at, bool(row.totp_secret), row.issuer, row.created_at, row.last_login_at, row.disabled_at,
     )  # fmt: skip
 
 
@@ -250,7 +247,7 @@ def members_of(session: Session, project_id: int) -> list[ProjectMember]:
     ).all()
     members = [
         ProjectMember(
-            user.id or 0, user.name, Role(member.role), member.added_by, aware(member.added_at),
+            user.id or 0, user.name, Role(member.role), member.added_by, member.added_at,
             user.disabled_at is not None, user.administrator,
         )
         for member, user in rows
@@ -317,11 +314,9 @@ def start_session(session: Session, user_id: int, idle: timedelta, *, address: s
 def find_session(session: Session, session_id: str) -> ActiveSession | None:
     """Return the session by the SHA-256 of its cookie; None if it has ended."""
     row = session.get(SessionRow, session_id)
-    if row is None or aware(row.expires_at) <= utc_now():
+    if row is None or row.expires_at <= utc_now():
         return None
-    return ActiveSession(
-        row.id, row.user_id, aware(row.created_at), aware(row.confirmed_at), aware(row.seen_at), aware(row.expires_at)
-    )
+    return ActiveSession(row.id, row.user_id, row.created_at, row.confirmed_at, row.seen_at, row.expires_at)
 
 
 def extend_session(session: Session, seen: ActiveSession, idle: timedelta, longest: timedelta) -> None:

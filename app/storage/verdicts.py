@@ -46,7 +46,6 @@ from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, change_of_job, member
 from app.storage.audit import SERVICE, continuations
 from app.storage.experiments import ExperimentSide, experiment_sides
 from app.storage.json_text import from_json, to_json
-from app.storage.runs import aware
 from app.storage.tables import (
     AuditEventRow,
     ProjectRow,
@@ -306,7 +305,7 @@ def _stored(session: Session, rows: Sequence[Any]) -> Iterable[StoredVerdict]:
         document, side = from_json(VerdictDocument, row.document), sides.get(row.run_id)
         if side is not None:
             document = document_of_side(document, side.result)
-        yield StoredVerdict(row.id or 0, row.run_id, aware(row.made_at), row.because, document, side)
+        yield StoredVerdict(row.id or 0, row.run_id, row.made_at, row.because, document, side)
 
 
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
@@ -616,7 +615,7 @@ def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
     )
     since = session.execute(starts.where(of_it)).scalar_one()
     back = session.get(RunRow, regression.proposal_run_id) if regression.proposal_run_id else None
-    return recovery_text(aware(since), (back.id or 0, aware(back.ordered_at)) if back else None) if since else ""
+    return recovery_text(since, (back.id or 0, back.ordered_at) if back else None) if since else ""
 
 
 _SAME_LEVEL = 0.02
@@ -789,7 +788,7 @@ def proposed_closings(session: Session, *conditions: ColumnElement[bool]) -> tup
         .order_by(col(RegressionRow.id).desc())
         .limit(MOST_PROPOSED)
     )
-    return tuple(ProposedClosing(row.id, row.project_id, aware(row.changed_at), row.proposal) for row in rows)
+    return tuple(ProposedClosing(row.id, row.project_id, row.changed_at, row.proposal) for row in rows)
 
 
 # --- The cost of a slowdown, for regressions and upgrade reports.
@@ -843,16 +842,14 @@ class Costs:
             times, earlier = (_TIMES, _EARLIER_TIME) if branch is None else (_TIMES_ON_BRANCH, _EARLIER_ON_BRANCH)
             values = {"project": project_id, "stacks": sorted(stacks), "here": here, "branch": branch}
             values["since"] = here - timedelta(days=RATE_DAYS)
-            rows = [*self._session.execute(times, values).scalars(), *self._session.execute(earlier, values).scalars()]
-            self._positions[key] = [aware(time) for time in rows]
+            newest = self._session.execute(times, values).scalars()
+            self._positions[key] = [*newest, *self._session.execute(earlier, values).scalars()]
         return self._positions[key]
 
     def _clock(self, project_id: int, *, is_replay: bool) -> datetime:
         if project_id not in self._clocks:
             position, newest = self._session.execute(_NEWEST, {"project": project_id, "now": self._now}).one()
-            self._clocks[project_id] = clock(
-                position and aware(position), newest and aware(newest), self._now, is_replay=is_replay
-            )
+            self._clocks[project_id] = clock(position, newest, self._now, is_replay=is_replay)
         return self._clocks[project_id]
 
 

@@ -13,7 +13,7 @@ from app.domain.text import short_cause
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
-from app.storage.runs import ENDED_BADLY, aware
+from app.storage.runs import ENDED_BADLY
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
@@ -101,7 +101,7 @@ def list_watches(session: Session, user_id: int) -> list[Watch]:
         .order_by(col(WatchRow.watched_at).desc())
     ).all()
     return [
-        Watch(row.kind, row.target, slug, _title(session, row), aware(row.watched_at))
+        Watch(row.kind, row.target, slug, _title(session, row), row.watched_at)
         for row, slug in rows
     ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def run_changes_of(session: Session, watches: Collection[Watch], limit: int) -> 
         .limit(limit)
     )  # fmt: skip
     return [
-        RunChange(number, name, slug, aware(at), stack, outcome, verdict, delta)
+        RunChange(number, name, slug, at, stack, outcome, verdict, delta)
         for number, name, slug, at, stack, outcome, verdict, delta in rows
     ]
 

@@ -18,7 +18,6 @@ from sqlmodel import Session, col
 
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.runs import aware
 from app.storage.tables import HeartbeatRow, StageTimeRow, select_any, utc_now
 
 # --- The time of the last activity of a worker. Tasks write it, so it also shows workers that receive no messages.
@@ -38,7 +37,8 @@ def beat(engine: Engine) -> None:
 
 def last_seen(session: Session) -> datetime:
     """Return when a worker was last active."""
-    return aware(session.execute(_SEEN_AT).scalar_one())
+    seen_at: datetime = session.execute(_SEEN_AT).scalar_one()
+    return seen_at
 
 
 def silent_since(session: Session, settings: Settings) -> datetime | None:

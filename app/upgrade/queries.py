@@ -22,7 +22,6 @@ from app.domain.verdict.upgrade import (
     slowest_first,
 )
 from app.storage.remembered import ContractValues, Remembered
-from app.storage.runs import aware
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.suspect_evidence import cause_of, suspects_of_regression
 from app.storage.tables import (
@@ -152,7 +151,7 @@ def _configurations(session: Session, project: ProjectRow) -> _Configurations:
             .group_by(col(RunRow.config_key))
         )
         rows = session.execute(grouped.order_by(newest.desc()).limit(MOST_CONFIGURATIONS))
-        counts = {run: (n, aware(first)) for run, n, first in rows}
+        counts = {run: (n, first) for run, n, first in rows}
         read = counts, full_records(session, list(counts))
         _read_configurations.keep(question, state, read)
     return read
@@ -170,7 +169,7 @@ def _counts_by_value(session: Session, project: ProjectRow, field: str) -> dict[
     for row in rows:
         if (value := values.get(row.id, {}).get(field)) is not None:
             groups.setdefault((row.config_key, value), []).append(row)
-    counts = {max(row.id for row in own): (len(own), aware(own[-1].ordered_at)) for own in groups.values()}
+    counts = {max(row.id for row in own): (len(own), own[-1].ordered_at) for own in groups.values()}
     return dict(sorted(counts.items(), reverse=True)[:MOST_CONFIGURATIONS])
 
 

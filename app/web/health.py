@@ -31,7 +31,6 @@ from app.storage.backup import last_backup
 from app.storage.database import fault_of, read_session
 from app.storage.log_files import free_bytes, require_room
 from app.storage.readings import progress
-from app.storage.runs import aware
 from app.storage.tables import (
     DeliveryRow,
     ProfileRow,
@@ -171,7 +170,7 @@ class ServiceMetrics:
     def _count_work(self, session: Session) -> None:
         unfinished = col(RunRow.status).in_(("received", "processing"))
         oldest = session.execute(select(func.min(RunRow.created_at)).where(unfinished)).scalar_one()
-        self.oldest_waiting_seconds.set((utc_now() - aware(oldest)).total_seconds() if oldest else 0)
+        self.oldest_waiting_seconds.set((utc_now() - oldest).total_seconds() if oldest else 0)
         for kind, row in _QUEUES.items():
             pending = select(func.count()).select_from(row).where(col(row.work).in_(("waiting", "enqueued", "claimed")))
             self.queue.labels(kind).set(session.execute(pending).scalar_one())

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from app.access.credentials import SHARE_NAME
 from app.storage.database import transaction
-from app.storage.runs import aware
 from app.storage.tables import ProjectRow, RegressionRow, RunRow, ShareLinkRow, utc_now
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, PUBLIC, THEIRS, Teams
@@ -163,7 +162,7 @@ def test_a_project_without_regressions_offers_its_feed_and_an_unknown_one_none(t
 def test_a_feed_without_entries_has_the_date_of_its_project(teams: Teams) -> None:
     with transaction(teams.engine) as session:
         project = session.execute(select(ProjectRow).where(col(ProjectRow.slug) == PUBLIC)).scalar_one()
-        created_at = aware(project.created_at)
+        created_at = project.created_at
     reader = teams.client("anonymous")
     answers = [reader.get(f"/regressions.atom?project={PUBLIC}") for _ in range(2)]
     feed = ElementTree.fromstring(answers[0].content)  # noqa: S314  our own document
