@@ -19,9 +19,17 @@ from app.storage.experiments import knobs_of
 from app.storage.json_text import from_json, to_json
 from app.storage.runs import EXPERIMENT_OF_RUN, metrics_of
 from app.storage.stacks import RunReader, full_records
-from app.storage.tables import ExperimentRow, ExperimentRunRow, RunResultRow, RunRow, not_indexed, select_any, utc_now
+from app.storage.tables import (
+    ExperimentRow,
+    ExperimentRunRow,
+    RunResultRow,
+    RunRow,
+    in_batches,
+    not_indexed,
+    select_any,
+    utc_now,
+)
 
-_AT_ONCE = 500
 _SOME: Select[Any] = select_any(ExperimentRow.id).where(col(ExperimentRow.project_id) == bindparam("project")).limit(1)
 
 
@@ -109,9 +117,9 @@ def _concerned(session: Session, project_id: int, stack_key: str, run_ids: Seque
     tags: dict[str, set[int]] = {}
     keys: dict[str, set[int]] = {}
     came: dict[int, datetime] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
+    for some in in_batches(run_ids):
         columns = select_any(RunRow.id, RunRow.config_key, RunRow.tags, RunRow.created_at)
-        for row in session.execute(columns.where(col(RunRow.id).in_(run_ids[start : start + _AT_ONCE]))):
+        for row in session.execute(columns.where(col(RunRow.id).in_(some))):
             keys.setdefault(row.config_key, set()).add(row.id)
             came[row.id] = row.created_at
             for tag in row.tags or ():

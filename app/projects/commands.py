@@ -24,11 +24,9 @@ from app.storage.audit import AuditEvent
 from app.storage.database import transaction
 from app.storage.json_text import frozen
 from app.storage.projects import Quota, Usage, find_project, quota_of, usage_of
-from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, select_any
+from app.storage.tables import ProjectDefaultRow, ProjectRow, RunResultRow, RunRow, in_batches, select_any
 
 log = structlog.get_logger(__name__)
-
-_IDS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +89,8 @@ def set_defaults(
             )  # fmt: skip
         session.flush()
         run_ids = _affected_runs(session, project, changed)
-        for start in range(0, len(run_ids), _IDS_AT_ONCE):
-            run_queue.request(session, col(RunRow.id).in_(run_ids[start : start + _IDS_AT_ONCE]))
+        for some in in_batches(run_ids):
+            run_queue.request(session, col(RunRow.id).in_(some))
         defaults = get_defaults(session, slug)
     log.info("project_defaults_set", project=slug, changed=sorted(changed), runs=len(run_ids))
     if run_ids:

@@ -10,12 +10,10 @@ from typing import Generic, TypeVar
 from sqlalchemy import ColumnElement, bindparam, func, select
 from sqlmodel import Session, col
 
-from app.storage.tables import RunResultRow, StandingRow, select_any
+from app.storage.tables import RunResultRow, StandingRow, in_batches, select_any
 from app.storage.visible import visible_projects
 
 Result = TypeVar("Result")
-_AT_ONCE = 500
-"""Runs in one query."""
 
 
 class Remembered(Generic[Result]):
@@ -119,8 +117,8 @@ class ContractValues:
             if (of_run := self._remembered.find((database, run_id), at)) is not None:
                 values[run_id] = of_run
         unread = [run_id for run_id in processed_at if run_id not in values]
-        for start in range(0, len(unread), _AT_ONCE):
-            for row in session.execute(self._statement, {"ids": unread[start : start + _AT_ONCE]}):
+        for some in in_batches(unread):
+            for row in session.execute(self._statement, {"ids": some}):
                 values[row.run_id] = {name: getattr(row, name) for name in self._names}
                 self._remembered.keep((database, row.run_id), processed_at[row.run_id], values[row.run_id])
         return values

@@ -15,12 +15,11 @@ from sqlalchemy import Column, LargeBinary, Table, insert, select, update
 from sqlmodel import Session, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-import app.storage.tables  # noqa: F401  # fills the metadata
+from app.storage.tables import in_batches
 
 Row = dict[str, Any]
 Rows = dict[str, list[Row]]
 
-_AT_ONCE = 500
 _DERIVED = ("run_value", "run_label", "config_value", "stack", "usage")
 """Tables that are written from others (`derived.py`, `search.py`, `usage.py`)."""
 
@@ -118,9 +117,8 @@ def _renumber_within(
 
 def _taken(session: Session, table: Table, numbers: Sequence[int]) -> set[int]:
     taken: set[int] = set()
-    for start in range(0, len(numbers), _AT_ONCE):
-        chosen = select(table.c.id).where(table.c.id.in_(numbers[start : start + _AT_ONCE]))
-        taken |= set(session.execute(chosen).scalars())
+    for some in in_batches(numbers):
+        taken |= set(session.execute(select(table.c.id).where(table.c.id.in_(some))).scalars())
     return taken
 
 

@@ -35,9 +35,17 @@ from app.domain.verdict.step_time import (
 from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
 from app.storage.runs import metrics_of, newest_contract, stored_contract, stored_contracts
-from app.storage.tables import EVERYTHING, ProjectRow, RunResultRow, RunRow, StandingRow, not_indexed, select_any
+from app.storage.tables import (
+    EVERYTHING,
+    ProjectRow,
+    RunResultRow,
+    RunRow,
+    StandingRow,
+    in_batches,
+    not_indexed,
+    select_any,
+)
 
-_AT_ONCE = 500
 _SLIM = (
     RunRow.id, RunRow.project_id, RunRow.commit, RunRow.branch, RunRow.purpose, RunRow.ordered_at, RunRow.created_at,
     RunRow.stack_key, RunRow.config_key, RunRow.gpu, RunRow.reception, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
@@ -314,9 +322,8 @@ def full_record(session: Session, run_id: int) -> RunRecord:
 def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
     """Return runs by name (the number as text). Losses are missing; comparisons add them."""
     records: dict[str, RunRecord] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
-        rows = session.execute(_WHOLE, {"run_ids": run_ids[start : start + _AT_ONCE]})
-        for row in rows:
+    for some in in_batches(run_ids):
+        for row in session.execute(_WHOLE, {"run_ids": some}):
             contract = stored_contract(row.contract)
             facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
             facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))

@@ -51,6 +51,7 @@ from app.storage.tables import (
     RunLabelRow,
     RunRow,
     VerdictRow,
+    in_batches,
     not_indexed,
     select_any,
 )
@@ -890,15 +891,10 @@ def _groups(session: Session, *conditions: ColumnElement[bool]) -> _Groups:
     return groups
 
 
-_AT_ONCE = 400
-"""Maximum keys per query."""
-
-
 def _availability_rows(session: Session, keys: Collection[tuple[int, str]]) -> dict[tuple[int, str], AvailabilityRow]:
-    numbers = sorted({run_id for run_id, _ in keys})
     rows: dict[tuple[int, str], AvailabilityRow] = {}
-    for start in range(0, len(numbers), _AT_ONCE):
-        chosen = select(AvailabilityRow).where(col(AvailabilityRow.run_id).in_(numbers[start : start + _AT_ONCE]))
+    for some in in_batches(sorted({run_id for run_id, _ in keys})):
+        chosen = select(AvailabilityRow).where(col(AvailabilityRow.run_id).in_(some))
         rows |= {(row.run_id, row.dispatcher): row for row in session.execute(chosen).scalars()}
     return rows
 

@@ -3,8 +3,9 @@
 `from __future__ import annotations` would break the relationships of SQLModel.
 """
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -43,10 +44,22 @@ SQLModel.metadata = MetaData(
     }
 )
 
+Key = TypeVar("Key")
+
 
 def select_any(*columns: Any) -> Select[Any]:
     """Select columns or tables. SQLModel types a column as its value, which `select` rejects; this accepts it."""
     return select(*columns)
+
+
+_MOST_KEYS = 500
+"""Maximum keys per query."""
+
+
+def in_batches(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
+    """Yield the keys in parts that one query may have."""
+    for start in range(0, len(keys), _MOST_KEYS):
+        yield keys[start : start + _MOST_KEYS]
 
 
 class _NotIndexed(FunctionElement[Any]):

@@ -55,13 +55,13 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     VerdictRow,
+    in_batches,
     not_indexed,
     select_any,
     table_of,
     utc_now,
 )
 
-_AT_ONCE = 500
 _MOST_VALUE = 500
 
 
@@ -135,8 +135,7 @@ def current_verdict(session: Session, run_id: int) -> StoredVerdict | None:
 def current_verdicts(session: Session, run_ids: Sequence[int]) -> dict[int, StoredVerdict]:
     """Return current verdicts by run, without runs that were not judged."""
     verdicts: dict[int, StoredVerdict] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
-        some = run_ids[start : start + _AT_ONCE]
+    for some in in_batches(run_ids):
         rows = session.execute(_select().where(col(VerdictRow.run_id).in_(some), col(VerdictRow.current)))
         verdicts |= {verdict.run_id: verdict for verdict in _stored(session, rows.all())}
     return verdicts
@@ -206,10 +205,10 @@ def show_badges(session: Session, run_ids: Iterable[int]) -> None:
 def stored_documents(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[dict[str, Any], int]]:
     """Return, by judged run, its current verdict document and the version of the rules that made it."""
     documents: dict[int, tuple[dict[str, Any], int]] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
+    for some in in_batches(run_ids):
         rows = session.execute(
             select_any(VerdictRow.run_id, VerdictRow.document, VerdictRow.verdict_version).where(
-                col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
+                col(VerdictRow.run_id).in_(some), col(VerdictRow.current)
             )
         )
         documents |= {row.run_id: (row.document, row.verdict_version) for row in rows}
@@ -717,9 +716,8 @@ def keep_alarms(session: Session, alarms: Mapping[int, Mapping[str, int]]) -> se
 
     Return the runs whose alarms changed.
     """
-    runs, changed_runs = sorted(alarms), set[int]()
-    for start in range(0, len(runs), _AT_ONCE):
-        some = runs[start : start + _AT_ONCE]
+    changed_runs = set[int]()
+    for some in in_batches(sorted(alarms)):
         stored = _stored_alarms(session, some)
         wanted = {(run, metric): regression for run in some for metric, regression in alarms[run].items()}
         changed = {run for run, _ in {*stored.items(), *wanted.items()} - (stored.items() & wanted.items())}
