@@ -140,7 +140,7 @@ def not_logged_in(request: Request, why: str = "") -> Response:
     return response
 
 
-def forbidden(request: Request, principal: Principal, action: Action, own: Action | None = None) -> Response:
+def forbidden(request: Request, principal: Principal, action: Action, own: Action | None) -> Response:
     """Return 403. `own`: the action that suffices for runs that the token itself uploaded."""
     if isinstance(principal, Anonymous):
         return not_logged_in(request)

@@ -57,9 +57,7 @@ class Provider:
         self._read_at: dict[str, float] = {}
         self._documents: dict[str, Mapping[str, Any]] = {}
 
-    def authorization_address(
-        self, *, redirect_uri: str, state: str, nonce: str, verifier: str, again: bool = False
-    ) -> str:
+    def authorization_address(self, *, redirect_uri: str, state: str, nonce: str, verifier: str, again: bool) -> str:
         """Return the URL at which the browser logs in. Raises Unavailable.
 
         `again`: the provider requests the password even if the user is logged in there.

@@ -81,9 +81,7 @@ def set_member(
     return membership
 
 
-def change_role(
-    engine: Engine, slug: str, user_id: int, *, role: str, by: str, may_orphan: bool = False, revoke: bool = False
-) -> None:
+def change_role(engine: Engine, slug: str, user_id: int, *, role: str, by: str, may_orphan: bool, revoke: bool) -> None:
     """Change the role of a member; an empty role removes the member. Raises InvalidChange, NotFound.
 
     `may_orphan`: also for the last maintainer. `revoke`: also revoke the project's tokens that the user created.

@@ -108,7 +108,7 @@ def _read_line(number: int, cells: dict[str, str], too_long: bool) -> ImportLine
     )
 
 
-def import_file(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool = False) -> ImportedUsers:
+def import_file(engine: Engine, settings: Settings, text: str, *, by: str, dry_run: bool) -> ImportedUsers:
     """Create the users of the file that do not exist, and give the roles and groups. Raises InvalidChange.
 
     A role that a user has is replaced. Nothing is ended: users, roles and groups that the file does not name stay.

@@ -242,7 +242,7 @@ def notify_verdicts(
         notifier.verdict(run_id, stack_key, document)
 
 
-def notify_regression(session: Session, row: RegressionRow, event: str, cause: str = "", note: str = "") -> None:
+def notify_regression(session: Session, row: RegressionRow, event: str, cause: str, note: str) -> None:
     Notifier(session, row.project_id).regression(row, event, cause, note)
 
 

@@ -167,7 +167,7 @@ def _header(name: str, size: int) -> Iterator[bytes]:
 # --- Reading.
 
 
-def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str = "", who: str) -> ImportedProject:
+def import_project(engine: Engine, log_files: LogFiles, path: Path, *, slug: str, who: str) -> ImportedProject:
     """Create a project from an archive. `slug`: a new name for it.
 
     Runs keep numbers that are free here. Then all stacks are judged again. If the import fails, the project stays

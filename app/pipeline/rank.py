@@ -175,9 +175,7 @@ class InMemory:
 NOTHING_READ = InMemory()
 
 
-def ranked_stack(
-    session: Session, project_id: int, stack_key: str, read: InMemory = NOTHING_READ
-) -> RankedStack | None:
+def ranked_stack(session: Session, project_id: int, stack_key: str, read: InMemory) -> RankedStack | None:
     """Return the runs of a stack; None if none was processed. A run whose log is growing does not count."""
     rows, total = _read_runs(session, project_id, stack_key, read.rows)
     if not rows:

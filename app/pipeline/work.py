@@ -477,7 +477,7 @@ class StackQueue(WorkQueue):
         )  # fmt: skip
 
     def write_verdicts(
-        self, session: Session, claim: StackClaim, settings: Settings, *, go_on_from: datetime | None = None
+        self, session: Session, claim: StackClaim, settings: Settings, *, go_on_from: datetime | None
     ) -> bool:
         """End the first step of a claim in the transaction that stores its verdicts, and renew the lease.
 

@@ -406,7 +406,7 @@ def restore(settings: Settings, where: str, *, snapshot: str = "") -> Manifest:
     return manifest
 
 
-def check_backup(settings: Settings, where: str, *, snapshot: str = "") -> Manifest:
+def check_backup(settings: Settings, where: str, *, snapshot: str) -> Manifest:
     """Read a whole backup and compare it with its hashes. Raises DamagedObject, Unavailable."""
     with _explained(where), tempfile.TemporaryDirectory(prefix="threewalls-verify-") as staged:
         database = Path(staged) / "database"

@@ -125,7 +125,7 @@ def _stored(run_id: int, files: Sequence[RunFile], read_as: str = "") -> Select[
     )
 
 
-def _fingerprint(files: Sequence[RunFile], read_as: str = "") -> str:
+def _fingerprint(files: Sequence[RunFile], read_as: str) -> str:
     """Return a hash of the stored objects, which are named by their content, and of all that decides their reading."""
     known_of_them = [[file.kind, file.name, file.document, file.cut, *file.keys] for file in files]
     known_of_them += [[read_as]] if read_as else []

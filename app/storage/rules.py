@@ -201,7 +201,7 @@ def waiting(session: Session, version: str) -> int:
     return _waiting.get(session, (version,), lambda: int(session.execute(count).scalar_one()))
 
 
-def fired_counts(session: Session, project_id: int | None = None) -> Mapping[str, int]:
+def fired_counts(session: Session, project_id: int | None) -> Mapping[str, int]:
     """Return in how many runs each rule fired. `project_id` None: all visible projects."""
     counted = (
         select_any(RuleFiringRow.rule_id, func.count())
@@ -284,7 +284,7 @@ class _Experiment:
     runs: frozenset[int]
 
 
-def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None = None) -> Mapping[str, RuleResults]:
+def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None) -> Mapping[str, RuleResults]:
     """Return the results of rules that were tried. `project_id` None: all projects."""
     rules = tuple(rules)
     knobs = [(rule, of_rule) for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))]

@@ -383,7 +383,7 @@ def administrators(session: Session) -> list[str]:
 
 
 def set_rights(
-    session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None = None, by: str
+    session: Session, row: UserRow, *, administrator: bool | None = None, disabled: bool | None, by: str
 ) -> None:
     """Grant or revoke administrator rights, and enable or disable a user; None changes nothing.
 

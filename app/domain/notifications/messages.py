@@ -25,7 +25,7 @@ _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!<>|~&])")
 _MOST_SUBJECT = 200
 
 
-def webhook_body(notification: Notification, message_id: str, link: str, replay_of: str | None = None) -> bytes:
+def webhook_body(notification: Notification, message_id: str, link: str, replay_of: str | None) -> bytes:
     """Return the JSON body of a webhook. `message_id`: also in the signed header. `replay_of`: id of the original."""
     return _json(
         {

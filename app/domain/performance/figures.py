@@ -71,7 +71,7 @@ def inverse_metric(value: float, steady: SteadyState, note: str = "") -> Metric:
     return Metric(value, constant / steady.ci_high_ms, constant / steady.ci_low_ms, steady.n, note)
 
 
-def scaled_metric(metric: Metric, factor: float, note: str = "") -> Metric:
+def scaled_metric(metric: Metric, factor: float, note: str) -> Metric:
     """Return a figure that is `factor` times another one, with the same relative interval."""
     return Metric(metric.value * factor, metric.ci_low * factor, metric.ci_high * factor, metric.n, note)
 

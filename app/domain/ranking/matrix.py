@@ -195,7 +195,7 @@ class EpMatrix:
         return f"Best against best: {'; '.join(parts)}." if parts else ""
 
 
-def ep_matrices(runs: Iterable[ScalingRuns], missing: Iterable[str] = ()) -> tuple[EpMatrix, ...]:
+def ep_matrices(runs: Iterable[ScalingRuns], missing: Iterable[str]) -> tuple[EpMatrix, ...]:
     """Return a matrix per class of the runs of one stack. One with a single cell compares nothing (`is_single`).
 
     `missing`: dispatchers that its container lacks.

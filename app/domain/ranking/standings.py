@@ -273,9 +273,9 @@ def reading_sentence(
     comparisons: Sequence[PairwiseComparison],
     unranked_results: Sequence[UnrankedResult],
     *,
-    missing: Sequence[MissingDispatcher] = (),
-    others: Sequence[UncomparedResult] = (),
-    unranked: Sequence[Refusal] = (),
+    missing: Sequence[MissingDispatcher],
+    others: Sequence[UncomparedResult],
+    unranked: Sequence[Refusal],
 ) -> str:
     """State the result of a board and the dispatchers without one."""
     match reading:

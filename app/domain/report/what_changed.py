@@ -72,8 +72,8 @@ class WhatChanged:
 def what_changed(
     comparability: Comparability | None,
     *,
-    commit_url: str = "",
-    compare_url: str = "",
+    commit_url: str,
+    compare_url: str,
     environment: tuple[Mapping[str, object], Mapping[str, object]] = ({}, {}),
 ) -> WhatChanged:
     """Collect the differences of a comparison; the address templates are the project's.

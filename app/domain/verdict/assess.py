@@ -25,7 +25,7 @@ from app.domain.verdict.comparability import (
     suspects,
 )
 from app.domain.verdict.decide import judge, look_number, reruns_wanted
-from app.domain.verdict.policy import DEFAULTS, Thresholds
+from app.domain.verdict.policy import Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.step_time import DEFAULT_PRIOR, PLANNED_LOOKS, DroppedRun, Prior, Verdict
 
@@ -102,9 +102,9 @@ def conclude(
     candidates: Sequence[RunFacts],
     choice: BaselineChoice,
     *,
-    prior: Prior = DEFAULT_PRIOR,
+    prior: Prior,
     looks: int | None = None,
-    thresholds: Thresholds = DEFAULTS,
+    thresholds: Thresholds,
 ) -> Assessment:
     """Judge `candidates` (reruns; `candidate` is the newest) against the chosen baseline.
 
@@ -187,7 +187,7 @@ def measure_contrast(
     runs: Sequence[RunFacts],
     comparability: Comparability,
     prior: Prior,
-    thresholds: Thresholds = DEFAULTS,
+    thresholds: Thresholds,
     *,
     looks: int = 1,
 ) -> Contrast | None:

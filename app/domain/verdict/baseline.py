@@ -233,7 +233,7 @@ class BaselineChoice:
 
 
 def choose_baseline(
-    run: RunRecord, earlier: Sequence[RunRecord], rules: BaselineRules | None = None, prior: Prior = DEFAULT_PRIOR
+    run: RunRecord, earlier: Sequence[RunRecord], rules: BaselineRules | None, prior: Prior = DEFAULT_PRIOR
 ) -> BaselineChoice:
     """Choose the baseline of `run` among `earlier` runs, oldest first in the order of their commits.
 

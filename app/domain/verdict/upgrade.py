@@ -336,7 +336,7 @@ def shared_commit_label(field: str) -> str:
 # --- The result in one sentence.
 
 
-def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None = None) -> str:
+def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None) -> str:
     """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day.`"""
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."

@@ -141,7 +141,7 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
     return some_of([label(run) for run in runs], _MOST_LISTED)
 
 
-def contrast_lines(contrast: MeasuredContrast, label: Label = as_named) -> list[str]:
+def contrast_lines(contrast: MeasuredContrast, label: Label) -> list[str]:
     """Describe a contrast: difference, attribution and measurement."""
     comparability = contrast.comparability
     where = (
@@ -190,7 +190,7 @@ def last_parts(before: str, after: str) -> tuple[str, str]:
     return (old, new) if folder and folder == other_folder else (before, after)
 
 
-def miss_line(miss: NearMiss, label: Label = as_named) -> str:
+def miss_line(miss: NearMiss, label: Label) -> str:
     """Describe a near miss: the fields that differ, and why the run cannot serve as baseline in any case."""
     differing = (*miss.comparability.stack, *miss.comparability.knobs)
     name = label(miss.run)
@@ -296,7 +296,7 @@ def rerun_text(request: RerunRequest, decision: str, run: str) -> str:
     return f"{why}. Start with `threewalls rerun {run} --exec CMD`."
 
 
-def reference_text(reference: ReferenceMove, label: Label = as_named) -> str:
+def reference_text(reference: ReferenceMove, label: Label) -> str:
     """Say that the machine changed, so that a slowdown is not alarmed."""
     size = "" if reference.delta_pct is None else f", {change_text(reference.delta_pct, None, None).figure}"
     return (
