@@ -22,7 +22,7 @@ from app.settings import Settings
 from app.storage import projects, tokens, users
 from app.storage.database import make_engine, migrate, read_session, transaction
 from app.storage.projects import find_project
-from app.storage.tables import MemberRow, ProjectRow, TokenRow, utc_now
+from app.storage.tables import MemberRow, ProjectRow, TokenRow, from_row, utc_now
 from app.storage.tokens import CreatedToken, revoke_tokens_of, tokens_by_creator
 from app.storage.users import GroupRole, ProjectMember, User, groups_of_project, members_of
 
@@ -281,10 +281,7 @@ def revoke_token(engine: Engine, slug: str, token_id: int, *, by: str) -> TokenV
 def _token(row: TokenRow) -> TokenView:
     ends = row.expires_at
     state: State = "revoked" if row.revoked_at else "expired" if ends and ends <= utc_now() else "in force"
-    return TokenView(
-        row.id or 0, row.name, row.shown, tuple(row.scopes), state, row.created_by, row.created_at, ends,
-        row.last_used_at, row.revoked_at, row.revoked_by,
-    )  # fmt: skip
+    return from_row(TokenView, row, scopes=tuple(row.scopes), state=state)
 
 
 # --- `threewalls admin`: create an administrator or set a user's password, from a shell on the machine of the

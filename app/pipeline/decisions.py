@@ -26,6 +26,7 @@ from app.storage.tables import (
     ProjectRow,
     RunRow,
     StackWorkRow,
+    from_row,
     select_any,
     utc_now,
 )
@@ -163,13 +164,7 @@ def proposals(session: Session, project_id: int, stack_key: str) -> tuple[Golden
         .where(col(GoldenProposalRow.project_id) == project_id, col(GoldenProposalRow.stack_key) == stack_key)
         .order_by(col(GoldenProposalRow.id).desc())
     )
-    return tuple(
-        GoldenProposal(
-            row.id, row.run_id, name, row.state, row.proposed_by, row.proposed_at, row.note, row.decided_by,
-            row.decided_at, row.reason,
-        )
-        for row, name in rows
-    )  # fmt: skip
+    return tuple(from_row(GoldenProposal, row, run_name=name) for row, name in rows)
 
 
 def _require_eligible(run: RunRow) -> None:
@@ -245,9 +240,7 @@ def pins(session: Session, project_id: int, stack_keys: Sequence[str]) -> dict[s
     )
     of_stacks: dict[str, list[Pin]] = {}
     for row, name in rows:
-        of_stacks.setdefault(row.stack_key, []).append(
-            Pin(row.id, row.run_id, name, row.pinned_by, row.pinned_at, row.note, row.unpinned_by, row.unpinned_at)
-        )
+        of_stacks.setdefault(row.stack_key, []).append(from_row(Pin, row, run_name=name))
     return of_stacks
 
 

@@ -11,7 +11,7 @@ from sqlmodel import Session, col
 from app.errors import FieldError
 from app.storage.database import read_session
 from app.storage.runs import MOST_COUNTED
-from app.storage.tables import AuditEventRow, ProjectRow, select_any
+from app.storage.tables import AuditEventRow, ProjectRow, from_row, select_any
 
 Subject = Literal[
     "regression",
@@ -125,10 +125,7 @@ def events_by_id(session: Session, ids: Sequence[int]) -> tuple[AuditEvent, ...]
 
 
 def to_event(row: AuditEventRow) -> AuditEvent:
-    return AuditEvent(
-        row.id or 0, row.project_id, row.at, row.who, row.subject, row.subject_id, row.action, row.before,
-        row.after, row.note,
-    )  # fmt: skip
+    return from_row(AuditEvent, row)
 
 
 # --- The whole audit log, newest first, page by page. Entries are never rewritten.

@@ -26,7 +26,7 @@ from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.runs import EXPERIMENT_OF_RUN, stored_contract
 from app.storage.stacks import FamilyKey, FamilyPrior
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, from_row, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,17 +137,14 @@ def get_experiment(session: Session, experiment_id: int) -> Experiment:
     joined = session.execute(_select().where(col(ExperimentRow.id) == experiment_id)).one_or_none()
     if joined is None:
         raise NotFound.of(f"Experiment {experiment_id}")
-    row = joined[0]
-    item = _columns(joined)
-    result: ExperimentResult = item["result"]
-    return Experiment(
-        **item,
-        baseline_key=row.baseline_key,
-        candidate_key=row.candidate_key,
+    row, item = joined[0], _item(joined)
+    return from_row(
+        Experiment,
+        item,
+        row,
         sequence=tuple(row.sequence),
         plan=from_json(ExperimentPlan, row.plan),
-        runs=_runs(session, experiment_id, {left.run: left.why for left in result.left_out}),
-        result_at=row.result_at,
+        runs=_runs(session, experiment_id, {left.run: left.why for left in item.result.left_out}),
     )
 
 
@@ -177,7 +174,7 @@ def find_experiments(
     rows = session.execute(
         chosen.order_by(*order, col(ExperimentRow.id).desc()).limit(page_size).offset((page - 1) * page_size)
     ).all()
-    items = tuple(ExperimentItem(**_columns(row)) for row in rows)
+    items = tuple(_item(row) for row in rows)
     total = counts.get(wanted.state, 0) if wanted.state else sum(counts.values())
     return ExperimentListPage(items, total, page, page_size, counts)
 
@@ -189,7 +186,7 @@ def experiments_of_stacks(session: Session, stack_keys: Collection[str]) -> tupl
         .where(col(ExperimentRow.stack_key).in_(stack_keys), col(ExperimentRow.state) != "withdrawn")
         .order_by(col(ExperimentRow.id).desc())
     )
-    return tuple(ExperimentItem(**_columns(row)) for row in rows)
+    return tuple(_item(row) for row in rows)
 
 
 def experiment_between(session: Session, project_id: int, keys: tuple[str, str]) -> ExperimentItem | None:
@@ -205,7 +202,7 @@ def experiment_between(session: Session, project_id: int, keys: tuple[str, str])
         .order_by(col(ExperimentRow.id).desc())
         .limit(1)
     ).one_or_none()
-    return None if row is None else ExperimentItem(**_columns(row))
+    return None if row is None else _item(row)
 
 
 def verdict_of_sides(session: Session, baseline: Collection[int], candidate: Collection[int]) -> Verdict | None:
@@ -280,7 +277,7 @@ def experiments_of_candidates(session: Session, runs: Sequence[int]) -> dict[int
     ).all()
     chosen = {row.experiment_id for row in sides}
     rows = session.execute(_select().where(col(ExperimentRow.id).in_(chosen))) if chosen else ()
-    items = {item.id: item for item in (ExperimentItem(**_columns(row)) for row in rows)}
+    items = {item.id: item for item in (_item(row) for row in rows)}
     return {row.run_id: items[row.experiment_id] for row in sides if row.experiment_id in items}
 
 
@@ -306,33 +303,19 @@ def _select() -> Any:
     )
 
 
-def _columns(joined: Sequence[Any]) -> dict[str, Any]:
+def _item(joined: Sequence[Any]) -> ExperimentItem:
     row, project, run_name, model, gpu, gpus, seq_len = joined
     hardware = f"{gpus} × {gpu or 'unknown GPU'}" if gpus else gpu
     workload = [model, hardware, f"seq {seq_len}" if seq_len else ""]
-    return {
-        "id": row.id,
-        "project_id": row.project_id,
-        "project": project,
-        "title": row.title,
-        "rule_id": row.rule_id,
-        "state": row.state,
-        "tag": row.tag,
-        "knobs": knobs_of(row.knobs),
-        "baseline_run_id": row.baseline_run_id,
-        "baseline_run_name": run_name,
-        "workload": SEPARATOR.join(part for part in workload if part),
-        "parent_id": row.parent_id,
-        "sweep_id": row.sweep_id,
-        "stack_key": row.stack_key,
-        "runs_each": row.runs_each,
-        "result": from_json(ExperimentResult, row.result or {}),
-        "created_by": row.created_by,
-        "created_at": row.created_at,
-        "decided_by": row.decided_by,
-        "decided_at": row.decided_at,
-        "note": row.note,
-    }
+    return from_row(
+        ExperimentItem,
+        row,
+        project=project,
+        knobs=knobs_of(row.knobs),
+        baseline_run_name=run_name,
+        workload=SEPARATOR.join(part for part in workload if part),
+        result=from_json(ExperimentResult, row.result or {}),
+    )
 
 
 def knobs_of(stored: Mapping[str, Any]) -> tuple[KnobChange, ...]:
@@ -359,26 +342,7 @@ def _runs(session: Session, experiment_id: int, why_not: Mapping[str, str]) -> t
         .where(col(ExperimentRunRow.experiment_id) == experiment_id)
         .order_by(col(RunRow.created_at), col(RunRow.id))
     )  # fmt: skip
-    return tuple(
-        ExperimentRun(
-            run_id=row.id,
-            name=row.name,
-            side=row.side,
-            joined_by=row.joined_by,
-            joined_at=row.joined_at,
-            why_not=why_not.get(str(row.id), ""),
-            status=row.status,
-            outcome=row.outcome,
-            commit=row.commit,
-            created_at=row.created_at,
-            step_time_ms=row.step_time_ms,
-            tokens_per_s_per_gpu=row.tokens_per_s_per_gpu,
-            peak_memory_gib=row.peak_memory_gib,
-            evidence_level=row.evidence_level,
-            verdict=row.verdict,
-        )
-        for row in rows
-    )
+    return tuple(from_row(ExperimentRun, row, run_id=row.id, why_not=why_not.get(str(row.id), "")) for row in rows)
 
 
 # --- The contract of a config key: that of its newest run.

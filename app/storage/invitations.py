@@ -12,7 +12,7 @@ from app.domain.access.principal import Role
 from app.domain.access.secrets import digest, new_share_secret
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.tables import InvitationRow, ProjectRow, select_any, utc_now
+from app.storage.tables import InvitationRow, ProjectRow, from_row, select_any, utc_now
 
 MAX_EMAIL = 300
 MAX_DAYS = 30
@@ -141,7 +141,4 @@ _OPEN = (col(InvitationRow.accepted_at).is_(None), col(InvitationRow.revoked_at)
 
 
 def _invitation(row: InvitationRow, slug: str) -> Invitation:
-    return Invitation(
-        row.id or 0, row.project_id, slug, Role(row.role), row.email, row.created_by, row.created_at,
-        row.expires_at, row.accepted_at, row.accepted_by, row.revoked_at, row.revoked_by,
-    )  # fmt: skip
+    return from_row(Invitation, row, project=slug, role=Role(row.role))

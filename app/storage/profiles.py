@@ -16,7 +16,7 @@ from app.domain.profiles.difference import compare_profiles, first_sentence
 from app.domain.run import Stated
 from app.errors import NotFound
 from app.storage.runs import stored_contract
-from app.storage.tables import ProfileFileRow, ProfileRow, RunResultRow, RunRow, select_any, utc_now
+from app.storage.tables import ProfileFileRow, ProfileRow, RunResultRow, RunRow, from_row, select_any, utc_now
 
 MAX_DOCUMENT_BYTES = 256 << 20
 _DISPATCHERS = ("alltoall", "allgather", "deepep", "hybridep")
@@ -306,21 +306,9 @@ def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -
     files = session.execute(
         select(ProfileFileRow).where(col(ProfileFileRow.profile_id) == row.id).order_by(col(ProfileFileRow.position))
     ).scalars()
-    return StoredProfile(
-        row.id or 0,
-        row.run_id,
-        row.status,
-        row.created_at,
-        row.uploaded_by,
-        row.error,
-        row.facts,
-        row.identity,
-        contradictions(row.identity, contract),
-        row.confirmed_by,
-        row.confirmed_at,
-        row.progress,
-        tuple(
-            StoredProfileFile(file.name, file.position, file.size_bytes, file.rank, file.stage, file.object_key)
-            for file in files
-        ),
+    return from_row(
+        StoredProfile,
+        row,
+        differs=contradictions(row.identity, contract),
+        files=tuple(from_row(StoredProfileFile, file, key=file.object_key) for file in files),
     )

@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.references.point import ReferencePoint, published
 from app.storage.json_text import from_json
-from app.storage.tables import ProjectRow, ReferencePointRow, select_any
+from app.storage.tables import ProjectRow, ReferencePointRow, from_row, select_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,6 @@ def _entered(session: Session, condition: ColumnElement[bool]) -> list[Reference
         .where(condition)
     )
     return [
-        Reference(
-            str(row.id),
-            from_json(ReferencePoint, row.point),
-            Entered(
-                slug or "", row.added_by, row.added_at, row.changed_at, row.withdrawn_at,
-            ),
-        )
+        Reference(str(row.id), from_json(ReferencePoint, row.point), from_row(Entered, row, project=slug or ""))
         for row, slug in rows
-    ]  # fmt: skip
+    ]

@@ -10,7 +10,7 @@ from sqlmodel import Session, col
 from app.domain.access.secrets import digest, new_share_secret
 from app.errors import InvalidChange, NotFound
 from app.storage import audit
-from app.storage.tables import ShareLinkRow, utc_now
+from app.storage.tables import ShareLinkRow, from_row, utc_now
 from app.storage.visible import CHANGES_NO_RIGHTS
 
 MAX_PAGE = 300
@@ -52,21 +52,6 @@ class ShareLink:
         return all(pair in sent for pair in parse_qsl(urlsplit(self.page).query))
 
 
-def share_link(row: ShareLinkRow) -> ShareLink:
-    return ShareLink(
-        id=row.id or 0,
-        project_id=row.project_id,
-        page=row.page,
-        created_by=row.created_by,
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        opened_at=row.opened_at,
-        opened=row.opened,
-        revoked_at=row.revoked_at,
-        revoked_by=row.revoked_by,
-    )
-
-
 def make_share_link(session: Session, *, project_id: int, page: str, days: int, by: str) -> tuple[ShareLink, str]:
     """Create a link and return it with its secret, which is never shown again. Raises InvalidChange."""
     if not 1 <= days <= MAX_DAYS:
@@ -96,13 +81,13 @@ def make_share_link(session: Session, *, project_id: int, page: str, days: int, 
         session, who=by, subject="share link", subject_id=row.id or 0, action="created", project_id=project_id,
         after={"page": page, "expires_at": row.expires_at.isoformat()},
     )  # fmt: skip
-    return share_link(row), secret
+    return from_row(ShareLink, row), secret
 
 
 def find_share_link(session: Session, secret_digest: str) -> ShareLink | None:
     """Return the active link with this SHA-256."""
     row = session.execute(select(ShareLinkRow).where(col(ShareLinkRow.digest) == secret_digest)).scalar_one_or_none()
-    link = share_link(row) if row is not None else None
+    link = from_row(ShareLink, row) if row is not None else None
     return link if link is not None and link.state == "active" else None
 
 
@@ -123,7 +108,7 @@ def list_share_links(session: Session, project_id: int) -> list[ShareLink]:
         .order_by(col(ShareLinkRow.revoked_at).is_not(None), col(ShareLinkRow.id).desc())
         .limit(MAX_ACTIVE)
     )
-    return [share_link(row) for row in session.execute(chosen).scalars()]
+    return [from_row(ShareLink, row) for row in session.execute(chosen).scalars()]
 
 
 def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: str) -> ShareLink:
@@ -138,4 +123,4 @@ def revoke_share_link(session: Session, project_id: int, link_id: int, *, by: st
             session, who=by, subject="share link", subject_id=link_id, action="revoked", project_id=project_id,
             before={"page": row.page},
         )  # fmt: skip
-    return share_link(row)
+    return from_row(ShareLink, row)

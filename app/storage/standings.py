@@ -21,7 +21,7 @@ from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.remembered import UntilRankedAgain
 from app.storage.stacks import names_of_titles
-from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingBoardRow, StandingRow, select_any
+from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingBoardRow, StandingRow, from_row, select_any
 
 PAGE_SIZE = 25
 DEFAULT_FLOOR = "screen"
@@ -384,26 +384,13 @@ def _documents(
 
 def _stored(row: StandingRow, project: str, generated: bool, boards: Iterable[Board], name: str) -> StoredStandings:
     standings = from_json(StackStandings, row.document | {"boards": []})
-    return StoredStandings(
-        project_id=row.project_id,
+    return from_row(
+        StoredStandings,
+        row,
         project=project,
         generated=generated,
-        stack_key=row.stack_key,
         name=name,
-        title=row.title,
-        hardware=row.hardware,
-        hardware_slug=row.hardware_slug,
-        family=row.family,
-        family_slug=row.family_slug,
-        precision=row.precision,
-        container=row.container,
-        gpus=row.gpus,
         about={name: frozen(value) for name, value in row.about.items()},
-        runs=row.runs,
-        newest_run_id=row.newest_run_id,
-        newest_at=row.newest_at,
-        updated_at=row.updated_at,
-        ranking_version=row.ranking_version,
         standings=replace(standings, boards=tuple(sorted(boards, key=_order))),
     )
 
@@ -604,17 +591,11 @@ def add_leader_changes(session: Session, project_id: int, stack_key: str, change
 
 def _change(row: Row[Any]) -> LeaderChange:
     before = None if row.before is None else from_json(Head, row.before)
-    return LeaderChange(
-        id=row.id,
+    return from_row(
+        LeaderChange,
+        row,
         project=row.slug,
-        stack_key=row.stack_key,
         name="",
-        title=row.title,
-        hardware_slug=row.hardware_slug,
-        family_slug=row.family_slug,
-        floor=row.floor,
-        at=row.at,
-        run_id=row.run_id,
         run_name=row.name or "",
         placed_at=row.ordered_at,
         measured_until=row.newest_at,

@@ -51,6 +51,7 @@ from app.storage.tables import (
     RunLabelRow,
     RunRow,
     VerdictRow,
+    from_row,
     in_batches,
     not_indexed,
     select_any,
@@ -586,19 +587,13 @@ def _experiments(
     if project_id is not None:
         chosen = chosen.where(col(ExperimentRow.project_id) == project_id)
     return [
-        AB(
+        from_row(
+            AB,
+            row,
             run_id=int(row.candidate[-1]),
-            attributed_to=row.attributed_to,
-            delta_pct=row.delta_pct,
-            ci_low_pct=row.ci_low_pct,
-            ci_high_pct=row.ci_high_pct,
-            from_value=row.from_value,
-            to_value=row.to_value,
-            stack_key=row.stack_key,
             config_key=row.candidate_key,
             commit="",
             ordered_at=row.result_at or row.created_at,
-            project_id=row.project_id,
             experiment_id=row.id,
         )
         for row in session.execute(chosen)

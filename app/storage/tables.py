@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import (
     JSON,
@@ -34,6 +35,9 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 from app.domain.badges import new_badge_secret
 from app.domain.notifications.messages import new_message_id
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 SQLModel.metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -45,11 +49,22 @@ SQLModel.metadata = MetaData(
 )
 
 Key = TypeVar("Key")
+Value = TypeVar("Value", bound="DataclassInstance")
 
 
 def select_any(*columns: Any) -> Select[Any]:
     """Select columns or tables. SQLModel types a column as its value, which `select` rejects; this accepts it."""
     return select(*columns)
+
+
+def from_row(kind: type[Value], *rows: Any, **others: Any) -> Value:
+    """Return a dataclass from `others`; each other field comes from the first row that has such a column."""
+    for name in {field.name for field in fields(kind)} - others.keys():
+        for row in rows:
+            if hasattr(row, name):
+                others[name] = getattr(row, name)
+                break
+    return kind(**others)
 
 
 _MOST_KEYS = 500

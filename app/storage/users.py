@@ -24,6 +24,7 @@ from app.storage.tables import (
     ProjectRow,
     SessionRow,
     UserRow,
+    from_row,
     select_any,
     utc_now,
 )
@@ -216,10 +217,7 @@ def _new_hash(password: str, name: str) -> str:
 
 
 def to_user(row: UserRow) -> User:
-    return User(
-        row.id or 0, row.name, row.email, row.administrator, row.must_change_password,
-        row.password_ends_at, bool(row.totp_secret), row.issuer, row.created_at, row.last_login_at, row.disabled_at,
-    )  # fmt: skip
+    return from_row(User, row, second_factor=bool(row.totp_secret), comes_by=row.issuer)
 
 
 # --- The members of a project.
@@ -316,7 +314,7 @@ def find_session(session: Session, session_id: str) -> ActiveSession | None:
     row = session.get(SessionRow, session_id)
     if row is None or row.expires_at <= utc_now():
         return None
-    return ActiveSession(row.id, row.user_id, row.created_at, row.confirmed_at, row.seen_at, row.expires_at)
+    return from_row(ActiveSession, row)
 
 
 def extend_session(session: Session, seen: ActiveSession, idle: timedelta, longest: timedelta) -> None:
