@@ -17,8 +17,7 @@ from urllib.parse import quote
 from app.domain.numbers import size
 from app.domain.profiles.kernels import ClassRow, class_rows
 from app.domain.profiles.kineto import read_kineto
-from app.domain.profiles.nsight import read_nsight
-from app.domain.profiles.nsys_stats import is_table, read_stats
+from app.domain.profiles.nsight import is_table, read_nsight, read_stats
 from app.domain.profiles.profile import ProfileFile
 from app.domain.profiles.trace import Trace, UnusableProfile, unreported
 from app.errors import InvalidUpload

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.domain.profiles.intervals import Coverage
-from app.domain.profiles.nsys_stats import is_table, read_stats
+from app.domain.profiles.nsight import is_table, read_stats
 from app.domain.profiles.profile import ProfileFile, describe_profile
 from app.domain.profiles.trace import UnusableProfile
 from tests.domain.profiles.traces import document, event, kineto, read, trace_bytes
