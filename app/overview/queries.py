@@ -1,7 +1,6 @@
 """The first page: the trend, regressions by cost, failures by cause, and what waits."""
 
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -365,14 +364,11 @@ def _generated(session: Session, project: str) -> tuple[str, ...]:
     return tuple(session.execute(chosen.where(col(ProjectRow.slug) == project) if project else chosen).scalars())
 
 
-_NUMBERS = re.compile(r"\d[\d.,]*")
-
-
 def _by_cause(failed: Sequence[RunListItem]) -> tuple[FailureGroup, ...]:
-    """Group runs whose evidence is equal but for numbers, the most frequent cause first."""
+    """Group runs by their cause, the most frequent one first."""
     groups: dict[str, list[RunListItem]] = {}
     for run in failed:
-        groups.setdefault(_NUMBERS.sub("", run.failure_cause), []).append(run)
+        groups.setdefault(run.failure_cause, []).append(run)
     ordered = sorted(groups.values(), key=lambda runs: (-len(runs), -runs[0].id))
     return tuple(FailureGroup(runs[0].failure_cause, tuple(runs)) for runs in ordered[:MOST_CAUSES])
 

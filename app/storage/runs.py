@@ -468,17 +468,18 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
 # --- Runs in lists: only the columns that lists need.
 
 
-_DETAIL = re.compile(r"^[\w.]+(?:Error|Exception): | \(line \d+\)(: .*)?")
-"""The class of an exception, and where a cause stands in the log."""
+_UNSPECIFIC = ("exception", "import_error", "scheduler")
+"""Kinds of failures whose line of the log says more than their title."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunListItem:
     """One row of the list of runs.
 
-    `outcome`: how the job ended (`health.outcome`), with its `evidence`; empty while unknown. `verdict`: the current
-    one, empty until the run is judged and for a side of an experiment, which has the result; its change is of step
-    time. `badge`, `label`: the decision by which lists find it, and its label (`VerdictDocument.badge`).
+    `outcome`: how the job ended (`health.outcome`); empty while unknown. `failure`: the kind of its first failure, with
+    `failure_title` and `failure_line`, the line that shows it; empty without one. `verdict`: the current one, empty
+    until the run is judged and for a side of an experiment, which has the result; its change is of step time. `badge`,
+    `label`: the decision by which lists find it, and its label (`VerdictDocument.badge`).
     `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone makes it worse.
     `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`: its experiment
     (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
@@ -499,7 +500,9 @@ class RunListItem:
     status: str
     error: str | None
     outcome: str
-    evidence: str
+    failure: str
+    failure_title: str
+    failure_line: str
     model: str | None
     gpu: str | None
     gpus: int | None
@@ -527,9 +530,10 @@ class RunListItem:
 
     @property
     def failure_cause(self) -> str:
-        """Return the cause that the log shows, without statements that are true of every failed log."""
-        text = (self.error or self.evidence or "The log shows no cause.").removeprefix("No iteration line was read. ")
-        return _DETAIL.sub("", text.partition(". ")[0])
+        """Return the failure that the log shows, else why the run has no figures."""
+        if self.failure in _UNSPECIFIC and self.failure_line:
+            return self.failure_line
+        return self.failure_title or self.error or "The log shows no cause."
 
 
 @dataclass(frozen=True, slots=True)
@@ -565,6 +569,7 @@ _SIDE = (
     .where(col(ExperimentRunRow.run_id) == RunRow.id, col(ExperimentRunRow.experiment_id) == EXPERIMENT_OF_RUN)
     .correlate(RunRow)
 ).scalar_subquery()
+_FAILURE = col(RunResultRow.failures)
 _MEASURED = VerdictRow.document["verdict"]
 _CONTRAST = VerdictRow.document["contrast"]["measured"]
 _IS_REGRESSION = col(VerdictRow.decision) == "regression"
@@ -573,7 +578,8 @@ _LIST_COLUMNS: tuple[Any, ...] = (
     RunRow.status, RunRow.error, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher, RunRow.evidence_level,
     RunRow.semantic_class, RunRow.provisional, RunRow.outcome, RunRow.verdict, RunRow.badge, RunRow.badge_label,
     RunRow.verdict_delta_pct, RunRow.quarantine, func.substr(RunRow.notes, 1, 200).label("notes"), RunResultRow.metrics,
-    col(RunResultRow.health)["evidence"].as_string().label("evidence"), ProjectRow.slug, ProjectRow.generated,
+    _FAILURE[(0, "kind")].as_string().label("failure"), _FAILURE[(0, "title")].as_string().label("failure_title"),
+    _FAILURE[(0, "evidence", 0, "text")].as_string().label("failure_line"), ProjectRow.slug, ProjectRow.generated,
     EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
@@ -670,8 +676,8 @@ def _list_item(row: Any) -> RunListItem:
         id=row.id, name=row.name, project=row.slug, generated=row.generated, purpose=row.purpose, branch=row.branch,
         commit=row.commit, commit_time=row.commit_time,
         created_at=row.created_at, status=row.status, error=row.error,
-        outcome=row.outcome,
-        evidence=row.evidence or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
+        outcome=row.outcome, failure=row.failure or "", failure_title=row.failure_title or "",
+        failure_line=row.failure_line or "", model=row.model, gpu=row.gpu, gpus=row.gpus,
         dispatcher=row.dispatcher, evidence_level=row.evidence_level, semantic_class=row.semantic_class,
         provisional=row.provisional, metrics=metrics_of(row.metrics), verdict="" if is_side else row.verdict,
         badge="" if is_side else row.badge, label="" if is_side else row.badge_label,

@@ -301,11 +301,14 @@ def test_a_failed_run_says_so_once_in_its_row(client: TestClient, engine: Engine
     with transaction(engine) as session:
         health = {"outcome": "not_finite"}
         make_run(session, name="run", outcome="not_finite", verdict="failed", health=health)
-        error = "No iteration line was read. <b>DeepEP</b> is missing (line 7): The container lacks it."
-        make_run(session, name="start", status="failed", verdict="failed", error=error, health={"outcome": "failed"})
+        failed: dict[str, Any] = {"status": "failed", "verdict": "failed", "health": {"outcome": "failed"}}
+        for kind in ("deepep_missing", "exception"):
+            failure = {"kind": kind, "title": "<b>DeepEP</b> is missing", "evidence": [{"text": "KeyError: <b>"}]}
+            make_run(session, name=kind, failures=[failure], **failed)
     rows = client.get("/runs").text.partition("<tbody")[2].partition("</tbody>")[0].split("</tr>")
-    assert [re.findall('class="badge ([a-z-]+)', row) for row in rows[:2]] == [["failed"]] * 2
-    assert ">&lt;b&gt;DeepEP&lt;/b&gt; is missing</span>" in rows[0], "the cause stands in place of a change"
+    assert [re.findall('class="badge ([a-z-]+)', row) for row in rows[:3]] == [["failed"]] * 3
+    assert ">KeyError: &lt;b&gt;</span>" in rows[0], "the exception itself stands in place of a change"
+    assert ">&lt;b&gt;DeepEP&lt;/b&gt; is missing</span>" in rows[1], "the cause stands in place of a change"
 
 
 def test_a_run_that_only_needs_more_memory_is_not_slower(client: TestClient, engine: Engine) -> None:
