@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from typing import Annotated
 from urllib.parse import quote, urlencode
 
@@ -15,7 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import change_text, plural, short_commit, step_time
+from app.domain.numbers import change_text, grouped, plural, short_commit, step_time
 from app.domain.planning.request import REQUIRED, plan_address
 from app.domain.rules.rule import Rule
 from app.domain.text import short_cause
@@ -116,24 +115,38 @@ def _groups(
     yield PaletteGroup("Leaderboards and figures", tuple(_boards(session, words)))
     pages = _PAGES if access.may_anywhere(Action.UPLOAD) else [page for page in _PAGES if page[1] != "/upload"]
     yield PaletteGroup("Pages", tuple(_matching(pages, words)))
+    all_runs = "/runs?" + RunQuery(q=text).query()
     hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run, text)) for run in runs[:_SHOWN]]
-    if total > _SHOWN:
-        hits.append(PaletteHit(f"All {total:,} runs that match", "/runs?" + RunQuery(q=text).query()))
-    yield PaletteGroup("Runs" if words else "Newest runs", tuple(hits))
+    yield PaletteGroup("Runs" if words else "Newest runs", (*hits, *_rest(total, _SHOWN, "All runs", all_runs)))
     if words:
-        yield PaletteGroup("Stacks", tuple(_stacks(session, runs)))
-        yield PaletteGroup("Commits", tuple(_commits(runs, words)))
+        read = f" of the newest {_READ_RUNS} runs" if total > _READ_RUNS else ""
+        yield PaletteGroup("Stacks", tuple(_stacks(session, runs, text, read)))
+        yield PaletteGroup("Commits", _first(_commits(runs, words), "All runs of these commits", all_runs, read))
         plain = _plain(text).split()
-        yield PaletteGroup("Experiments", tuple(_experiments(session, plain)))
-        fitting = [rule for rule in rules if _has_all(plain, rule.id, rule.title, *_names(rule.change.set))]
-        hits = [PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id) for rule in fitting[:_SHOWN]]
-        if len(fitting) > _SHOWN:
-            about = f"{len(fitting)} match by title or setting, {_SHOWN} shown"
-            hits.append(PaletteHit("All rules with these words", "/playbook?" + urlencode({"q": text}), about))
-        yield PaletteGroup("Rules", tuple(hits))
-        yield PaletteGroup("Glossary", tuple(_definitions(plain)))
+        yield PaletteGroup("Experiments", _first(_experiments(session, plain), "All experiments", "/experiments"))
+        fitting = [
+            PaletteHit(rule.title, f"/playbook/{rule.id}", rule.id)
+            for rule in rules
+            if _has_all(plain, rule.id, rule.title, *_names(rule.change.set))
+        ]
+        query = urlencode({"q": text})
+        yield PaletteGroup("Rules", _first(fitting, "All rules with these words", f"/playbook?{query}"))
+        yield PaletteGroup("Glossary", _first(_definitions(plain), "All terms with these words", f"/glossary?{query}"))
     if access.user or access.is_open:
-        yield PaletteGroup("Settings", (*_matching(_SETTINGS, words), *_projects(session, words)))
+        projects = _first(_projects(session, words), "All projects", "/settings/projects")
+        yield PaletteGroup("Settings", (*_matching(_SETTINGS, words), *projects))
+
+
+def _first(hits: Iterable[PaletteHit], whole: str, address: str, of: str = "") -> tuple[PaletteHit, ...]:
+    """Return the first hits, and a link to the rest. `of`: what was searched, if that is not everything."""
+    hits = list(hits)
+    return (*hits[:_SHOWN], *_rest(len(hits), _SHOWN, whole, address, of))
+
+
+def _rest(matching: int, shown: int, whole: str, address: str, of: str = "") -> Iterator[PaletteHit]:
+    """Yield a link to all hits, with how many match, if not all are shown."""
+    if matching > shown:
+        yield PaletteHit(whole, address, f"{grouped(matching)}{of} match, {shown} shown")
 
 
 def _plain(text: str) -> str:
@@ -161,24 +174,19 @@ def _experiments(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]
         .order_by(col(ExperimentRow.id).desc())
         .limit(_READ_EXPERIMENTS)
     )
-    fitting = (row for row in session.execute(newest) if _has_all(words, row.title, *_names(row.knobs)))
-    for row in islice(fitting, _SHOWN):
-        yield PaletteHit(row.title, f"/experiments/{row.id}", f"{row.state}: {', '.join(row.knobs)}")
+    for row in session.execute(newest):
+        if _has_all(words, row.title, *_names(row.knobs)):
+            yield PaletteHit(row.title, f"/experiments/{row.id}", f"{row.state}: {', '.join(row.knobs)}")
 
 
 def _definitions(words: Sequence[str]) -> Iterator[PaletteHit]:
     """Yield the contract fields and terms with these words in their name."""
-    fields = (
-        PaletteHit(name, f"/glossary#field-{name}", field.meaning)
-        for name, field in FIELDS.items()
-        if _has_all(words, *_names([name]))
-    )
-    named = (
-        PaletteHit(term.name.striptags(), f"/glossary#{term.anchor}", term.text.striptags())
-        for term in terms()
-        if _has_all(words, term.name.striptags())
-    )
-    yield from islice(chain(fields, named), _SHOWN)
+    for name, field in FIELDS.items():
+        if _has_all(words, *_names([name])):
+            yield PaletteHit(name, f"/glossary#field-{name}", field.meaning)
+    for term in terms():
+        if _has_all(words, term.name.striptags()):
+            yield PaletteHit(term.name.striptags(), f"/glossary#{term.anchor}", term.text.striptags())
 
 
 def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> Iterator[PaletteHit]:
@@ -237,9 +245,7 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     fitting = [place for place in places if all(word in f"{place[0]} {place[2]}".lower() for word in words)]
     for label, address, _, text in fitting[:_SHOWN_BOARDS]:
         yield PaletteHit(label, address, text)
-    if len(fitting) > _SHOWN_BOARDS:
-        about = f"{len(fitting)} match, {_SHOWN_BOARDS} shown"
-        yield PaletteHit("All leaderboards", "/leaderboards", about)
+    yield from _rest(len(fitting), _SHOWN_BOARDS, "All leaderboards", "/leaderboards")
     points = [
         reference.point
         for reference in references(session)
@@ -283,26 +289,28 @@ def _runs(session: Session, text: str) -> tuple[Sequence[RunListItem], int]:
     return page.items, page.total
 
 
-def _stacks(session: Session, runs: Sequence[RunListItem]) -> Iterator[PaletteHit]:
+def _stacks(session: Session, runs: Sequence[RunListItem], text: str, read: str) -> Iterator[PaletteHit]:
+    """Yield the newest stacks of the runs, and a link to the rest. `read`: which runs these are, if not all."""
     ids = [run.id for run in runs]
     rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
     keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
     projects = {keys[run.id]: run.project for run in reversed(runs) if run.id in keys}
-    newest = list(projects)[-_SHOWN_STACKS:][::-1]
+    newest = list(reversed(projects))[:_SHOWN_STACKS]
     names = names_of_stacks(session, newest)
     for key in newest:
         yield PaletteHit(names.get(key, "Unknown stack"), f"/history/{key}", projects[key])
+    yield from _rest(len(projects), _SHOWN_STACKS, "All stacks", "/history?" + urlencode({"q": text}), read)
 
 
 def _commits(runs: Sequence[RunListItem], words: Sequence[str]) -> Iterator[PaletteHit]:
     named = {run.commit: run for run in runs if run.commit and any(word in run.commit.lower() for word in words)}
-    for commit, run in list(named.items())[:_SHOWN]:
+    for commit, run in named.items():
         yield PaletteHit(short_commit(commit), "/runs?" + RunQuery(q=commit).query(), run.project)
 
 
 def _projects(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
     """Yield the settings of projects. The word `settings` fits all of them."""
-    chosen = select_any(ProjectRow.slug).order_by(ProjectRow.slug).limit(_SHOWN)
+    chosen = select_any(ProjectRow.slug).order_by(ProjectRow.slug)
     for word in words:
         if word not in "settings":
             chosen = chosen.where(col(ProjectRow.slug).contains(word, autoescape=True))

@@ -583,6 +583,18 @@ def test_words_lead_to_everything_and_numbers_to_the_run(client: TestClient, eng
     assert client.get("/search", params={"q": "x" * 300}).status_code == 422
 
 
+def test_a_cut_group_leads_to_the_rest(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for number in range(6):
+            make_run(session, name="sweep", commit=f"0badcafe{number}" * 4, stack_key=f"{number}" * 64)
+    groups = hits(client, "sweep") | {"Commits": hits(client, "0badcafe")["Commits"]}
+    assert {name: groups[name][-1] for name in ("Runs", "Stacks", "Commits")} == {
+        "Runs": "/runs?q=sweep", "Stacks": "/history?q=sweep", "Commits": "/runs?q=0badcafe",
+    }  # fmt: skip
+    assert [len(groups[name]) for name in ("Runs", "Stacks", "Commits")] == [6, 4, 6]
+    assert hits(client, "moe")["Glossary"][-1] == "/glossary?q=moe"
+
+
 # --- `/help`: the documents as pages, their links and search; `/llms.txt`.
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
