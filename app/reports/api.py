@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
@@ -56,7 +56,7 @@ from app.storage.tables import (
 from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
-from app.web.dependencies import RunId, api_router
+from app.web.dependencies import RunId, WaitSeconds, api_router
 from app.web.errors import as_content, documented
 from app.web.templating import public_address, render
 
@@ -237,17 +237,14 @@ router = api_router("runs")
 
 SCHEMA = "threewalls.report/1"
 MARKDOWN = "text/markdown; charset=utf-8"
-MAX_WAIT_SECONDS = 300
 _ASK_AGAIN_SECONDS = 0.5
-
-Wait = Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS, description="Seconds to wait for a pending verdict.")]
 
 
 @router.get(
     "/runs/{run_id}/report.md", response_class=Response, responses=documented(404, 422, ok=as_content("text/markdown"))
 )
 @requires(Action.READ, of="run", own=Action.UPLOAD)
-async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) -> Response:
+async def report_as_markdown(request: Request, run_id: RunId, wait: WaitSeconds) -> Response:
     """Return the comment: line 1 badge and lead of the run's page, line 2 the baseline, then the details."""
     body, _ = await _once_judged(request, run_id, wait)
     return Response(body, media_type=MARKDOWN)
@@ -255,7 +252,7 @@ async def report_as_markdown(request: Request, run_id: RunId, wait: Wait = 0) ->
 
 @router.get("/runs/{run_id}/report", response_class=JSONResponse, responses=documented(404, 422))
 @requires(Action.READ, of="run", own=Action.UPLOAD)
-async def report_as_json(request: Request, run_id: RunId, wait: Wait = 0) -> JSONResponse:
+async def report_as_json(request: Request, run_id: RunId, wait: WaitSeconds) -> JSONResponse:
     """Return the report as values, `schema` = `threewalls.report/1`."""
     _, document = await _once_judged(request, run_id, wait)
     return JSONResponse(document)

@@ -60,6 +60,7 @@ from app.web.dependencies import (
     ReadSession,
     RoomOnDisk,
     RunId,
+    WaitSeconds,
     api_router,
 )
 from app.web.errors import as_content, documented
@@ -448,7 +449,7 @@ async def upload_run(
     log_files: AppLogFiles,
     settings: AppSettings,
     response: Response,
-    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be processed.")] = 0,
+    wait: WaitSeconds,
     complete: Annotated[
         bool | None, Query(description="false: further pieces of the logs follow, see `/logs`.")
     ] = None,
@@ -471,7 +472,7 @@ async def upload_run(
     answer = {"id": accepted.run_id, "url": _page(request, accepted.run_id), "created": accepted.created}
     answer |= {"status": accepted.status, "warnings": accepted.warnings}
     if wait > 0:
-        answer |= await _once_read(engine, settings, accepted, min(wait, settings.max_wait_seconds))
+        answer |= await _once_read(engine, settings, accepted, wait)
     response.status_code = 202 if accepted.created else 200
     response.headers["Location"] = f"/api/v1/runs/{accepted.run_id}"
     return UploadAnswer.model_validate(answer)
@@ -698,17 +699,16 @@ async def amend_run(
     *,
     request: Request,
     engine: AppEngine,
-    settings: AppSettings,
     run_id: RunId,
     change: Amend,
-    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be read again.")] = 0,
+    wait: WaitSeconds,
 ) -> RunOut:
     """Correct or complete the contract. All fields or none; recorded with who, when and the old value, then applied."""
 
     await run_in_threadpool(
         amend_contract, engine, run_id, fields=change.fields, author=change.author, note=change.note
     )
-    return await _read_again(request, engine, run_id, min(wait, settings.max_wait_seconds))
+    return await _read_again(request, engine, run_id, wait)
 
 
 async def _read_again(request: Request, engine: Engine, run_id: int, seconds: float) -> RunOut:
@@ -741,14 +741,13 @@ async def describe_step_lines(
     *,
     request: Request,
     engine: AppEngine,
-    settings: AppSettings,
     run_id: RunId,
     change: ReadAs,
-    wait: Annotated[float, Query(ge=0, description="Seconds to wait for the run to be read again.")] = 0,
+    wait: WaitSeconds,
 ) -> RunOut:
     """Describe the step lines of a log in an unknown format. Recorded with who and when, then the log is read again."""
 
     await run_in_threadpool(
         describe_lines, engine, run_id, read_as=change.read_as, author=change.author, note=change.note
     )
-    return await _read_again(request, engine, run_id, min(wait, settings.max_wait_seconds))
+    return await _read_again(request, engine, run_id, wait)

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Annotated, Generic, Self, TypeVar
 
 from anyio import CapacityLimiter
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel
 from sqlalchemy import Engine
 from sqlmodel import Session
@@ -111,6 +111,17 @@ AppSettings = Annotated[Settings, Depends(get_app_settings)]
 AppEngine = Annotated[Engine, Depends(get_engine)]
 AppLogFiles = Annotated[LogFiles, Depends(get_log_files)]
 Rules = Annotated[RulesInForce, Depends(get_rules)]
+
+
+def get_wait(
+    settings: AppSettings,
+    wait: Annotated[float, Query(ge=0, description="Seconds to wait until the run is read and judged.")] = 0,
+) -> float:
+    """Return how long an answer may wait, in seconds: as requested, up to the limit of the service."""
+    return min(wait, settings.max_wait_seconds)
+
+
+WaitSeconds = Annotated[float, Depends(get_wait)]
 
 
 def check_disk_space(request: Request, settings: AppSettings) -> None:

@@ -251,6 +251,15 @@ def test_the_reference_shows_every_call_without_its_own_script(client: TestClien
     assert "swagger" not in page
 
 
+def test_every_wait_has_the_limit_of_the_service(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"].values()
+    calls = [call for path in paths for call in path.values()]
+    waits = [field for call in calls for field in call.get("parameters", ()) if field["name"] == "wait"]
+    assert len(waits) >= 5
+    assert {json.dumps(field) for field in waits} == {json.dumps(waits[0])}
+    assert "maximum" not in waits[0]["schema"], "a longer wait is cut, not refused"
+
+
 def test_stored_answers_fit_the_schemas_of_the_reference(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
     stored = answers()
