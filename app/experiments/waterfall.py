@@ -4,6 +4,7 @@ The bar of a change has the size that its A/B measured. Start and result are sin
 is what those differ from the means of the A/Bs: run-to-run variation and no change, so it has no colour of one.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from html import escape
@@ -15,13 +16,14 @@ from app.domain.text import shortened
 # --- Layout in drawing units. The axis of step times starts at zero if the changes are large. Otherwise it starts below
 # the changes and says so, and start and result are marks, because only bars from zero are in proportion.
 
-_PLOT, _TOP, _BELOW, _LEFT = 240, 34, 62, 12
+_PLOT, _TOP, _BELOW, _LEFT = 240, 34, 46, 64
 _FRAME, _LEAST_COLUMN, _MOST_COLUMN, _BAR_SHARE = 1320, 148, 330, 0.62
 _LETTERS = 20
 _LEAST_REST_PCT = 0.05
 _LARGE, _SPACE = 0.5, 0.25
 """Change from which the axis starts at zero, as a share of the longest step; space below a smaller one."""
-_MARK = 4
+_MARK, _MARGIN = 4, 12
+_FEWEST_TICKS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class WaterfallBar:
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
-    """`axis`: where the axis of step times starts, "" for zero."""
+    """`ticks`: height and step time of each line of the axis, which starts at zero only if the lowest one is."""
 
     width: int
     height: int
@@ -62,7 +64,9 @@ class Waterfall:
 
     column: int
     bar_width: int
-    axis: str
+    ticks: tuple[tuple[int, str], ...]
+
+    left = _LEFT
 
 
 def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
@@ -75,6 +79,8 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     drawn += [link.before_ms / (1 + link.gain.high_pct / 100) for link in links if link.gain is not None]
     least, most = min(drawn), max(drawn)
     floor = 0.0 if most - least >= _LARGE * most else max(0.0, least - _SPACE * (most - least))
+    between = _tick_ms(most - floor)
+    floor = between * math.floor(floor / between)
     base = _TOP + _PLOT
 
     def level(ms: float) -> int:
@@ -85,7 +91,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
 
     column = min(max(_FRAME // (len(links) + 2), _LEAST_COLUMN), _MOST_COLUMN)
     at = level(first)
-    bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""))]
+    bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""), changes[0].runs[0])]
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
@@ -111,23 +117,33 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         )
     texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
     at = level(last)
-    bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, last=True))
+    bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, changes[-1].runs[1], last=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     placed = tuple(
         replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
         for bar in bars
     )
     bar_width = round(_BAR_SHARE * column)
-    width = 2 * _LEFT + (len(bars) - 1) * column + bar_width
-    axis = f"axis from {step_time(floor)}" if floor else ""
-    return Waterfall(width, base + _BELOW, base, placed, label, column, bar_width, axis)
+    width = _LEFT + (len(bars) - 1) * column + bar_width + _MARGIN
+    lines = [floor + number * between for number in range(math.floor((most - floor) / between) + 1)]
+    ticks = tuple((level(ms), f"{ms / 1000:g}\u202fs") for ms in lines)
+    return Waterfall(width, base + _BELOW, base, placed, label, column, bar_width, ticks)
 
 
-def _end(x: int, y: int, height: int, texts: tuple[str, str, str], *, last: bool = False) -> WaterfallBar:
-    """Draw the start or the result. `texts`: the figure above it, its label and its note."""
+def _tick_ms(span_ms: float) -> float:
+    """Return the distance of the lines of an axis: 1, 2 or 5 times a power of ten, for two to five of them."""
+    power = 10.0 ** math.floor(math.log10(span_ms / _FEWEST_TICKS))
+    return max(factor * power for factor in (1, 2, 5) if factor * power <= span_ms / _FEWEST_TICKS)
+
+
+def _end(
+    x: int, y: int, height: int, texts: tuple[str, str, str], run_id: int | None, *, last: bool = False
+) -> WaterfallBar:
+    """Draw the start or the result, a run. `texts`: the figure above it, its label and its note."""
     above, label, note = texts
     kind, join = ("result", None) if last else ("start", y)
-    return WaterfallBar(x, y, height, kind, above, label, note, f"{label}: {above}", "", join)
+    label, href = (f"{label} #{run_id}", f"/runs/{run_id}") if run_id is not None else (label, "")
+    return WaterfallBar(x, y, height, kind, above, label, note, f"{label}: {above}", href, join)
 
 
 def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -> list[AcceptedChange]:
@@ -155,7 +171,7 @@ _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#5b6472}.name{fill:#1b2130;font-weight:600}line{stroke:#8a93a1}"
     ".whisker{stroke:#1b2130;stroke-width:2}"
     ".start rect,.result rect{fill:#2457d6}.improvement rect{fill:#00734f}.regression rect{fill:#b3400a}"
-    ".rest rect{fill:#8a93a1}"
+    ".rest rect{fill:#8a93a1}.grid{stroke:#dfe3e8}"
 )
 _PNG_SCALE = 2.0
 
@@ -169,8 +185,9 @@ def waterfall_svg(picture: Waterfall) -> str:
             f"<title>{escape(picture.label)}</title>",
             f"<style>{_STYLE}</style>",
             f'<rect width="{picture.width}" height="{picture.height}" style="fill:#fff"/>',
+            '<text x="4" y="14">step time</text>',
+            *(part for y, text in picture.ticks for part in _svg_tick(y, text, picture.width)),
             *(part for bar in picture.bars for part in _svg_bar(bar, picture)),
-            f'<text x="{_LEFT}" y="{picture.base + _BELOW - 6}">{escape(picture.axis)}</text>' if picture.axis else "",
             "</svg>",
             "",
         ]
@@ -182,6 +199,11 @@ def waterfall_png(picture: Waterfall) -> bytes:
 
     image: bytes = vl_convert.svg_to_png(waterfall_svg(picture), scale=_PNG_SCALE)
     return image
+
+
+def _svg_tick(y: int, text: str, width: int) -> Iterator[str]:
+    yield f'<line class="grid" x1="{_LEFT - 8}" x2="{width}" y1="{y}" y2="{y}"/>'
+    yield f'<text x="{_LEFT - 14}" y="{y + 4}" text-anchor="end">{text}</text>'
 
 
 def _svg_bar(bar: WaterfallBar, picture: Waterfall) -> Iterator[str]:

@@ -583,6 +583,23 @@ def test_what_single_runs_differ_from_the_abs_is_drawn_to_scale_and_as_no_change
     assert not rest.href
 
 
+@pytest.mark.parametrize(
+    ("before_ms", "gain_pct", "ticks"),
+    [(30_000.0, 25.0, ["22\u202fs", "24\u202fs", "26\u202fs", "28\u202fs", "30\u202fs"]),
+     (900.0, 200.0, ["0\u202fs", "0.2\u202fs", "0.4\u202fs", "0.6\u202fs", "0.8\u202fs"])],
+)  # fmt: skip
+def test_an_axis_has_round_step_times_and_the_ends_name_their_runs(
+    before_ms: float, gain_pct: float, ticks: list[str]
+) -> None:
+    after_ms = before_ms / (1 + gain_pct / 100)
+    change = AcceptedChange(1, "ep_overlap on", before_ms, after_ms, None, (11, 12))
+    picture = waterfall([change])
+    assert picture is not None
+    assert [text for _, text in picture.ticks] == ticks
+    assert picture.ticks[0][0] == picture.base, "the axis starts at its first line"
+    assert [bar.href for bar in picture.bars] == ["/runs/11", "/experiments/1", "/runs/12"]
+
+
 def test_a_side_is_downloaded_as_a_script_that_bash_reads(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, runs_each=1)
     tag = read(engine, number).tag

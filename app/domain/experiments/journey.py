@@ -163,13 +163,14 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """`gain`: of throughput by the A/B of the change, None if not measured."""
+    """`gain`: of throughput by the A/B of the change, None if not measured. `runs`: before and after it."""
 
     experiment_id: int
     title: str
     before_ms: float
     after_ms: float
     gain: PlannedGain | None
+    runs: tuple[int | None, int | None] = (None, None)
 
 
 def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
@@ -177,13 +178,15 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
     nodes = {node.key: node for node in journey.nodes}
     changes = []
     for edge in journey.edges:
-        before, after = nodes[edge.source].step_time_ms, nodes[edge.target].step_time_ms
-        if not nodes[edge.target].on_path or before is None or after is None:
+        source, target = nodes[edge.source], nodes[edge.target]
+        before, after = source.step_time_ms, target.step_time_ms
+        if not target.on_path or before is None or after is None:
             continue
         fields = {knob.field for knob in edge.knobs}
         knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
         text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
-        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain))
+        runs = source.run_id, target.run_id
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain, runs))
     return tuple(changes)
 
 
