@@ -630,4 +630,4 @@ def _fired(advised: AdvisedRun, rules: RulesInForce) -> list[str]:
         return []
     for rule, error in result.broken:
         log.warning("rule_broken", rule=rule.id, origin=rule.origin, run_id=run_id, error=error)
-    return [firing.rule.id for firing in result.fired]
+    return [firing.rule.id for firing in result.offered]

@@ -348,10 +348,15 @@ class Evaluation:
         return missing_facts(self.asks, self.facts, self.wall)
 
     @property
-    def fired(self) -> tuple[Suggestion, ...]:
-        """Return everything that fires, including duplicates of another suggestion."""
-        shown = (*self.blockers, *self.warnings, *self.suggestions, *self.withheld)
+    def offered(self) -> tuple[Suggestion, ...]:
+        """Return everything that fires and is not deferred, including duplicates of another suggestion."""
+        shown = (*self.blockers, *self.warnings, *self.suggestions)
         return tuple(item for suggestion in shown for item in (suggestion, *suggestion.also))
+
+    @property
+    def fired(self) -> tuple[Suggestion, ...]:
+        """Return everything that fires."""
+        return (*self.offered, *self.withheld)
 
     def find(self, rule: str) -> Suggestion | None:
         """Return what fires under this id; None if nothing does."""
@@ -403,7 +408,7 @@ def evaluate(
     promoted = [
         item for item in conditional if (not item.withheld or item.brings) and _is_strong(item.evidence, context.values)
     ]
-    ranked = _ranked([*suggestions, *promoted])
+    ranked = _after_stronger(_ranked([*suggestions, *promoted]))
     offered = [suggestion for suggestion in ranked if _is_suggestion(suggestion.rule)]
     return Evaluation(
         facts=context.values,
@@ -478,6 +483,18 @@ def _ranked(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
         rivals = [other for other in suggestion.rule.hints.after if other in by_id]
         after[name] = [other for other in rivals if by_id[other].place.tier == suggestion.place.tier]
     return [by_id[name] for name in follow(order, {name: before for name, before in after.items() if before})]
+
+
+_STRONGER = frozenset(("health", "rerun", "regression", "measured", "evidence"))
+"""Tiers that come before a suggestion that yields."""
+
+
+def _after_stronger(ranked: Sequence[Suggestion]) -> list[Suggestion]:
+    """Defer what yields while something stronger is suggested."""
+    offered = (item for item in ranked if _is_suggestion(item.rule) and not item.withheld)
+    first = next((item.title for item in offered if item.place.tier in _STRONGER), "")
+    why = f"First: {first}." if first else ""
+    return [replace(item, withheld=item.withheld or why) if item.rule.hints.yields else item for item in ranked]
 
 
 def _merged(ranked: Sequence[Suggestion], values: Mapping[str, object]) -> tuple[Suggestion, ...]:

@@ -49,7 +49,7 @@ NO_RULES = (SOURCES, "contradictions.yaml")
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
     *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
-    *("urgency", "general", "after", "joins"),
+    *("urgency", "general", "after", "joins", "yields"),
 }
 
 
@@ -317,6 +317,7 @@ def _hints(row: Mapping[str, object]) -> Hints:
         general=_general(row.get("general", False)),
         after=_texts(row, "after"),
         joins=_texts(row, "joins"),
+        yields=row.get("yields") is True,
     )
 
 

@@ -134,7 +134,8 @@ class Hints:
     first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
     `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: its topic if it
     precedes the workflow. `general`: it applies to nearly every run and has no evidence, so it ranks last. `after`:
-    rules that rank before it if they fire, too. `joins`: rules that show it as a further reason instead.
+    rules that rank before it if they fire, too. `joins`: rules that show it as a further reason instead. `yields`: it
+    is deferred while something stronger is suggested.
     """
 
     order: int | Expression = 50
@@ -143,6 +144,7 @@ class Hints:
     general: bool | Expression = False
     after: tuple[str, ...] = ()
     joins: tuple[str, ...] = ()
+    yields: bool = False
     blocks: str = ""
     unlocks: tuple[str, ...] = ()
     hold: tuple[str, ...] = ()
