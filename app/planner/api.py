@@ -227,7 +227,9 @@ class CalibrationOut(BaseModel):
 
     text: str
     step_time_ratio: float = Field(description="Measured over predicted step time; 1 without records.")
-    step_time_spread: float = Field(description="The factor that encloses the step time.")
+    step_time_spread: float = Field(
+        description="The factor that encloses the step time: 1.2 or more, which one record alone only assumes."
+    )
     step_time_records: int
     memory_ratio: float = Field(description="The same for memory other than weights, gradients and optimizer states.")
     memory_records: int

@@ -1,6 +1,5 @@
 """The planner's page. All of a plan is in its address, so that it can be shared."""
 
-import math
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -89,15 +88,24 @@ class Used:
 
 
 class PlanPage:
-    """The data of the template. Without a plan: a refused form. `start`: what is planned without a request."""
+    """The data of the template. Without a plan: a refused form. `start`: what is planned without a request.
+
+    `assumed`: inputs that were not stated, if a record or a run of the model has them.
+    """
 
     def __init__(
-        self, form: LayoutForm, plan: Plan | None = None, used: tuple[Used, ...] = (), start: str = ""
+        self,
+        form: LayoutForm,
+        plan: Plan | None = None,
+        used: tuple[Used, ...] = (),
+        start: str = "",
+        assumed: queries.AssumedWork | None = None,
     ) -> None:
         self.form = form
         self.plan = plan
         self.used = used
         self.start = start
+        self.assumed = assumed
         self.inputs = {name: FIELDS[name].meaning for name in INPUTS}
         self.models = named_models()
         self.gpus = tuple(dict.fromkeys([*GPUS, *filter(None, [form.value("gpu")])]))
@@ -135,7 +143,7 @@ class PlanPage:
 
     @property
     def published(self) -> tuple[Record, str] | None:
-        """Return the nearest published record in this number format, with its tokens/s/GPU.
+        """Return the nearest published record in this number format, with its tokens/s/GPU as text.
 
         None without one, and beside a measured first layout.
         """
@@ -143,15 +151,20 @@ class PlanPage:
             return None
         speeds = {record.href: record for record in self.plan.records if record.by and record.gpu_seconds}
         record = next((speeds[row.layout.href] for row in self.used if row.layout.href in speeds), None)
-        return None if record is None else (record, grouped(round(1 / (record.gpu_seconds or math.inf))))
+        if record is None or record.gpu_seconds is None:
+            return None
+        tokens = 1 / record.gpu_seconds
+        if record.tflops_per_gpu is not None:
+            return record, f"about {_three_digits(tokens)} tokens/s/GPU (from {record.tflops_per_gpu:g} TFLOP/s/GPU)"
+        return record, f"{grouped(round(tokens))} tokens/s/GPU"
 
     def tokens_per_gpu(self, offer: Offer) -> str:
         """Format the predicted tokens/s/GPU; "" without a predicted step time or a batch."""
         prediction, request = offer.prediction, self.plan.request if self.plan else None
         if request is None or request.gbs is None or prediction is None or prediction.step_time_s is None:
             return ""
-        tokens = grouped(round(request.gbs * request.seq_len / request.gpus / prediction.step_time_s))
-        return f"{'at most ' * prediction.is_capped}{tokens}"
+        tokens = _three_digits(request.gbs * request.seq_len / request.gpus / prediction.step_time_s)
+        return f"{'at most' if prediction.is_capped else 'about'} {tokens}"
 
     @property
     def calibration(self) -> str:
@@ -196,6 +209,10 @@ class PlanPage:
 
     def measured_time(self, offer: Offer) -> queries.LayoutTime | None:
         return queries.measured_time(offer, self.plan.request) if self.plan else None
+
+    def is_fitted(self, offer: Offer) -> bool:
+        """Return whether the prediction is corrected by the layout's own record alone, so that it proves nothing."""
+        return self.plan is not None and self.plan.request.calibration.time_records == 1 and bool(offer.measured)
 
     def peak_words(self, offer: Offer) -> str:
         return queries.peak_words(offer, self.plan.gpu_memory_gb) if self.plan else ""
@@ -287,6 +304,11 @@ class PlanPage:
         return with_degrees(self.form.values, {})
 
 
+def _three_digits(value: float) -> str:
+    """Format a figure that is no measurement: `1,150`."""
+    return grouped(round(float(f"{value:.3g}")))
+
+
 def layout_values(layout: Layout) -> dict[str, str]:
     """Return the inputs that state the layout."""
     degrees = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep, "etp": layout.etp}
@@ -311,8 +333,10 @@ def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
     values = asked(request.query_params)
     if not is_asked(values):
         return render(request, "planner/plan.html", p=_first_plan(session), unknown=())
+    assumed = queries.assumed_work(session, values)
+    values |= assumed.values if assumed else {}
     try:
-        page = _page(session, values)
+        page = _page(session, values, assumed=assumed)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         unknown = tuple(name[:60] for name in errors if name not in INPUTS)
@@ -329,10 +353,12 @@ def _first_plan(session: Session) -> PlanPage:
     return _page(session, dict(parse_qsl(EXAMPLES[0][1])), start=EXAMPLES[0][0])
 
 
-def _page(session: Session, values: dict[str, str], start: str = "") -> PlanPage:
+def _page(
+    session: Session, values: dict[str, str], start: str = "", assumed: queries.AssumedWork | None = None
+) -> PlanPage:
     offered = planned(session, values)
     used = (Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in offered.nearby)
-    return PlanPage(LayoutForm(values), offered.plan, tuple(used), start)
+    return PlanPage(LayoutForm(values), offered.plan, tuple(used), start, assumed)
 
 
 def _stated(layout: UsedLayout) -> dict[str, str]:

@@ -10,7 +10,8 @@ from urllib.parse import parse_qsl, urlsplit
 from sqlalchemy import Row
 from sqlmodel import Session, col
 
-from app.domain.contract.values import GB_PER_GIB
+from app.domain.contract.fields import FIELDS
+from app.domain.contract.values import GB_PER_GIB, canonical_model, known_model
 from app.domain.experiments.plan import turned
 from app.domain.numbers import grouped, plural, share_text
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
@@ -23,20 +24,23 @@ from app.domain.planning.request import (
     INPUTS,
     RECIPE,
     REQUIRED,
+    WORK,
     InvalidPlan,
     PlanRequest,
+    input_text,
     named_models,
     plan_address,
     read_request,
 )
 from app.domain.ranking.runs import family_of
+from app.domain.run import Value
 from app.errors import FieldError, InvalidQuery
 from app.storage.experiments import knobs_of
 from app.storage.json_text import frozen
 from app.storage.references import references
 from app.storage.runs import stored_contract
 from app.storage.standings import pooled_times
-from app.storage.tables import ExperimentRow, RunResultRow, RunRow, select_any
+from app.storage.tables import ExperimentRow, ProjectRow, RunResultRow, RunRow, select_any
 
 _RUNS = 40
 """Newest runs that are checked: a contract has 15 KB of JSON."""
@@ -114,11 +118,12 @@ def _runs(session: Session, request: PlanRequest, rejected: frozenset[tuple[str,
     """
     columns = (
         RunRow.id, RunRow.name, RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunResultRow.contract,
-        RunRow.tflops_per_gpu, RunRow.step_time_ms, RunRow.peak_memory_gib,
+        RunRow.tflops_per_gpu, RunRow.step_time_ms, RunRow.peak_memory_gib, ProjectRow.generated,
     )  # fmt: skip
     rows = session.execute(
         select_any(*columns)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+        .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(
             col(RunRow.model) == request.model.name,
             col(RunRow.gpu) == request.gpu,
@@ -140,7 +145,7 @@ def _runs(session: Session, request: PlanRequest, rejected: frozenset[tuple[str,
         yield UsedLayout(
             title=f"run #{newest.id} {newest.name[:60]}",
             href=f"/runs/{newest.id}",
-            whose="this service",
+            whose="this service (generated)" if newest.generated else "this service",
             values={name: frozen(entry["value"]) for name, entry in (newest.contract or {}).items()},
             figure=f"{median(tflops):.0f} TFLOP/s/GPU" if tflops else "",
             step_time_s=step_time_ms / 1000 if step_time_ms else None,
@@ -149,16 +154,17 @@ def _runs(session: Session, request: PlanRequest, rejected: frozenset[tuple[str,
             stack=key[0],
             rank=pooled.rank if pooled else math.inf,
             is_rejected=key in rejected,
+            is_generated=newest.generated,
         )
 
 
-def newest_work(session: Session) -> tuple[int, dict[str, str]] | None:
-    """Return the newest run of a model that the planner knows, and its work as inputs; None without such a run."""
+def newest_work(session: Session, models: Sequence[str] = named_models()) -> tuple[int, dict[str, str]] | None:
+    """Return the newest run of one of these models, and its work as inputs; None without such a run."""
     row = session.execute(
         select_any(RunRow.id, RunResultRow.contract)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
-            col(RunRow.model).in_(named_models()),
+            col(RunRow.model).in_(models),
             col(RunRow.gpu).is_not(None),
             col(RunRow.status) == "ready",
             col(RunRow.quarantine) == "",
@@ -173,6 +179,49 @@ def newest_work(session: Session) -> tuple[int, dict[str, str]] | None:
         return None
     address = plan_address(values, free=(*DEGREES, "pp_layout", "pp_account", *RECIPE))
     return row.id, dict(parse_qsl(urlsplit(address).query))
+
+
+@dataclass(frozen=True, slots=True)
+class AssumedWork:
+    """Inputs that a request for a model leaves open, as its record or run has them. `source`: which one, `href`: its
+    page."""
+
+    values: Mapping[str, str]
+    source: str
+    href: str
+
+
+def assumed_work(session: Session, stated: Mapping[str, str]) -> AssumedWork | None:
+    """Return the open inputs by the published record that agrees most with the stated ones, the newest first.
+
+    Without a record they are those of the newest run. None if nothing required is open, or neither exists. Batch and
+    precision suit the other inputs, so they are taken only from a source that differs in none.
+    """
+    model = canonical_model(stated.get("model", ""))
+    if all(stated.get(name) for name in REQUIRED) or known_model(model) is None:
+        return None
+    rows = [row for row in references(session) if row.point.contract.get("model") == model]
+    sources = [
+        AssumedWork(_work_texts(row.point.contract), f"{row.point.measured_by}'s record", f"/references/{row.id}")
+        for row in sorted(rows, key=lambda row: row.point.date, reverse=True)
+    ]
+    if (newest := newest_work(session, (model,))) is not None:
+        sources.append(AssumedWork(newest[1], f"run #{newest[0]}", f"/runs/{newest[0]}"))
+    complete = [source for source in sources if all(source.values.get(name) for name in REQUIRED)]
+    if not complete:
+        return None
+    given = {name: stated[name] for name in WORK if stated.get(name)} | {"model": model}
+    best = max(complete, key=lambda source: sum(source.values.get(name) == text for name, text in given.items()))
+    agrees = all(best.values.get(name, text) == text for name, text in given.items())
+    names = WORK if agrees else REQUIRED
+    taken = {name: best.values[name] for name in names if name in best.values and not stated.get(name)}
+    return replace(best, values=taken)
+
+
+def _work_texts(contract: Mapping[str, Value]) -> dict[str, str]:
+    """Return the stated work as inputs. An FP8 recipe that is not stated is left open."""
+    texts = {name: input_text(contract[name]) for name in WORK if contract.get(name) is not None}
+    return {name: text for name, text in texts.items() if name != "precision" or text in FIELDS[name].choices}
 
 
 # --- A plan from query parameters, shared by page and API.
@@ -282,7 +331,7 @@ def _short_of_memory(plan: Plan) -> str:
 def _promise(offer: Offer, request: PlanRequest) -> str:
     timed, prediction = measured_time(offer, request), offer.prediction
     if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
-        return f": {timed.time}/step, {in_gib(offer.run.peak_gb):.0f} GiB measured"
+        return f": {timed.time}/step, {in_gib(offer.run.peak_gb):.0f} GiB {_kind(offer.run)}"
     parts = []
     if timed is not None:
         parts.append(f"{timed.time}/step {timed.kind}")
@@ -384,7 +433,7 @@ def _has_odd_shards(offer: Offer) -> bool:
 class LayoutTime:
     """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`."""
 
-    kind: Literal["measured", "published", "scaled"]
+    kind: Literal["measured", "generated", "published", "scaled"]
     source: str
     href: str
     seconds: float
@@ -406,17 +455,22 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
         return None
     seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
     differs = record.differs(request)
-    if differs:
+    if differs or record.tflops_per_gpu is not None:
         source = f"from {_scaled_from(record, differs)}{_other_recipe(record, offer)}"
         return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs")
     source = f"by {record.by or _source(record)}{_other_recipe(record, offer)}"
-    kind: Literal["measured", "published"] = "published" if record.by else "measured"
-    return LayoutTime(kind, source, record.href, seconds, f"{seconds:.4g}\u202fs")
+    return LayoutTime(_kind(record), source, record.href, seconds, f"{seconds:.4g}\u202fs")
+
+
+def _kind(record: Record) -> Literal["measured", "generated", "published"]:
+    return "published" if record.by else "generated" if record.is_generated else "measured"
 
 
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
     """Return what a time is scaled from: `NVIDIA's 61.8 s at GBS 16,384`."""
     work, seconds = record.request, record.step_time_s
+    if record.tflops_per_gpu is not None:
+        return f"{_source(record)}'s {record.tflops_per_gpu:g} TFLOP/s/GPU"
     if seconds is None:
         return f"{_source(record)}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     words = {
@@ -457,7 +511,7 @@ def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
     if offer.run is not None and offer.run.peak_gb is not None:
         measured = in_gib(offer.run.peak_gb)
         differs = f", {predicted:.0f} predicted" if round(predicted) != round(measured) else ""
-        return f"{measured:.0f}{of} measured{differs}"
+        return f"{measured:.0f}{of} {_kind(offer.run)}{differs}"
     limit = ", at the usable limit" if round(predicted) >= round(in_gib(offer.prediction.usable_gb)) else ""
     return f"{predicted:.0f}{of}{limit}"
 
@@ -521,16 +575,22 @@ def calibration(plan: Plan) -> str:
         return f"{alone}; published step times lie within a factor of {used.spread:g} in most cases."
     parts = []
     if used.time_records:
-        parts.append(
-            f"{plural(used.time_records, 'measured layout')} of this model on this GPU: measured step times are "
-            f"{used.time:.2f} times the formula's, and differ from that by at most a factor of {used.spread:.2f}"
-        )
+        one = f"{plural(used.time_records, 'layout')} of this model on this GPU: "
+        times = plural(used.time_records, "its step time is", "their step times are", number=False)
+        text = f"{one}{times} {used.time:.2f} times the formula's"
+        if used.measured_spread is not None:
+            text += f", and differ from that by at most a factor of {used.measured_spread:.2f}"
+        if used.measured_spread is None or used.measured_spread < NEAR:
+            text += f"; the range assumes a factor of {NEAR:.2f}"
+        parts.append(text)
     if used.memory_records:
         parts.append(
             f"{plural(used.memory_records, 'measured peak')}: memory other than weights and optimizer is "
             f"{used.memory:.2f} times the formula's"
         )
-    return f"Corrected by {'; and by '.join(parts)}."
+    generated = any(record.is_generated for record in plan.records)
+    examples = " Some of these are generated examples, not measurements." if generated else ""
+    return f"Corrected by {'; and by '.join(parts)}.{examples}"
 
 
 def sizing(plan: Plan) -> list[tuple[str, str]]:

@@ -42,6 +42,8 @@ class Record:
 
     `gpu_seconds`: GPU-seconds per token. `peak_gb`: allocated memory of the fullest rank, None if it was not measured.
     `by`: the publisher, "" for `runs` launches of this service. `knobs`: the other settings of these launches.
+    `tflops_per_gpu`: the figure that `gpu_seconds` follows from where neither step time nor tokens/s are stated.
+    `is_generated`: its figures are examples, not measurements.
     """
 
     layout: Layout
@@ -53,6 +55,8 @@ class Record:
     by: str = ""
     knobs: Mapping[str, Setting] = field(default_factory=dict)
     runs: int = 1
+    tflops_per_gpu: float | None = None
+    is_generated: bool = False
 
     @property
     def step_time_s(self) -> float | None:
@@ -268,6 +272,7 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
         floor=min(floors, default=0.0),
         time_records=len(times),
         memory_records=len(memories),
+        measured_spread=spread if len(times) > 1 else None,
     )
 
 

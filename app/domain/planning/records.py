@@ -30,7 +30,7 @@ class UsedLayout:
 
     `by`: who published it, "" for runs of this service: `runs` launches of one configuration, with their pooled figures
     and the newest one's title and address. `stack`: their stack; `rank`: the configuration's position in its ranking;
-    `is_rejected`: by an experiment.
+    `is_rejected`: by an experiment. `is_generated`: an example, not a measurement.
     `step_time_s`, `tokens_per_s_per_gpu`, `tflops_per_gpu` and `peak_gb` (allocated, worst rank): as far as measured.
     """
 
@@ -48,6 +48,7 @@ class UsedLayout:
     stack: str = ""
     rank: float = math.inf
     is_rejected: bool = False
+    is_generated: bool = False
 
     @property
     def key(self) -> tuple[Value, ...]:
@@ -173,6 +174,8 @@ def _record(used: UsedLayout) -> Record | None:
         used.by,
         {} if used.by else {name: value for name in KNOBS if (value := used.values.get(name)) not in _UNSET},
         used.runs,
+        None if used.tokens_per_s_per_gpu or used.step_time_s else used.tflops_per_gpu,
+        used.is_generated,
     )
 
 

@@ -194,7 +194,8 @@ class Calibration:
     """How measured runs of the same model on the same GPU correct a prediction; without any, nothing is corrected.
 
     `time` and `memory`: measured over predicted step time, and memory next to the static part. `spread`: factor that
-    encloses the step time. `floor`: fewest GPU-seconds that a record needs for a token; 0.0 without one.
+    encloses the step time, never less than assumed for two layouts; `measured_spread`: that of the records, None with
+    fewer than two. `floor`: fewest GPU-seconds that a record needs for a token; 0.0 without one.
     """
 
     time: float = 1.0
@@ -203,6 +204,7 @@ class Calibration:
     floor: float = 0.0
     time_records: int = 0
     memory_records: int = 0
+    measured_spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
