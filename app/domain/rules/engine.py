@@ -490,9 +490,9 @@ _STRONGER = frozenset(("health", "rerun", "regression", "measured", "evidence"))
 
 
 def _after_stronger(ranked: Sequence[Suggestion]) -> list[Suggestion]:
-    """Defer what yields while something stronger is suggested."""
-    offered = (item for item in ranked if _is_suggestion(item.rule) and not item.withheld)
-    first = next((item.title for item in offered if item.place.tier in _STRONGER), "")
+    """Defer what yields while a blocker or something stronger is suggested."""
+    offered = (item for item in ranked if item.kind == "blocker" or (_is_suggestion(item.rule) and not item.withheld))
+    first = next((item.title for item in offered if item.kind == "blocker" or item.place.tier in _STRONGER), "")
     why = f"First: {first}." if first else ""
     return [replace(item, withheld=item.withheld or why) if item.rule.hints.yields else item for item in ranked]
 

@@ -231,14 +231,15 @@ def test_after_a_crash_neither_sizes_nor_a_profile_are_suggested() -> None:
     assert evaluation.suggestions[0].rule.id == "fit-crash"
 
 
-def test_a_profile_waits_for_a_regression_a_rerun_and_a_faster_run_and_then_does_not_count_as_offered() -> None:
+def test_a_profile_waits_for_a_blocker_a_rerun_and_a_faster_run_and_is_then_not_offered() -> None:
     ran = {"steps_done": 50, "window": 40, "fits": True, "gpu": "H100"}
     faster = {
         "faster_pct": 9.0, "faster_run": 7, "faster_changes": "ep 4 to 8", "faster_take": "Set ep to 8.",
         "faster_doubt": "", "faster_also": "", "faster_in_container": "", "faster_same_code": False,
     }  # fmt: skip
     asking = {"profile-required", "profile-platform-prior"}
-    for stronger in ({}, {"rerun_why": "1 more run would decide."}, faster):
+    missing = {"dispatcher_type": "flex", "flex_backend": "deepep", "import_error": "deep_ep", "ep": 16}
+    for stronger in ({}, {"rerun_why": "1 more run would decide."}, faster, missing):
         evaluation = evaluate({**ran, **stronger}, built_in_rules())
         offered, fired = ({item.rule.id for item in items} for items in (evaluation.offered, evaluation.fired))
         assert asking <= fired
