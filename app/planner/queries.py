@@ -469,17 +469,18 @@ def _kind(record: Record) -> Literal["measured", "generated", "published"]:
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
     """Return what a time is scaled from: `NVIDIA's 61.8 s at GBS 16,384`."""
     work, seconds = record.request, record.step_time_s
+    source = _source(record, "generated run" if record.is_generated else "run")
     if record.tflops_per_gpu is not None:
-        return f"{_source(record)}'s {record.tflops_per_gpu:g} TFLOP/s/GPU"
+        return f"{source}'s {record.tflops_per_gpu:g} TFLOP/s/GPU"
     if seconds is None:
-        return f"{_source(record)}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
+        return f"{source}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     words = {
         "gpus": f"{plural(work.gpus, 'GPU')}", "seq_len": f"seq {grouped(work.seq_len)}",
         "gbs": f"GBS {grouped(work.gbs or 0)}", "mbs": f"MBS {work.mbs}", "precision": work.precision,
         "mtp": f"MTP {work.model.mtp}", "num_layers": plural(work.model.layers, "layer"),
     }  # fmt: skip
     at = ", ".join(words[name] for name in differs)
-    return f"{_source(record)}'s {_seconds(seconds)}\u202fs at {at}"
+    return f"{source}'s {_seconds(seconds)}\u202fs at {at}"
 
 
 def _other_recipe(record: Record, offer: Offer) -> str:
@@ -496,10 +497,10 @@ def _other_recipe(record: Record, offer: Offer) -> str:
     return f" with {', '.join(parts)}" if parts else ""
 
 
-def _source(record: Record) -> str:
+def _source(record: Record, noun: str = "run") -> str:
     """Return who measured a record: `NVIDIA`, `run #12`, or `4 runs, newest #12`."""
     number = record.href.removeprefix("/runs/")
-    return record.by or (f"run #{number}" if record.runs == 1 else f"{record.runs} runs, newest #{number}")
+    return record.by or (f"{noun} #{number}" if record.runs == 1 else f"{record.runs} {noun}s, newest #{number}")
 
 
 def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
@@ -575,9 +576,9 @@ def calibration(plan: Plan) -> str:
         return f"{alone}; published step times lie within a factor of {used.spread:g} in most cases."
     parts = []
     if used.time_records:
-        one = f"{plural(used.time_records, 'layout')} of this model on this GPU: "
+        layouts = f"{plural(used.time_records, 'layout')} of this model on this GPU: "
         times = plural(used.time_records, "its step time is", "their step times are", number=False)
-        text = f"{one}{times} {used.time:.2f} times the formula's"
+        text = f"{layouts}{times} {used.time:.2f} times the formula's"
         if used.measured_spread is not None:
             text += f", and differ from that by at most a factor of {used.measured_spread:.2f}"
         if used.measured_spread is None or used.measured_spread < NEAR:
