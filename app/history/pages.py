@@ -15,6 +15,7 @@ from app.history.lists import MOST_STACKS, StackQuery, find_stacks, stack_option
 from app.history.page import HistoryPage, PinForm, pin_by_form, render_history, unpin_by_form
 from app.history.queries import MOST_CANDIDATES, VERDICTS, HistoryView, get_stack, matching_keys
 from app.storage.database import read_session
+from app.storage.example_runs import example_runs
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, StackKey
 from app.web.forms import answer_form
@@ -41,6 +42,7 @@ def list_stacks(request: Request, session: ReadSession) -> HTMLResponse:
         filters=query,
         options=stack_options(session),
         verdicts=VERDICTS,
+        loading=example_runs(session),
     )
 
 

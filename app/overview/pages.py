@@ -119,8 +119,7 @@ def show_trend(request: Request, session: ReadSession, first: int = 0, last: int
 @requires(Action.READ)
 def show_loading(request: Request, session: ReadSession) -> HTMLResponse:
     """Render how far the example runs are loaded, for htmx alone."""
-    filters = OverviewQuery.from_params(request.query_params)
-    return render(request, "overview/_loading.html", loading=example_runs(session), filters=filters)
+    return render(request, "components/loading.html", loading=example_runs(session))
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
@@ -150,4 +149,4 @@ def _ended(overview: Overview, period: str) -> str:
     without = f" {none:,} {more}could not be read." if none else ""
     if overview.recent_ended_badly:
         return f"{overview.recent_ended_badly:,} of {runs} {period} failed.{without}"
-    return f"{runs} {period}, none failed.{without}"
+    return f"{runs} {period}{'' if overview.waiting else ', none failed'}.{without}"

@@ -67,6 +67,7 @@ from app.regressions.queries import (
 from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, UpgradeReportOf, suspect_cards
 from app.storage import audit
+from app.storage.example_runs import example_runs
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import upgrade_changes
@@ -559,6 +560,7 @@ def _render_list(
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
+        loading=example_runs(session),
     )
 
 
