@@ -16,7 +16,7 @@ from sqlalchemy.orm import defer
 from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
-from app.domain.verdict.step_time import Verdict
+from app.domain.verdict.step_time import Verdict, interval_level_pct
 from app.domain.verdict.triage import change_of_job
 from app.domain.verdict.upgrade import cause_key
 from app.storage.json_text import from_json
@@ -53,6 +53,7 @@ class UpgradeOfStack:
     from_runs: int
     is_unconfirmed: bool = False
     already_slow: int | None = None
+    interval_level_pct: float | None = None
 
     @property
     def is_of_upgrade(self) -> bool:
@@ -138,8 +139,9 @@ def upgrade_changes(
     session: Session, *, project: str = "", since: datetime | None = None, most: int = MOST
 ) -> tuple[UpgradeChange, ...]:
     """Return up to `most` upgrades with first runs after `since`, newest first."""
+    looks = col(UpgradeChangeRow.measured)["step_time"]["planned_looks"].as_integer()
     chosen: Select[Any] = (
-        select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady)
+        select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady, looks.label("looks"))
         .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
         .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
         .where(col(UpgradeChangeRow.side_by_side).is_(False))
@@ -152,9 +154,9 @@ def upgrade_changes(
     if since is not None:
         chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    steady = {}
-    for row, slug, is_steady in session.execute(chosen):
-        steady[row.id] = is_steady
+    steady, looks_of = {}, {}
+    for row, slug, is_steady, number in session.execute(chosen):
+        steady[row.id], looks_of[row.id] = is_steady, number
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
     causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
@@ -164,14 +166,21 @@ def upgrade_changes(
     upgrades = []
     for key, changes in shown.items():
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
-        stacks = (_stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], before) for row in changes)
+        stacks = (
+            _stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], looks_of[row.id], before)
+            for row in changes
+        )
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)
         upgrades.append(UpgradeChange(*key, min(row.at for row in changes), tuple(by_change)))
     return tuple(sorted(upgrades, key=lambda upgrade: upgrade.at, reverse=True))
 
 
 def _stack(
-    row: UpgradeChangeRow, slower: SlowerJob | None, is_steady: bool | None, before: Mapping[MovedJob, int]
+    row: UpgradeChangeRow,
+    slower: SlowerJob | None,
+    is_steady: bool | None,
+    looks: int | None,
+    before: Mapping[MovedJob, int],
 ) -> UpgradeOfStack:
     is_slower = row.decision == "regression"
     since = before.get((row.from_stack_key, row.stack_key, row.job)) if is_slower else None
@@ -180,6 +189,7 @@ def _stack(
         row.stack_key, row.job, row.run_id, row.others, row.decision,
         slower.delta_pct if slower is not None and is_slower else row.delta_pct,
         row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None, since,
+        None if looks is None else interval_level_pct(row.decision, row.delta_pct, looks),
     )  # fmt: skip
 
 

@@ -67,6 +67,10 @@ class StackChangeOut(ApiValue):
     delta_pct: float
     ci_low_pct: float
     ci_high_pct: float
+    interval_level_pct: float | None = Field(
+        description="Level of the interval, at which the test decided; null until a change of an earlier version is "
+        "judged again."
+    )
     runs: int
     from_runs: int
 
@@ -146,6 +150,9 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
     verdict, time, comparability = pair.measured, pair.measured.step_time, comparability_json(pair.comparability)
     if time is not None and pair.word == "unconfirmed":
         time = replace(time, needs_confirmation=True)
+    changes = {"step_time": storable(time), "memory": storable(verdict.memory)}
+    if not pair.is_counted:
+        changes = {name: change and {**change, "decision": None} for name, change in changes.items()}
     if not pair.shares_commits:  # the code may be the cause as well
         comparability["attributed_to"] = None
     return {
@@ -155,9 +162,8 @@ def _pair(pair: Pair, title: str, measured: MeasuredUpgrade) -> dict[str, Any]:
         "job": pair.new.job,
         "decision": pair.word,
         "already_slow": pair.already_slow if pair.word == "already slow" else None,
-        "step_time": time,
         "interval_level_pct": time and time.interval_level_pct,
-        "memory": verdict.memory,
+        **changes,
         "from_runs": verdict.baseline_used,
         "to_runs": verdict.candidates_used,
         "p_value": pair.discovery and pair.discovery.p_value,

@@ -5,21 +5,35 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from app.domain.naming import without_common
+from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import THIN, change_text
 from app.upgrade.views import ComparedStackRow
 from app.web import charts
 
-ROW = 46
-"""Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room."""
+ROW, TALL_ROW = 46, 56
+"""Pixels per stack: name above, dot and line below. Names next to the dots would leave a phone no room. Rows are taller
+if a name takes two lines."""
+_LINE = 34
+"""Most letters of a name in one line, which a phone has room for next to the change."""
 _WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed", "already slow")
 _COLOURS = ("--regression", "--improvement", "--no-change", charts.MUTED, "--inconclusive", charts.MUTED)
 _SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up", "triangle-up")
+_OFF = ("triangle-left", "triangle-right")
+"""Marks of a change that the axis does not reach, at its edge."""
 
 
 def chart_height(rows: Sequence[ComparedStackRow]) -> int:
     """Return the height of the rows, without the axis below them."""
-    return len(rows) * ROW
+    has_long = any(_lines(name)[0] for name in without_common([row.title for row in rows]))
+    return len(rows) * (TALL_ROW if has_long else ROW)
+
+
+def _lines(name: str) -> tuple[str, str]:
+    """Return the two lines of a name; the first is empty if one is enough."""
+    parts, last = name.split(SEPARATOR), ""
+    while parts and (not last or len(SEPARATOR.join([parts[-1], last])) <= _LINE):
+        last = SEPARATOR.join(filter(None, [parts.pop(), last]))
+    return SEPARATOR.join(parts), last
 
 
 def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Sequence[ComparedStackRow], bool]:
@@ -33,18 +47,15 @@ def zoomed(rows: Sequence[ComparedStackRow], first: int, last: int) -> tuple[Seq
     return (inside, True) if 1 < len(inside) < len(shown) else ([row for row, _ in shown], False)
 
 
-_MOST_OFF = 3
-"""An interval is cut at this multiple of the largest decided change, so that the other rows stay readable."""
+_MOST_OFF = 1.5
+"""The axis ends at this multiple of the decided changes and their intervals, so that these rows stay readable."""
+_DECIDED = ("worse", "better", "no change")
 
 
 def axis_reach(rows: Sequence[ComparedStackRow]) -> float:
-    """Return where intervals are cut, in percent: never before a change; infinite without a decided change."""
-    measured = [(row, abs(row.time.delta_pct)) for row in rows if row.time is not None]
-    decided = [(row, change) for row, change in measured if row.word != "inconclusive"]
-    if not decided:
-        return math.inf
-    ends = [abs(end) for row, _ in decided for end in row.line]
-    return max(*(_MOST_OFF * change for _, change in decided), *ends, *(change for _, change in measured))
+    """Return where changes and intervals are cut, in percent; infinite without a decided change."""
+    ends = [abs(end) for row in rows if row.word in _DECIDED for end in row.line]
+    return _MOST_OFF * max(ends) if ends else math.inf
 
 
 def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 0) -> dict[str, Any]:
@@ -55,9 +66,9 @@ def upgrade_chart(rows: Sequence[ComparedStackRow], first: int = 0, last: int = 
     reach = axis_reach(shown)
     ranked = enumerate(zip(measured, names, strict=True), 1)
     drawn = [_row(row, name, rank, reach) for rank, (row, name) in ranked if row in shown]
-    room = min(_MOST_NAMES, _LETTER * max(map(len, names), default=0) + 24)
+    room = min(_MOST_NAMES, _LETTER * max((len(line) for name in names for line in _lines(name)), default=0) + 24)
     spec = dict(_specification(chart_height(shown), room))
-    spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"delta": 0}]}
+    spec["datasets"] = {"points": drawn, "zero": [] if is_zoomed else [{"shown": 0}]}
     spec["description"] = f"Change of step time of {len(drawn)} jobs. The table has the same values."
     return spec
 
@@ -66,13 +77,18 @@ def _row(row: ComparedStackRow, name: str, rank: int, reach: float) -> dict[str,
     assert row.time is not None  # noqa: S101  # the caller looked
     low, high = row.line
     change = change_text(row.time.delta_pct, *row.interval)
+    shown = max(-reach, min(row.time.delta_pct, reach))
+    first_line, last_line = _lines(name)
     return {
         "id": rank,
-        "at": row.time.delta_pct,
+        "at": shown,
         "stack": row.title,
         "href": f"/history/{row.stack_key}",
-        "name": name,
+        "first_line": first_line,
+        "last_line": last_line,
         "delta": row.time.delta_pct,
+        "shown": shown,
+        "mark": row.word if shown == row.time.delta_pct else _OFF[shown > 0],
         "low": max(low, -reach),
         "high": min(high, reach),
         "below": f"◂ {low:.0f}{THIN}%".replace("-", "−") if low < -reach else "",
@@ -104,7 +120,7 @@ def _specification(height: int, room: int) -> dict[str, Any]:
     y = alt.Y("stack:N", sort=None, title=None, axis=None, scale=alt.Scale(padding=0))
     # Names stand left of the axis, on a phone above their marks.
     x = alt.X(
-        "delta:Q",
+        "shown:Q",
         title="change of step time, %; right is slower",
         axis=alt.Axis(grid=True, domain=False, tickCount=8),
         scale=alt.Scale(
@@ -116,15 +132,23 @@ def _specification(height: int, room: int) -> dict[str, Any]:
         ),
     )
     colour = alt.Color("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_COLOURS)), legend=None)
-    shape = alt.Shape("word:N", scale=alt.Scale(domain=list(_WORDS), range=list(_SHAPES)), legend=None)
+    shapes = alt.Scale(domain=[*_WORDS, *_OFF], range=[*_SHAPES, *_OFF])
+    shape = alt.Shape("mark:N", scale=shapes, legend=None)
     zero = alt.Chart(alt.NamedData("zero")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(x=x)
     interval = alt.Chart(data).mark_rule(strokeWidth=alt.expr(_by_weight(1, 3)), opacity=0.55, yOffset=8)
     dots = alt.Chart(data).mark_point(filled=True, opacity=1, size=alt.expr(_by_weight(50, 110)), yOffset=8)
     above = alt.expr(f"width < {_NARROW} ? -12 : 8")
     limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {of_names} - 12")
-    names = alt.Chart(data).mark_text(align="left", dy=above, limit=limit, color=charts.TEXT)
+    full = alt.expr(f"width < {_NARROW} ? width : {of_names} - 12")
+    # The first of two lines stands above the other; beside the marks, both are around their middle.
+    upper = alt.expr(f"width < {_NARROW} ? -25 : 1")
+    lower = alt.expr(f"width < {_NARROW} ? -12 : datum.first_line ? 15 : 8")
+    first_lines = alt.Chart(data).mark_text(align="left", dy=upper, limit=full, color=charts.TEXT)
+    last_lines = alt.Chart(data).mark_text(align="left", dy=lower, limit=limit, color=charts.TEXT)
     # The space of a name and of a change is clear of lines.
-    clear = alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=above)
+    clear = [
+        alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=offset) for offset in (upper, above)
+    ]
     changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=alt.expr(_by_weight(400, 600)))
     # The end of an interval that the axis does not reach, below its line.
     below, beyond = (
@@ -132,7 +156,7 @@ def _specification(height: int, room: int) -> dict[str, Any]:
     )
     chart = alt.layer(
         zero,
-        clear.encode(x=alt.value(0), x2=alt.value(alt.expr(f"width < {_NARROW} ? width : {of_names} - 12")), y=y),
+        *(bar.encode(x=alt.value(0), x2=alt.value(full), y=y) for bar in clear),
         interval.encode(x=alt.X("low:Q"), x2="high:Q", y=y, color=colour),
         dots.encode(
             x,
@@ -145,7 +169,8 @@ def _specification(height: int, room: int) -> dict[str, Any]:
                 alt.Tooltip("word:N", title="decision"),
             ],
         ).add_params(alt.selection_interval(name="zoom", encodings=["x"])),
-        names.encode(x=alt.value(0), y=y, text="name:N"),
+        first_lines.encode(x=alt.value(0), y=y, text="first_line:N"),
+        last_lines.encode(x=alt.value(0), y=y, text="last_line:N"),
         below.encode(x="low:Q", y=y, text="below:N"),
         beyond.encode(x="high:Q", y=y, text="beyond:N"),
         changes.encode(x=alt.value(alt.expr("width")), y=y, text="label:N", color=colour),

@@ -171,7 +171,8 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
         raise NotFound("Choose both sides of the upgrade.")
     counted = [row for row in stack_rows(page.measured) if row.is_counted]
     shown = [row for row in counted if row.word != "inconclusive"] or counted
-    titles, reach = without_common([row.title for row in shown]), axis_reach(shown)
+    changes = (abs(row.time.delta_pct) for row in shown if row.time is not None)
+    titles, reach = without_common([row.title for row in shown]), max([axis_reach(shown), *changes])
     axis = f"change of step time, %; right is slower; {INTERVAL}s"
     if len(shown) < len(counted):
         axis += f"; {len(counted) - len(shown)} inconclusive not shown"

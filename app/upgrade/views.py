@@ -231,6 +231,6 @@ def _stack_row(pair: Pair, title: str, name: str, measured: MeasuredUpgrade) -> 
         discovery=pair.discovery,
         also=differences(pair.differs_besides(measured.report.field)),
         is_judged=pair.is_judged,
-        is_counted=pair in measured.report.counted,
+        is_counted=pair.is_counted,
         already_slow=pair.already_slow if pair.word == "already slow" else None,
     )

@@ -334,6 +334,7 @@ def test_the_list_and_the_report_state_the_same_changes(client: TestClient, sess
     pages = {
         item["stack_key"]: (
             *(item["step_time"][name] for name in ("decision", "delta_pct", "ci_low_pct", "ci_high_pct")),
+            item["interval_level_pct"],
             len(item["to_runs"]),
             len(item["from_runs"]),
         )
@@ -343,7 +344,7 @@ def test_the_list_and_the_report_state_the_same_changes(client: TestClient, sess
     for address in ("/upgrade", f"/upgrade?project={upgrade['project']}"):
         opened = client.get(address, follow_redirects=False)
         assert (opened.status_code, "from=" in opened.headers["location"]) == (303, True)
-    names = ("decision", "delta_pct", "ci_low_pct", "ci_high_pct", "runs", "from_runs")
+    names = ("decision", "delta_pct", "ci_low_pct", "ci_high_pct", "interval_level_pct", "runs", "from_runs")
     assert {item["stack_key"]: tuple(item[name] for name in names) for item in upgrade["stacks"]} == pages
     slower = [change[1] for change in pages.values() if change[0] == "regression"]
     assert sorted(slower) == pytest.approx(sorted(member.delta_pct or 0.0 for member in members))
@@ -391,6 +392,9 @@ def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client
     session.commit()
     answer = report(client, **{"from": OLD, "to": NEW})
     assert [row["judged"] for row in answer["stacks"]] == [True, True, False]
+    other = answer["stacks"][-1]
+    assert (other["decision"], other["step_time"]["decision"], other["memory"]["decision"]) == ("not judged", None, None)
+    assert other["step_time"]["delta_pct"] is not None
     (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
     assert upgrade["sentence"].startswith("2 jobs slower")
     assert answer["summary"].startswith("All 2 jobs slower")
@@ -421,12 +425,16 @@ def test_no_two_jobs_look_alike_and_an_outlier_does_not_squeeze_the_others(
     spec = json.loads(re.findall(r'<script type="application/json">(.*?)</script>', answer, re.DOTALL)[0])
     *others, outlier = spec["datasets"]["points"]
     assert [point["is_quiet"] for point in (*others, outlier)] == [False, False, True], "inconclusive ones come last"
-    assert len({point["name"][:20] for point in spec["datasets"]["points"]}) == 3
+    names = [f"{point['first_line']}{point['last_line']}" for point in spec["datasets"]["points"]]
+    assert len({name[:20] for name in names}) == 3
     assert [round(point["delta"]) for point in others] == [10, 10]
     changes = [row["step_time"]["delta_pct"] for row in report(client, **{"from": OLD, "to": NEW})["stacks"]]
-    assert sorted(point["delta"] for point in (outlier, *others)) == sorted(changes), "each dot is at its value"
+    assert sorted(point["delta"] for point in (outlier, *others)) == sorted(changes)
+    assert [point["shown"] for point in others] == [point["delta"] for point in others]
     assert outlier["delta"] > 3 * max(point["delta"] for point in others)
-    assert outlier["high"] == outlier["delta"], "its interval is cut"
+    assert outlier["high"] == outlier["shown"] < outlier["delta"], "it is drawn at the edge, and its interval is cut"
+    assert (outlier["mark"], {point["mark"] for point in others}) == ("triangle-right", {"worse"})
+    assert outlier["shown"] <= 1.5 * max(point["high"] for point in others)
     assert re.fullmatch(rf"\d{{3,}}{THIN}% ▸", outlier["beyond"])
     assert {point["beyond"] for point in others} == {""}
     slide = client.get(ADDRESS.replace("/upgrade?", "/upgrade/picture.svg?")).text

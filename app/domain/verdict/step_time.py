@@ -164,7 +164,7 @@ class StepTimeChange:
     @property
     def interval_level_pct(self) -> float:
         """Return the level of the interval in percent: 99 with 0.5 % beyond each end."""
-        return 100 * (2 * self.interval_p - 1)
+        return interval_level_pct(self.decision, self.shift, self.planned_looks)
 
     def interval(self, p: float) -> tuple[float, float]:
         """Return the ends, in percent, of the measured interval with the one-sided certainty `p`."""
@@ -637,11 +637,16 @@ def _describe(
     )
 
 
-def _deciding_p(decision: Decision, shift: float) -> float:
+def _deciding_p(decision: str, shift: float) -> float:
     """Return the one-sided certainty of the test that decided, or that failed to decide."""
     if decision == "no_change":
         return EQUIVALENCE_P
     return IMPROVEMENT_P if shift < 0 else REGRESSION_P
+
+
+def interval_level_pct(decision: str, shift: float, looks: int) -> float:
+    """Return the level, in percent, of the interval of a change that was decided with the certainty of `looks`."""
+    return 100 * (2 * _surer(_deciding_p(decision, shift), looks) - 1)
 
 
 def _surer(p: float, looks: int) -> float:

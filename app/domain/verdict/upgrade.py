@@ -89,7 +89,7 @@ UPGRADE_FIELDS = (
 NEAR = 3
 """Most further fields in which a stack may differ from one on the other side to be shown as a near pair."""
 
-Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed", "already slow"]
+Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed", "already slow", "not judged"]
 _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
 
 
@@ -122,7 +122,7 @@ class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
-    another value in between, or both in turn. `in_regression`: in one that the upgrade opened. `already_slow`: the
+    another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `in_regression`: in one that the upgrade opened. `already_slow`: the
     regression in which the job was slow on the old side already, if one continued on the new side.
     """
 
@@ -133,6 +133,7 @@ class Pair:
     shares_commits: bool
     discovery: Discovery | None = None
     is_judged: bool = False
+    is_counted: bool = True
     in_regression: bool = False
     already_slow: int | None = None
 
@@ -145,10 +146,12 @@ class Pair:
     def word(self) -> Word:
         """Return the decision on step time.
 
-        It is `unconfirmed` for a slowdown in no regression that only one run shows, not steady, and `already slow` for
-        one that began before the upgrade.
+        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown in no regression that
+        only one run shows, not steady, and `already slow` for one that began before the upgrade.
         """
         time = self.measured.step_time
+        if not self.is_counted:
+            return "not judged"
         if self.already_slow is not None and time is not None and time.decision == "regression":
             return "already slow"
         if self.measured.is_one_drifting_run and not self.in_regression:
@@ -183,7 +186,7 @@ class UpgradeReport:
     @property
     def counted(self) -> tuple[Pair, ...]:
         """Return the pairs that were judged, which lists of upgrades state as well; all pairs if none was."""
-        return tuple(pair for pair in self.pairs if pair.is_judged) or self.pairs
+        return tuple(pair for pair in self.pairs if pair.is_counted)
 
     @property
     def cause_key(self) -> str:
@@ -244,7 +247,10 @@ def compare_sides(
     seen = {*(pair.old.stack_key for pair in pairs), *(pair.old.stack_key for pair in near)}
     only_old = [run for configs in before.values() if (run := _newest(configs).newest).stack_key not in seen]
     chances = discoveries([pair.measured.step_time for pair in pairs])
-    pairs = [replace(pair, discovery=chance) for pair, chance in zip(pairs, chances, strict=True)]
+    pairs = [
+        replace(pair, discovery=chance, is_counted=pair.is_judged or not judged)
+        for pair, chance in zip(pairs, chances, strict=True)
+    ]
     ordered = slowest_first(pairs)
     return UpgradeReport(field, old_value, new_value, ordered, tuple(near), tuple(only_old), tuple(only_new))
 
@@ -252,12 +258,13 @@ def compare_sides(
 def slowest_first(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
     """Sort by the change of step time: after those of the upgrade those that were already slow, then inconclusive ones.
 
-    The largest of the inconclusive ones are the noisiest.
+    The largest of the inconclusive ones are the noisiest. Jobs that were not upgraded directly come last.
     """
+    last = ("already slow", "inconclusive", "not judged")
 
-    def place(pair: Pair) -> tuple[bool, bool, float]:
+    def place(pair: Pair) -> tuple[int, float]:
         time = pair.measured.step_time
-        return pair.word == "inconclusive", pair.word == "already slow", -(time.shift if time is not None else 0.0)
+        return last.index(pair.word) + 1 if pair.word in last else 0, -(time.shift if time is not None else 0.0)
 
     return tuple(sorted(pairs, key=place))
 
