@@ -19,7 +19,7 @@ from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE, is_half_gone, state_text
 from app.domain.verdict.words import knobs_text
 from app.history.page import HistoryPage
-from app.history.queries import EXTENTS, VERDICTS, HistoryView, get_stack, get_stacks, read_history
+from app.history.queries import EXTENTS, VERDICTS, HistoryStack, HistoryView, get_stack, get_stacks, read_histories
 from app.history.workloads import configuration_steps
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
@@ -381,11 +381,15 @@ def _later(
         new = [run for run in stack.of_job if run.config_key == stack.config_key]
         if old and new and stack.of_job.index(old[-1]) < stack.of_job.index(new[0]):
             replaced[key] = new[0].id, tuple(run.step_time_ms for run in new)
-    stacks = get_stacks(session, list(replaced)) if replaced else {}
+    by_project: dict[int, list[HistoryStack]] = {}
+    for own in get_stacks(session, list(replaced)).values() if replaced else ():
+        by_project.setdefault(own.project_id, []).append(own)
+    histories = [history for stacks in by_project.values() for history in read_histories(session, stacks)]
     return {
-        key: LaterChange(step.delta_pct, knobs_text(step.knobs), step_times)
-        for key, (first, step_times) in replaced.items()
-        for step in configuration_steps(session, read_history(session, stacks[key]))
+        history.stack.stack_key: LaterChange(step.delta_pct, knobs_text(step.knobs), step_times)
+        for history in histories
+        for first, step_times in (replaced[history.stack.stack_key],)
+        for step in configuration_steps(session, history)
         if step.run.id == first and step.delta_pct is not None
     }
 

@@ -312,6 +312,8 @@ class HistoryPage:
             if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
                 return f"{level}; change from {step.before} inconclusive."
             return f"{level}; still {above.text} than before regression {alarm.regression_id}."
+        if not step.is_decided:
+            return f"{level}, {text.change(step.delta_pct or 0.0).text} than in {step.before}: {step.decision}."
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         return f"{level}, {than} in {step.before}."
 
@@ -430,6 +432,13 @@ class HistoryPage:
         """Return the regression of the primary button: one to triage, else that of the lead, else any active one."""
         first = next(iter(self.open_alarms), None)
         return (self.leading_alarm or first) if first and first.proposal else first
+
+    @property
+    def other_alarms(self) -> list[tuple[HistoryAlarm, str]]:
+        """Return the active regressions that neither the lead nor the primary button names, with their state."""
+        named = {alarm.regression_id for alarm in (self.first_alarm, self.leading_alarm) if alarm}
+        others = (alarm for alarm in self.open_alarms if alarm.regression_id not in named)
+        return [(alarm, state_text(alarm.shown_state, alarm.proposal)) for alarm in others]
 
     @property
     def leading_alarm(self) -> HistoryAlarm | None:

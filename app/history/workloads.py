@@ -34,7 +34,7 @@ class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
     `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`,
-    with its `decision`; None without one, or if it is inconclusive and a level does not hold. `by_configuration`: the
+    with its `decision` (also `unconfirmed`, `already slow`); None without one, or if it is inconclusive and a level does not hold. `by_configuration`: the
     step of each configuration that ran in both, each from its own first counted run; the one used last comes last.
     """
 
@@ -57,7 +57,7 @@ class ContainerStep:
     @property
     def is_decided(self) -> bool:
         """Return whether the upgrade was judged slower, faster or unchanged."""
-        return self.decision not in ("", "inconclusive") and self.delta_pct is not None
+        return self.decision in ("regression", "improvement", "no_change") and self.delta_pct is not None
 
 
 @dataclass(frozen=True, slots=True)

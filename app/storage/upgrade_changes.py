@@ -184,13 +184,18 @@ def _stack(
 ) -> UpgradeOfStack:
     is_slower = row.decision == "regression"
     since = before.get((row.from_stack_key, row.stack_key, row.job)) if is_slower else None
-    is_drifting = is_slower and row.runs == 1 and is_steady is False and since is None
     return UpgradeOfStack(
         row.stack_key, row.job, row.run_id, row.others, row.decision,
         slower.delta_pct if slower is not None and is_slower else row.delta_pct,
-        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs, is_drifting and slower is None, since,
+        row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs,
+        since is None and _is_unconfirmed(row, slower, is_steady), since,
         None if looks is None else interval_level_pct(row.decision, row.delta_pct, looks),
     )  # fmt: skip
+
+
+def _is_unconfirmed(row: Any, slower: SlowerJob | None, is_steady: bool | None) -> bool:
+    """Return whether one slower run that is not steady is all that an upgrade without a regression has."""
+    return row.decision == "regression" and row.runs == 1 and is_steady is False and slower is None
 
 
 def judged_levels(
@@ -198,13 +203,14 @@ def judged_levels(
 ) -> dict[tuple[str, str, str, str], tuple[str, float, float]]:
     """Return the decisions on upgrades between these stacks, and the step times (ms) before and after.
 
-    The change is that of lists. By the stack before, the stack after, its config key and the job.
+    The change is that of lists. The decision is `unconfirmed` or `already slow` if lists do not count it as slower. By
+    the stack before, the stack after, its config key and the job.
     """
     chosen = select_any(
         UpgradeChangeRow.from_stack_key, UpgradeChangeRow.stack_key, UpgradeChangeRow.config_key, UpgradeChangeRow.job,
         UpgradeChangeRow.field, UpgradeChangeRow.from_value, UpgradeChangeRow.to_value, UpgradeChangeRow.decision,
-        UpgradeChangeRow.level, UpgradeChangeRow.delta_pct,
-    ).where(
+        UpgradeChangeRow.level, UpgradeChangeRow.delta_pct, UpgradeChangeRow.runs, RunRow.is_steady,
+    ).join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id).where(
         col(UpgradeChangeRow.project_id) == project_id,
         col(UpgradeChangeRow.stack_key).in_(stack_keys),
         col(UpgradeChangeRow.side_by_side).is_(False),
@@ -213,14 +219,20 @@ def judged_levels(
     causes = {row: (project_id, cause_key(row.field, row.from_value, row.to_value)) for row in rows}
     slow = {cause for row, cause in causes.items() if row.decision == "regression"}
     slower = slower_jobs(session, slow) if slow else {}
+    before = already_slow(session, [project_id], {row.stack_key for row in rows if row.decision == "regression"})
     levels = {}
     for row, cause in causes.items():
         job = slower.get(cause, {}).get((row.stack_key, row.job))
+        decision = row.decision
+        if decision == "regression" and (row.from_stack_key, row.stack_key, row.job) in before:
+            decision = "already slow"
+        elif _is_unconfirmed(row, job, row.is_steady):
+            decision = "unconfirmed"
         if job is not None and row.decision == "regression":
             of_row = job.usual_ms, job.slow_ms
         else:
             of_row = math.exp(row.level) / (1 + row.delta_pct / 100), math.exp(row.level)
-        levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = row.decision, *of_row
+        levels[row.from_stack_key, row.stack_key, row.config_key, row.job] = decision, *of_row
     return levels
 
 

@@ -583,6 +583,9 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     assert button == f"/regressions/{of_slow}"
     assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
     assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} idle now", row), row
+    page = client.get(f"/history/{key_of(engine, slow[0])}").text
+    others = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
+    assert [re.findall(r'href="([^"]*)"', part) for part in others] == [[f"/regressions/{of_idle}"]]
 
 
 def test_the_lead_names_a_newest_run_that_is_slower_and_unconfirmed(

@@ -382,6 +382,8 @@ def test_a_job_that_was_slow_before_the_upgrade_is_not_counted_as_slower_by_it(
     assert {item["stack_key"]: item["already_slow"] for item in upgrade["stacks"]}[second.stack_key] == older.id
     assert upgrade["sentence"].startswith("1 job slower")
     assert f'href="/regressions/{older.id}"' in client.get(ADDRESS).text
+    changes = client.get(f"/api/v1/history/{second.stack_key}").json()["changes"]
+    assert next(change["decision"] for change in changes if change["kind"] == "container") == "already slow"
 
 
 def test_a_job_that_was_not_upgraded_directly_is_compared_but_not_counted(client: TestClient, session: Session) -> None:
