@@ -662,7 +662,7 @@ def _charts_intervals(alt: Any, x: Any) -> Any:
 
 
 def _charts_containers(alt: Any, axis: str) -> list[Any]:
-    """Draw containers as bands with names. Without enough room, they have no change, or are truncated."""
+    """Draw containers as bands with names. Without enough room, they have no change, are truncated, or left out."""
     data = alt.Chart(alt.NamedData("containers"))
     tip = [alt.Tooltip("container:N", title="container"), alt.Tooltip("change:N", title="step time")]
     # The last name may extend into the lane of the labels, which are lower.
@@ -678,7 +678,7 @@ def _charts_containers(alt: Any, axis: str) -> list[Any]:
         data.mark_text(align="left", baseline="top", dx=4, dy=3, limit=alt.expr(room), fontWeight=600).encode(
             at,
             y=alt.value(0),
-            text=alt.TextValue(alt.expr(f"{is_narrow} ? datum.name : datum.label")),
+            text=alt.TextValue(alt.expr(f"{room} < {4 * _LETTER} ? '' : {is_narrow} ? datum.name : datum.label")),
             color=alt.when(is_narrow).then(alt.value(charts.TEXT)).otherwise(colour),
             tooltip=tip,
         ),

@@ -312,10 +312,9 @@ class HistoryPage:
             if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
                 return f"{level}; change from {step.before} inconclusive."
             return f"{level}; still {above.text} than before regression {alarm.regression_id}."
-        if not step.is_decided:
-            return f"{level}, {text.change(step.delta_pct or 0.0).text} than in {step.before}: {step.decision}."
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
-        return f"{level}, {than} in {step.before}."
+        doubt = "" if step.is_decided else f": {step.decision}"
+        return f"{level}, {than} in {step.before}{doubt}."
 
     def _slower_run(self, own: ConfigurationHistory) -> str:
         """Return the newest counted run with its change if it is slower and in no regression; else nothing."""

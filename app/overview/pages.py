@@ -119,7 +119,7 @@ def show_trend(request: Request, session: ReadSession, first: int = 0, last: int
 @requires(Action.READ)
 def show_loading(request: Request, session: ReadSession) -> HTMLResponse:
     """Render how far the example runs are loaded, for htmx alone."""
-    return render(request, "components/loading.html", loading=example_runs(session))
+    return render(request, "overview/_loading.html", loading=example_runs(session))
 
 
 def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
+from itertools import pairwise
 from typing import Annotated, Literal, Self
 
 from fastapi import Query, Request, Response
@@ -82,11 +83,15 @@ class SlowerStackOut(ApiValue):
     is_once: bool = Field(description="Only one run of its job shows the slowdown; its node may have been slow.")
     gpu_hours_per_day: float | None = Field(description="Null if unknown; `costs` of one regression has the reason.")
     proposal: Literal["", "fixed"] = Field(description="State that the service proposes for this stack.")
+    continued_by: int | None = Field(description="First run of the stack in which its job continues; else null.")
     joined_at: datetime
 
     @classmethod
-    def of(cls, member: RegressionMember, base: str) -> Self:
-        return cls.from_values(member, run_url=f"{base}/runs/{member.run_id}")
+    def of(cls, member: RegressionMember, base: str, continued_by: int | None) -> Self:
+        # A stack whose job moved is closed like a fixed one, but nothing was fixed.
+        proposal = "" if continued_by else member.proposal
+        url = f"{base}/runs/{member.run_id}"
+        return cls.from_values(member, run_url=url, proposal=proposal, continued_by=continued_by)
 
 
 class RegressionOut(ApiValue):
@@ -121,7 +126,8 @@ class RegressionOut(ApiValue):
 
     @classmethod
     def of(cls, regression: Regression, base: str, **others: object) -> Self:
-        members = [SlowerStackOut.of(member, base) for member in regression.members]
+        moves = {old.run_id: new.run_id for job in regression.jobs for old, new in pairwise(job.stacks)}
+        members = [SlowerStackOut.of(member, base, moves.get(member.run_id)) for member in regression.members]
         return cls.from_values(regression, **others, url=f"{base}/regressions/{regression.id}", members=members)
 
 

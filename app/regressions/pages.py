@@ -32,6 +32,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
+from app.domain.verdict.step_time import StepTimeChange
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
@@ -57,11 +58,13 @@ from app.regressions.queries import (
     METRICS,
     REGRESSION_COLUMNS,
     RegressionQuery,
+    SlowElsewhere,
     count_states,
     find_regressions,
     get_regression,
     options_of,
     regression_rows,
+    slow_elsewhere,
     to_close,
 )
 from app.regressions.regression import Regression, SlowJob
@@ -103,8 +106,9 @@ class BaselineRun:
 class JobView:
     """A job that became slower.
 
-    `verdict`: current verdict of the first slow run. `baseline`: oldest first. `newest_before`: number and commit of
-    the last run that was not slow.
+    `verdict`: current verdict of the first slow run. `interval`: of the change measured in that run, with its level.
+    `baseline`: oldest first. `newest_before`: number and commit of the last run that was not slow. `elsewhere`: runs
+    of the job that were as slow since then, in stacks that are no members, oldest first.
     """
 
     job: SlowJob
@@ -119,6 +123,8 @@ class JobView:
     baseline: tuple[BaselineRun, ...]
     upgrade: MeasuredContrast | None
     newest_before: tuple[int, str] | None
+    interval: tuple[str, str] | None
+    elsewhere: tuple[SlowElsewhere, ...]
 
     @property
     def against(self) -> str:
@@ -308,6 +314,7 @@ class RegressionView:
             document = since_last_good(document, suspects)
             upgrade = document.contrast if upgrade else None
         baseline = self._baseline(document) if document else ()
+        good = last_good(self._session, self._session.get_one(RunRow, run_id), document, metric) if document else None
         return JobView(
             job=job,
             cost=cost,
@@ -320,12 +327,20 @@ class RegressionView:
             suspects=suspects,
             baseline=baseline,
             upgrade=upgrade,
-            newest_before=self._last_good(run_id, document) if document else None,
+            newest_before=(good.id, good.commit) if good else None,
+            interval=self._interval(job, document.measured) if document else None,
+            elsewhere=slow_elsewhere(self._session, self.regression, job, aware(good.ordered_at) if good else None),
         )
 
-    def _last_good(self, run_id: int, document: VerdictDocument) -> tuple[int, str] | None:
-        good = last_good(self._session, self._session.get_one(RunRow, run_id), document, self.regression.metric)
-        return (good.id, good.commit) if good else None
+    def _interval(self, job: SlowJob, time: StepTimeChange | None) -> tuple[str, str] | None:
+        """Return the interval and its level; None if it is not that of the change in the first slow run."""
+        first = job.first.first_delta_pct
+        if self.regression.metric != "step_time_ms" or time is None or first is None:
+            return None
+        text = change_text(first, time.ci_low_pct, time.ci_high_pct)
+        if text.figure != change_text(time.delta_pct).figure:
+            return None
+        return text.interval, f"{time.interval_level_pct:.3g}{THIN}% interval of the first slow run"
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
         """Return the sentence of the verdict, which is about step time; empty for other metrics."""

@@ -1,5 +1,6 @@
 """Reading regressions for pages and the API: filters, selects and read models."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,6 +18,7 @@ from app.regressions.regression import (
     Options,
     Regression,
     RegressionMember,
+    SlowJob,
     axis_of_cause,
     figure_of,
     has_axis,
@@ -310,6 +312,43 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
         )
         for row in rows
     )
+
+
+_MOST_ELSEWHERE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SlowElsewhere:
+    """A run of a job that is as slow in another container or cluster. `is_before`: it precedes the first slow run."""
+
+    id: int
+    name: str
+    is_steady: bool | None
+    is_before: bool
+
+
+def slow_elsewhere(
+    session: Session, regression: Regression, job: SlowJob, since: datetime | None
+) -> tuple[SlowElsewhere, ...]:
+    """Return the runs of a job that are as slow after `since` in stacks that it did not move to, oldest first.
+
+    They need not be steady: a drift does not hide a change of more than its own size. Empty for a job without a name,
+    which any run may share.
+    """
+    first = job.first
+    if not (first.job and first.usual and first.slow) or since is None or regression.metric == "lm_loss":
+        return ()
+    value = col(RunRow.step_time_ms if regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
+    is_before = col(RunRow.ordered_at) < first.ordered_at
+    chosen = select_any(RunRow.id, RunRow.name, RunRow.is_steady, is_before.label("is_before")).where(
+        col(RunRow.project_id) == regression.project_id, col(RunRow.job) == first.job, col(RunRow.purpose) == "ci",
+        *(col(getattr(RunRow, name)) == getattr(first, name) for name in ("model", "gpu", "gpus")),
+        col(RunRow.stack_key) != first.stack_key,
+        is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
+        col(RunRow.quarantine) == "", col(RunRow.ordered_at) > since, value > math.sqrt(first.usual * first.slow),
+    )  # fmt: skip
+    in_order = chosen.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(_MOST_ELSEWHERE)
+    return tuple(SlowElsewhere(row.id, row.name, row.is_steady, row.is_before) for row in session.execute(in_order))
 
 
 def _with_shown_cause(session: Session, item: Regression) -> Regression:

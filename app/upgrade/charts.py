@@ -140,15 +140,13 @@ def _specification(height: int, room: int) -> dict[str, Any]:
     above = alt.expr(f"width < {_NARROW} ? -12 : 8")
     limit = alt.expr(f"width < {_NARROW} ? width - {_CHANGES} : {of_names} - 12")
     full = alt.expr(f"width < {_NARROW} ? width : {of_names} - 12")
-    # The first of two lines stands above the other; beside the marks, both are around their middle.
+    # The first of two lines stands above the other; next to the marks, both are around their middle.
     upper = alt.expr(f"width < {_NARROW} ? -25 : 1")
     lower = alt.expr(f"width < {_NARROW} ? -12 : datum.first_line ? 15 : 8")
     first_lines = alt.Chart(data).mark_text(align="left", dy=upper, limit=full, color=charts.TEXT)
     last_lines = alt.Chart(data).mark_text(align="left", dy=lower, limit=limit, color=charts.TEXT)
     # The space of a name and of a change is clear of lines.
-    clear = [
-        alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=offset) for offset in (upper, above)
-    ]
+    clear = [alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=offset) for offset in (upper, above)]
     changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=alt.expr(_by_weight(400, 600)))
     # The end of an interval that the axis does not reach, below its line.
     below, beyond = (

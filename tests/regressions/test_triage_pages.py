@@ -20,7 +20,7 @@ from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow, utc_now
 from app.storage.verdicts import keep_alarms, regressions_of
-from tests.builders import make_stack
+from tests.builders import make_run, make_stack
 from tests.prepared import prepared
 from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, make_slow_stack
 
@@ -312,6 +312,34 @@ def test_name_and_change_of_a_row_do_not_overlap(client: TestClient, engine: Eng
     assert name["shown"] + 2 * half <= above["bottom"] - half, "a phone has two lines for name and change"
 
 
+def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_interval(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    facts = {"job": "nightly/h100", "model": "moe", "gpu": "H100", "gpus": 16}
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, **facts)
+        elsewhere = [
+            make_run(
+                session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=time,
+                ordered_at=FIRST + timedelta(days=day), is_steady=is_steady, **facts,
+            )
+            for day, time, is_steady in (
+                (11.5, 21_000.0, True), (12.5, 21_000.0, False), (12.6, 20_050.0, True), (15.0, 21_010.0, True),
+            )
+        ]  # fmt: skip
+    number = make(slow)
+    change = client.get(f"/api/v1/runs/{slow.since}/verdict").json()["metrics"]["step_time_ms"]
+    with transaction(engine) as session:
+        member = session.get_one(RegressionMemberRow, (number, slow.since))
+        member.delta_pct = member.first_delta_pct = change["delta_pct"]
+    page = client.get(f"/regressions/{number}").text
+    (named,) = re.findall(r'<div class="muted small elsewhere".*?</div>', page, re.DOTALL)
+    assert re.findall(r'href="/runs/(\d+)"', named) == [str(elsewhere[1]), str(elsewhere[3])]
+    assert "not steady" in named
+    levels = re.findall(r'title="([\d.]+).% interval of the first slow run"', page)
+    assert levels == ["99"]
+
+
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         slow = make_slow_stack(session, stack="moves", days=(13, 4), back=4)
@@ -331,6 +359,8 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert slow_lines == [(13.5, 15.4), (15.5, 17.4)], "no line where no run is slow"
     assert data["names"][0]["is_quiet"]
     page = client.get(f"/regressions/{number}").text
+    old, new = client.get(f"/api/v1/regressions/{number}").json()["members"]
+    assert (old["proposal"], old["continued_by"], new["continued_by"]) == ("", first, None), "it only moved"
     assert re.findall(r'data-moves="(\d)"', page) == ["2"]
     assert f"recovered since #{slow.runs[17]}" in page
 

@@ -122,8 +122,9 @@ class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
-    another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `in_regression`: in one that the upgrade opened. `already_slow`: the
-    regression in which the job was slow on the old side already, if one continued on the new side.
+    another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `in_regression`: in one that
+    the upgrade opened. `already_slow`: the regression in which the job was slow on the old side already, if one
+    continued on the new side.
     """
 
     old: RunRecord
