@@ -329,7 +329,7 @@ class RegressionView:
             upgrade=upgrade,
             newest_before=(good.id, good.commit) if good else None,
             interval=self._interval(job, document.measured) if document else None,
-            elsewhere=slow_elsewhere(self._session, self.regression, job, aware(good.ordered_at) if good else None),
+            elsewhere=slow_elsewhere(self._session, self.regression, job, good.ordered_at if good else None),
         )
 
     def _interval(self, job: SlowJob, time: StepTimeChange | None) -> tuple[str, str] | None:
