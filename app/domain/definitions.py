@@ -82,10 +82,11 @@ DECIDES: Mapping[str, str] = {
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 6, "ties": 4, "sentences": 5}
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 7, "ties": 4, "sentences": 5}
 """Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure.
 
-`results`: 5 since a winner is compared with the second place, 6 since equal leaders count apart from undecided ones.
+`results`: 5 since a winner is compared with the second place, 6 since equal leaders count apart from undecided ones,
+7 since a winner with alltoall in second place has that gain, too.
 `ties`: 4 since the interval belongs to the test that decided."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION

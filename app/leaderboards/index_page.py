@@ -29,7 +29,7 @@ Outcome = Literal["won", "equal", "undecided", "only", "unranked", "published"]
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The leader of a family on a GPU. `dispatcher`: the winner, the only one measured, or the first of two undecided;
-    `margin`: its gain over `over`: the second place of a single ranking, else alltoall.
+    `margin`: its gain over `over`: the second place of a single ranking as on its board, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
     equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`.

@@ -295,3 +295,4 @@ def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client
     assert "hybridep at EP16, alltoall at EP8" in client.get(f"{PAGE}/matrix").text
     lead = r"hybridep \(EP16, [\d.]+ s\) is 10\.0 % faster than alltoall \(EP8\), 12\.9 % at the same EP degree"
     assert re.search(lead, words_of(client, PAGE))
+    assert "hybridep 10.0 % faster" in words_of(client, "/leaderboards"), "the figure with which the board begins"

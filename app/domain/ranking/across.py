@@ -26,8 +26,8 @@ class StackResult:
 
     `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
     `more_runs`: further runs of each that would decide the only tie of the first place, None without one. `rival`: the
-    second place behind a winner, with its gain over it, `ahead_pct`; empty if that is alltoall. Also the other of two
-    undecided leaders. `equal`: all leaders were shown to be within 2 %.
+    second place behind a winner, with its gain over it, `ahead_pct`, of the fastest configurations as on the board. Also
+    the other of two undecided leaders. `equal`: all leaders were shown to be within 2 %.
     """
 
     stack_key: str
@@ -76,9 +76,9 @@ class GainRange:
 class Tally:
     """One dispatcher over stacks. Each stack counts once, in one of the numbers.
 
-    `more_runs`: the fewest further runs of each that would decide a tie of it. `rivals`: the second places behind it,
-    other than alltoall, and undecided leaders behind it, with its gain over each in percent of throughput. `equal`: in
-    how many of its ties all leaders are equal.
+    `more_runs`: the fewest further runs of each that would decide a tie of it. `rivals`: the second places and the
+    undecided leaders behind it, with its gain over each in percent of throughput. `equal`: in how many of its ties all
+    leaders are equal.
     """
 
     dispatcher: str
@@ -185,7 +185,7 @@ def _second_place(entry: Entry, board: Board) -> tuple[str, float]:
     result, among = _result(entry, board), board.pairs_of_leaders
     if result == "won" and entry is board.entries[0]:
         pair = board.pair(entry, board.entries[1])
-        return (pair.second, pair.gain_pct) if pair and pair.second != REFERENCE else ("", 0.0)
+        return (pair.second, pair.gain_pct) if pair else ("", 0.0)
     if result == "tied" and [(pair.outcome, pair.tie_because) for pair in among] == [("undecided", "")]:
         ahead = among[0] if among[0].gain_pct > 0 else among[0].turned()
         return (ahead.second, ahead.gain_pct) if ahead.first == entry.dispatcher else ("", 0.0)
