@@ -23,7 +23,7 @@ from app.leaderboards.api_models import (
     page_values,
 )
 from app.leaderboards.picture import DispatcherExperiment, board_sentence, contradictions
-from app.leaderboards.queries import LeaderboardQuery, dispatcher_experiments
+from app.leaderboards.queries import LeaderboardQuery, dispatcher_experiments, with_experiments
 from app.storage.standings import (
     HardwareFamily,
     Key,
@@ -270,7 +270,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     chosen = table_format(request, strict=True)
     page, index = _standings_page(session, query)
     experiments = dispatcher_experiments(session, [item.stack_key for item in page.items])
-    items = ordered(_with_sentences(page.items, experiments), query.rank)
+    items = ordered(_with_sentences(with_experiments(page.items, experiments), experiments), query.rank)
     if chosen != "json":
         table = standings_table(items, experiments)
         return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [table], "standings"))

@@ -44,14 +44,15 @@ from app.domain.verdict.comparison import compare_sides
 from app.domain.verdict.step_time import StepTimeChange
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.picture import EpPicture, ep_picture
+from app.leaderboards.picture import DispatcherExperiment, EpPicture, ab_at_equal_knobs, ep_picture
+from app.leaderboards.queries import dispatcher_experiments
 from app.leaderboards.words import board_time, board_unit, label, routing_words
 from app.storage.experiments import prior_of_sides
 from app.storage.json_text import from_json
 from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import activities, runs_by_id
 from app.storage.stacks import full_records, names_of_titles
-from app.storage.standings import check_project
+from app.storage.standings import Key, check_project
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, StandingRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ApiValue, BoardSlug, ReadSession, Rules, api_router
@@ -187,13 +188,19 @@ def _is_feasible(ep: int, contract: Mapping[str, Value]) -> bool:
 
 
 class MatrixPage:
-    """The data of the template."""
+    """The data of the template. `experiments`: by stack, whose figures are those of their pairs at equal knobs."""
 
-    def __init__(self, stacks: Sequence[MatrixStack]) -> None:
+    def __init__(
+        self, stacks: Sequence[MatrixStack], experiments: Mapping[Key, Sequence[DispatcherExperiment]] | None = None
+    ) -> None:
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
-        matrices = [StackMatrix(stack, matrix) for stack in stacks for matrix in ep_matrices(stack.runs, stack.missing)]
+        matrices = [
+            StackMatrix(stack, _with_experiments(matrix, (experiments or {}).get((stack.project_id, stack.key), ())))
+            for stack in stacks
+            for matrix in ep_matrices(stack.runs, stack.missing)
+        ]
         self.matrices = tuple(item for item in matrices if not item.matrix.is_single)
         self.singles = tuple(item for item in matrices if item.matrix.is_single)
 
@@ -268,6 +275,19 @@ class MatrixPage:
             )
         ep, pair = max(decided, key=lambda item: abs(item[1].gain_pct))
         return f"EP{ep}: {comparison_text(pair)} at equal knobs."
+
+
+def matrix_page(session: Session, stacks: Sequence[MatrixStack]) -> MatrixPage:
+    return MatrixPage(stacks, dispatcher_experiments(session, [stack.key for stack in stacks]))
+
+
+def _with_experiments(matrix: EpMatrix, experiments: Sequence[DispatcherExperiment]) -> EpMatrix:
+    def measured(cell: Contender) -> Contender:
+        pair = cell.at_equal_knobs
+        ab = ab_at_equal_knobs(experiments, pair, cell.equal_runs) if pair else None
+        return replace(cell, at_equal_knobs=ab[1]) if ab else cell
+
+    return replace(matrix, columns={ep: tuple(map(measured, cells)) for ep, cells in matrix.columns.items()})
 
 
 def ep_note(board: Board) -> str:
@@ -671,7 +691,7 @@ Stacks = Annotated[tuple[MatrixStack, ...], Depends(get_stacks)]
 @requires(Action.READ)
 def show_matrix(request: Request, session: ReadSession, stacks: Stacks) -> Response:
     """Show the matrices; with one EP degree the leaderboard has all of them. `memory`: of the newest run of a cell."""
-    page = MatrixPage(stacks)
+    page = matrix_page(session, stacks)
     if not page.shows_degrees:
         return RedirectResponse(page.address + (f"?{request.url.query}" if request.url.query else ""), 303)
     columns = [column for item in page.matrices for column in item.matrix.columns.values()]
@@ -782,7 +802,7 @@ _NAMES = [only_parameters("hardware", "family", "project")]
 @requires(Action.READ)
 def read_matrix(session: ReadSession, hardware: Hardware, family: ModelFamily, project: Project = "") -> MatrixOut:
     """Return dispatchers against EP degrees, with the empty cells as suggestions."""
-    page = MatrixPage(stacks_of(session, hardware, family, project))
+    page = matrix_page(session, stacks_of(session, hardware, family, project))
     return MatrixOut(answer=page.answer, matrices=[_matrix_out(item) for item in page.matrices])
 
 

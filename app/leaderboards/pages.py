@@ -49,7 +49,7 @@ from app.leaderboards.picture import (
     board_picture,
     runs_picture,
 )
-from app.leaderboards.queries import RANKINGS, BoardQuery, dispatcher_experiments
+from app.leaderboards.queries import RANKINGS, BoardQuery, dispatcher_experiments, with_experiments
 from app.leaderboards.views import (
     MOST_COMPARED,
     ClassView,
@@ -72,7 +72,6 @@ from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
 from app.storage.standings import (
-    Key,
     LeaderChange,
     StandingsPage,
     StoredStandings,
@@ -110,8 +109,11 @@ class LeaderboardPage:
         self._named = {"hardware": hardware, "family": family}
         self.filters = filters
         self.address = f"/leaderboards/{hardware}/{family}"
-        self.standings: StandingsPage = standings_of(
-            session, hardware, family, filters.filters, filters.page, size=filters.page_size
+        stored = standings_of(session, hardware, family, filters.filters, filters.page, size=filters.page_size)
+        ranked = [item.stack_key for item in stored.items if has_rivals(item)]
+        self.experiments_of_stacks = dispatcher_experiments(session, ranked)
+        self.standings: StandingsPage = replace(
+            stored, items=with_experiments(stored.items, self.experiments_of_stacks)
         )
         if not self.standings.hardware:
             raise NotFound("No stack of this hardware and model family has been ranked.")
@@ -275,7 +277,7 @@ class LeaderboardPage:
     def matrices(self) -> MatrixPage:
         """Return the same stacks by EP degree, with all plans: the template checks whether the user may plan."""
         stacks = stacks_of(self._session, **self._named, project=self.filters.project)
-        return MatrixPage([replace(stack, may_plan=True) for stack in stacks])
+        return MatrixPage([replace(stack, may_plan=True) for stack in stacks], self.experiments_of_stacks)
 
     @cached_property
     def degrees(self) -> StackMatrix | None:
@@ -400,11 +402,6 @@ class LeaderboardPage:
         stack, board = self.ranked
         ranked = {entry.dispatcher for entry in board.entries}
         return [item for item in self.experiments_of_stacks.get(stack.key, ()) if ranked.issuperset(item.dispatchers)]
-
-    @cached_property
-    def experiments_of_stacks(self) -> Mapping[Key, list[DispatcherExperiment]]:
-        ranked = [item.stack_key for item in self.standings.items if has_rivals(item)]
-        return dispatcher_experiments(self._session, ranked)
 
 
 # --- Routes.

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Self
 
@@ -188,16 +188,33 @@ INCONCLUSIVE = "inconclusive"
 
 @dataclass(frozen=True, slots=True)
 class DispatcherExperiment:
-    """A finished A/B of two dispatchers alone. `faster`: the one that it found faster; empty without one.
+    """A finished A/B of two dispatchers alone, the candidate first. `runs`: by dispatcher, those that count.
 
-    `interval`: of the first against the second, empty for a decided one.
+    `comparison`: None if the step times cannot be compared.
     """
 
     id: int
     dispatchers: tuple[str, str]
-    faster: str
-    result: str
-    interval: str = ""
+    comparison: PairwiseComparison | None = None
+    runs: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @property
+    def faster(self) -> str:
+        """Return the dispatcher that it found faster; empty without one."""
+        return self.comparison.winner if self.comparison else ""
+
+    @property
+    def result(self) -> str:
+        pair = self.comparison
+        if pair is None or pair.outcome == "undecided":
+            return INCONCLUSIVE
+        return "equal" if pair.tie else gain_change(pair.gain_pct).figure
+
+    @property
+    def interval(self) -> str:
+        """Return the interval of an inconclusive one."""
+        pair = self.comparison
+        return gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval if pair and not self.faster else ""
 
     @property
     def text(self) -> str:
@@ -213,6 +230,21 @@ class DispatcherExperiment:
 def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[DispatcherExperiment]:
     """Return the A/Bs of the two that did not find `winner` faster."""
     return [item for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
+
+
+def ab_at_equal_knobs(
+    experiments: Iterable[DispatcherExperiment], pair: PairwiseComparison, runs: Sequence[str]
+) -> tuple[DispatcherExperiment, PairwiseComparison] | None:
+    """Return the A/B of the pair, whose first dispatcher made `runs`, with its comparison in that order.
+
+    Its result is the one figure of two configurations at equal knobs: its runs alternate, and more runs of one side do
+    not change it.
+    """
+    for item in experiments:
+        own = item.runs.get(pair.first)
+        if item.comparison and own and set(item.dispatchers) == {pair.first, pair.second} and set(own) <= set(runs):
+            return item, item.comparison if item.comparison.first == pair.first else item.comparison.turned()
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +287,9 @@ def board_picture(
     for item in contenders:
         if item.equal and item.at_equal_knobs:
             who = "" if item.equal.name == item.name else f"{item.name} "
-            gain = f"{who}{_change(item.at_equal_knobs)}, equal knobs"
+            ab = ab_at_equal_knobs(experiments, item.at_equal_knobs, item.equal_runs)
+            gain = f"{_change(ab[1])}, A/B #{ab[0].id}" if ab else f"{_change(item.at_equal_knobs)}, equal knobs"
+            gain = f"{who}{gain}"
             rows.setdefault((item.equal.name, item.equal.config_key), (item.equal.step_time_ms, item.equal.runs, gain))
     times = [figure.value for figure, _, _ in rows.values()] + [item.point.step_time_ms or 0.0 for item in beside]
     ends = [end for figure, _, _ in rows.values() for end in (figure.low, figure.high) if end]

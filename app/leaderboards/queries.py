@@ -3,7 +3,8 @@
 The query string is the whole state of a page, so it is validated as input.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
@@ -11,16 +12,23 @@ from sqlmodel import Session
 
 from app.domain.contract.fields import FIELDS, PRECISIONS
 from app.domain.experiments.values import KnobChange
-from app.domain.numbers import gain_change
-from app.domain.ranking.pairwise import DISPATCHER_AXIS
+from app.domain.ranking.pairwise import DISPATCHER_AXIS, Outcome, PairwiseComparison
 from app.domain.ranking.runs import DISPATCHERS
+from app.domain.ranking.standings import Entry
 from app.domain.run import EVIDENCE_LEVELS
-from app.domain.verdict.step_time import Verdict
 from app.errors import NotFound
-from app.leaderboards.picture import INCONCLUSIVE, DispatcherExperiment
+from app.leaderboards.picture import DispatcherExperiment, ab_at_equal_knobs
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
 from app.storage.experiments import ExperimentItem, experiments_of_stacks
-from app.storage.standings import DEFAULT_FLOOR, BoardFilterOptions, Key, StandingsFilters, invalid_key, is_key
+from app.storage.standings import (
+    DEFAULT_FLOOR,
+    BoardFilterOptions,
+    Key,
+    StandingsFilters,
+    StoredStandings,
+    invalid_key,
+    is_key,
+)
 from app.web.lists import ListQuery, OneOf, Passes, invalid_filter
 
 RANKINGS = {
@@ -111,20 +119,45 @@ def dispatcher_experiments(
         sides = _dispatchers_of(item.knobs)
         if item.result.finished and item.result.verdict and sides and project in ("", item.project):
             key = (item.project_id, item.stack_key)
-            newest.setdefault((key, frozenset(sides)), _experiment(item, sides, item.result.verdict))
+            newest.setdefault((key, frozenset(sides)), _experiment(item, sides))
     by_stack: dict[Key, list[DispatcherExperiment]] = {}
     for (key, _), experiment in newest.items():
         by_stack.setdefault(key, []).append(experiment)
     return by_stack
 
 
-def _experiment(item: ExperimentItem, sides: tuple[str, str], verdict: Verdict) -> DispatcherExperiment:
-    gain = item.result.gain
-    is_open = verdict.decision == "inconclusive" or gain is None
-    result = INCONCLUSIVE if is_open or not gain else gain_change(gain.pct).figure
-    interval = gain_change(gain.pct, gain.low_pct, gain.high_pct).interval if is_open and gain else ""
-    faster = {"improvement": sides[0], "regression": sides[1]}.get(verdict.decision, "")
-    return DispatcherExperiment(item.id, sides, faster, result, interval)
+def with_experiments(
+    items: Iterable[StoredStandings], experiments: Mapping[Key, Sequence[DispatcherExperiment]]
+) -> tuple[StoredStandings, ...]:
+    """Return the stacks with gains at equal knobs as the A/B of the same two configurations has them."""
+    return tuple(
+        replace(item, standings=replace(item.standings, boards=tuple(
+            replace(board, entries=tuple(_with_experiment(entry, own) for entry in board.entries))
+            for board in item.standings.boards
+        )))
+        if (own := experiments.get(item.key)) else item
+        for item in items
+    )  # fmt: skip
+
+
+def _with_experiment(entry: Entry, experiments: Sequence[DispatcherExperiment]) -> Entry:
+    if entry.gain is None or entry.gain.equal_knobs is None:
+        return entry
+    ab = ab_at_equal_knobs(experiments, entry.gain.equal_knobs, entry.gain.equal_runs)
+    return replace(entry, gain=replace(entry.gain, equal_knobs=ab[1])) if ab else entry
+
+
+_OUTCOMES: Mapping[str, Outcome] = {"improvement": "first", "regression": "second", "no_change": "equal"}
+
+
+def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExperiment:
+    result, gain = item.result, item.result.gain
+    comparison = None
+    if gain is not None:
+        outcome = _OUTCOMES.get(result.decision, "undecided")
+        comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
+    runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
+    return DispatcherExperiment(item.id, sides, comparison, runs)
 
 
 def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:

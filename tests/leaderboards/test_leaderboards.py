@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from app.domain.experiments.values import ExperimentResult, PlannedGain
 from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.across import board_results, results_of, summaries
+from app.domain.ranking.pairwise import Outcome, PairwiseComparison
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
@@ -704,17 +705,21 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
     assert change.interval.replace("\u202f", " ") in lead
 
 
+def ab_of(number: int, candidate: str, baseline: str, outcome: Outcome) -> DispatcherExperiment:
+    return DispatcherExperiment(
+        number, (candidate, baseline), PairwiseComparison(candidate, baseline, outcome, 5.0, 4.0, 6.0)
+    )
+
+
 @pytest.mark.parametrize(
     ("experiments", "said"),
     [
         ([], ""),
-        ([DispatcherExperiment(4, ("deepep", "hybridep"), "deepep", "4.0 % faster")], ""),
-        ([DispatcherExperiment(5, ("deepep", "alltoall"), "", "inconclusive")], ""),
-        ([DispatcherExperiment(6, ("hybridep", "deepep"), "", "inconclusive")], "A/B #6 alone is inconclusive"),
-        (
-            [DispatcherExperiment(7, ("hybridep", "deepep"), "hybridep", "1.5 % faster")],
-            "A/B #7: hybridep 1.5 % faster",
-        ),
+        ([ab_of(4, "deepep", "hybridep", "first")], ""),
+        ([ab_of(5, "deepep", "alltoall", "undecided")], ""),
+        ([ab_of(6, "hybridep", "deepep", "undecided")], "A/B #6 alone is inconclusive"),
+        ([ab_of(7, "hybridep", "deepep", "first")], "A/B #7: hybridep 4.8 % faster"),
+        ([ab_of(8, "hybridep", "deepep", "equal")], "A/B #8 equal"),
     ],
 )
 def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_otherwise(
@@ -797,11 +802,44 @@ def test_an_ab_that_agrees_with_the_board_adds_no_second_figure(
     client: TestClient, engine: Engine, stacks: dict[str, str]
 ) -> None:
     verdict = Verdict("improvement", "", (), (), (), (), Prior(0.01**2, 12, 5))
-    result = ExperimentResult(finished=True, verdict=verdict, gain=PlannedGain(50.0, 40.0, 60.0))
+    result = ExperimentResult(finished=True, verdict=verdict, gain=PlannedGain(50.0, 40.0, 60.0), winner="candidate")
     ab = add_experiment(engine, stacks["other"], result)
     page = client.get("/leaderboards/gb200/deepseek-v3").text
     assert f"/experiments/{ab}" in page
     assert f"{time_saved(50.0):.1f}" not in page
+
+
+@pytest.mark.parametrize("is_same_pair", [True, False])
+def test_two_configurations_have_one_figure_on_board_matrix_and_ab(
+    client: TestClient, engine: Engine, is_same_pair: bool
+) -> None:
+    runs: dict[tuple[str, bool], list[int]] = {}
+    with transaction(engine) as session:
+        for (name, overlap), time in (
+            (("alltoall", False), 500.0), (("hybridep", False), 420.0), (("hybridep", True), 350.0),
+        ):  # fmt: skip
+            fields = {"dispatcher": name, "ep_overlap": overlap}
+            times = [time, time * 1.002, time * 0.998]
+            runs[name, overlap] = make_stack(session, times, fields=fields, activity=stated_activity(name))
+        key = session.execute(select(RunRow.stack_key).where(col(RunRow.id) == runs["alltoall", False][0])).scalar_one()
+    candidate, baseline = (
+        tuple(map(str, own[:2])) for own in (runs["hybridep", not is_same_pair], runs["alltoall", False])
+    )
+    verdict = Verdict("improvement", "", (), candidate, baseline, (), Prior(0.01**2, 12, 5))
+    ab = add_experiment(
+        engine, key, ExperimentResult(baseline, candidate, verdict=verdict, gain=PlannedGain(25.0, 20.0, 30.0),
+                                      finished=True, winner="candidate"),
+    )  # fmt: skip
+    (stack,) = client.get("/api/v1/leaderboards").json()["items"]
+    gain = next(entry["gain"] for entry in stack["boards"][0]["entries"] if entry["gain"])
+    names = {"hardware": "H100", "family": "Qwen3-30B-A3B"}
+    (matrix,) = client.get("/api/v1/leaderboards/matrix", params=names).json()["matrices"]
+    (cell,) = [cell for cell in matrix["cells"] if cell["dispatcher"] == "hybridep"]
+    figures = {round(pair["gain_pct"], 1) for pair in (gain["equal_knobs"], cell["at_equal_knobs"])}
+    assert figures == ({25.0} if is_same_pair else {19.0})
+    page = client.get(PAGE).text
+    assert (f"20.0\u202f% faster, A/B #{ab}" in page) == is_same_pair
+    assert f"{'20.0' if is_same_pair else '16.0'}\u202f% at equal knobs" in page
 
 
 @pytest.mark.parametrize(("hybridep", "rival"), [(420, ("hybridep", 5.0)), (520, ("alltoall", 25.0))])

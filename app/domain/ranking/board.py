@@ -315,20 +315,22 @@ def _gain(name: str, field: Field) -> Gain | None:
     mine, theirs = best.peak_memory_gib, reference.peak_memory_gib
     more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
     clear = memory is not None and not memory.tie
-    equal = _equal_knobs(name, field) if differs_in else None
-    return Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear), equal)
+    gain = Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
+    pair = _equal_knobs(name, field) if differs_in else None
+    if pair is None:
+        return gain
+    return replace(gain, equal_knobs=compare_pair(*pair), equal_runs=tuple(run.name for run in pair[0].runs))
 
 
-def _equal_knobs(name: str, field: Field) -> PairwiseComparison | None:
-    """Compare full results of the dispatcher and the reference at the EP degree of its best result."""
+def _equal_knobs(name: str, field: Field) -> tuple[Pool, Pool] | None:
+    """Return full results of the dispatcher and the reference at the EP degree of its best result."""
     ep = field.candidates[name][0].runs[-1].ep
     sides = (
         [(_knobs(pool, field.contracts), pool) for pool in field.candidates[side] if not pool.directional]
         for side in (name, REFERENCE)
     )
     own, against = sides
-    pair = at_equal_knobs([(knobs, pool) for knobs, pool in own if pool.runs[-1].ep == ep], against)
-    return compare_pair(*pair) if pair else None
+    return at_equal_knobs([(knobs, pool) for knobs, pool in own if pool.runs[-1].ep == ep], against)
 
 
 def _knobs(pool: Pool, contracts: Contracts) -> Knobs:

@@ -47,6 +47,11 @@ class Contender:
     best_against_best: PairwiseComparison | None = None
     equal: "EqualSide | None" = None
 
+    @property
+    def equal_runs(self) -> tuple[str, ...]:
+        """Return the runs of this name that `at_equal_knobs` compares."""
+        return self.equal.runs if self.equal and self.equal.name == self.name else self.runs
+
 
 @dataclass(frozen=True, slots=True)
 class EqualSide:

@@ -84,7 +84,8 @@ class Gain:
 
     `kind`: matched_ab when only the dispatcher differs, else side_by_side with `differs_in`; unknown without contracts.
     `memory_more_pct`: None where it is unknown on a side. `equal_knobs`: for a pair that differs in other knobs, too,
-    the gain of two configurations that differ only in the dispatcher; None without them.
+    the gain of two configurations that differ only in the dispatcher; None without them. `equal_runs`: the runs of the
+    dispatcher in that pair.
     """
 
     over: str
@@ -94,6 +95,7 @@ class Gain:
     memory_more_pct: float | None
     sentence: str
     equal_knobs: PairwiseComparison | None = None
+    equal_runs: tuple[str, ...] = ()
 
     @property
     def of_dispatcher(self) -> PairwiseComparison | None:
