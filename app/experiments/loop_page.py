@@ -19,7 +19,7 @@ from app.domain.rules.engine import Suggestion
 from app.errors import NotFound, NotReady
 from app.experiments.api_models import ExperimentId
 from app.experiments.journey_page import JourneyPage
-from app.experiments.pages import ExperimentPage, is_generated, side_commands
+from app.experiments.pages import ExperimentPage, side_commands
 from app.experiments.plan_page import PlanForm, offer
 from app.experiments.queries import journey_of
 from app.experiments.waterfall import Waterfall, waterfall, waterfall_png, waterfall_svg
@@ -116,7 +116,8 @@ def _render_journey(
     request: Request, session: Session, settings: Settings, run_id: int, *, block: str = "", seen: str = ""
 ) -> HTMLResponse:
     journey = journey_of(session, run_id)
-    project_id = find_project(session, journey.project).id or 0
+    project = find_project(session, journey.project)
+    project_id = project.id or 0
     may_plan = access_of(request).may(Action.CONTRIBUTE, project_id)
     state = loop_state(session, settings, journey.current_run_id)
     first = None if state is None else state.first
@@ -131,7 +132,7 @@ def _render_journey(
         follows=any(page.follows for page in experiments),
         news=bool(seen) and seen != token,
         p=JourneyPage(journey, run_id),
-        generated=is_generated(session, journey.project),
+        generated=project.generated,
         project_id=project_id,
         may_plan=may_plan,
         state=state,
@@ -152,7 +153,7 @@ def draw_journey(request: Request, session: ReadSession, run_id: RunId, kind: Ki
     body = nested_body(waterfall_svg(drawing), drawing.width, drawing.height)
     picture = Picture(
         f"Tuning journey of {page.root.name}", page.answer, f"/runs/{run_id}/journey",
-        is_generated(session, journey.project), body,
+        find_project(session, journey.project).generated, body,
     )  # fmt: skip
     return picture_response(request, picture, kind, theme)
 

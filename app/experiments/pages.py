@@ -290,19 +290,10 @@ def _launch(commands: Commands, side: Side) -> LaunchCommands:
     return LaunchCommands(commands.trainer, commands.candidate, commands.add, commands.remove)
 
 
-# --- The projects of experiments, and those with generated runs.
-
-
 def projects_with_experiments(session: Session) -> tuple[str, ...]:
     some = select_any(ExperimentRow.project_id)
     wanted = select_any(ProjectRow.slug).where(col(ProjectRow.id).in_(some)).order_by(ProjectRow.slug)
     return tuple(session.execute(wanted).scalars())
-
-
-def is_generated(session: Session, project: str) -> bool:
-    """Return whether the project has generated, not measured, figures."""
-    wanted = select_any(ProjectRow.generated).where(col(ProjectRow.slug) == project)
-    return bool(session.execute(wanted).scalar_one_or_none())
 
 
 # --- The data of an experiment's page. A part is computed when a template first needs it.
@@ -340,10 +331,6 @@ class ExperimentPage:
         return self.experiment.state in ("planned", "waiting") or any(
             run.status == "processing" for run in self.experiment.runs
         )
-
-    @cached_property
-    def generated(self) -> bool:
-        return is_generated(self._session, self.experiment.project)
 
     @property
     def undecided(self) -> bool:

@@ -19,7 +19,7 @@ from app.domain.experiments.values import PlannedGain, State
 from app.errors import Conflict, FieldError, InvalidChange, NotReady, ThreewallsError
 from app.experiments.api_models import ExperimentId, KnobValue
 from app.experiments.commands import SweepProposal, SweepRequest, advance_sweep, plan_sweep, progress_of, propose_sweep
-from app.experiments.pages import gain_text, is_generated
+from app.experiments.pages import gain_text
 from app.experiments.plan_page import FormOfPlan, IdeaPage, PlanForm, knob_fields
 from app.settings import Settings
 from app.storage.audit import MAX_NOTE
@@ -144,10 +144,6 @@ class SweepPage:
     @cached_property
     def progress(self) -> SweepProgress:
         return progress_of(self.experiments)
-
-    @cached_property
-    def generated(self) -> bool:
-        return is_generated(self._session, self.first.project)
 
     @property
     def knob(self) -> str:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -32,7 +32,8 @@ class Cell:
     `margin`: its gain over `over`: the second place of a single ranking as on its board, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
-    equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`.
+    equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`; `generated`: a run
+    of it was not measured.
     """
 
     outcome: Outcome
@@ -46,6 +47,7 @@ class Cell:
     more_runs: int | None = None
     over: str = REFERENCE
     contradictions: tuple[str, ...] = ()
+    generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,11 @@ class LeaderboardIndex:
         return Counter(cell.dispatcher for cell in won).most_common()
 
     @property
+    def own(self) -> list[Cell]:
+        """Return the leaderboards with own runs."""
+        return [cell for cell in self._cells if cell.runs]
+
+    @property
     def _cells(self) -> list[Cell]:
         return [cell for row in self.rows for cell in row.cells if cell]
 
@@ -138,7 +145,7 @@ class _Board:
     hardware: str
     family: str
     runs: int = 0
-    stacks: int = 0
+    generated: bool = False
     summaries: list[ClassSummary] = field(default_factory=list)
     published: list[Reference] = field(default_factory=list)
 
@@ -153,7 +160,7 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
     check_project(session, filters.project)
     own = hardware_and_families(session, filters.project)
     boards = {
-        (item.hardware_slug, item.family_slug): _Board(item.hardware, item.family, item.runs, item.stacks)
+        (item.hardware_slug, item.family_slug): _Board(item.hardware, item.family, item.runs, item.generated)
         for item in own
     }
     summaries = class_summaries(session, StandingsFilters(project=filters.project))
@@ -175,7 +182,9 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
         session, {key for summary in summaries for key in _only_ranked(summary)}, filters.project
     )
     by_name = {
-        (board.hardware, board.family): _cell(pair, board, filters.project, experiments)
+        (board.hardware, board.family): replace(
+            _cell(pair, board, filters.project, experiments), generated=board.generated
+        )
         for pair, board in boards.items()
     }
     columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu))

@@ -79,6 +79,7 @@ class MatrixStack:
     runs: tuple[ScalingRuns, ...]
     missing: tuple[str, ...]
     project_id: int
+    generated: bool
     may_plan: bool = False
 
 
@@ -100,7 +101,7 @@ def _read_stacks(session: Session, hardware_slug: str, family_slug: str, project
     chosen = (
         select_any(
             StandingRow.stack_key, StandingRow.title, StandingRow.hardware, StandingRow.family, ProjectRow.slug,
-            StandingRow.project_id,
+            StandingRow.project_id, ProjectRow.generated,
             document["scaling"].as_string().label("scaling"), document["missing"].label("missing"),
         )
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
@@ -123,6 +124,7 @@ def _read_stacks(session: Session, hardware_slug: str, family_slug: str, project
             runs=tuple(from_json(ScalingRuns, item) for item in json.loads(row.scaling or "[]")),
             missing=tuple(item["dispatcher"] for item in row.missing or ()),
             project_id=row.project_id,
+            generated=row.generated,
         )
         for row in rows
     )
@@ -193,6 +195,7 @@ class MatrixPage:
     def __init__(
         self, stacks: Sequence[MatrixStack], experiments: Mapping[Key, Sequence[DispatcherExperiment]] | None = None
     ) -> None:
+        self.stacks = tuple(stacks)
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})
@@ -425,6 +428,7 @@ class LedgerPage:
     """The data of the template."""
 
     def __init__(self, session: Session, stacks: Sequence[MatrixStack], book: RuleBook) -> None:
+        self.stacks = tuple(stacks)
         self.hardware, self.family = stacks[0].hardware, stacks[0].family
         self.address = f"/leaderboards/{slug(self.hardware)}/{slug(self.family)}"
         self.query = urlencode({"hardware": self.hardware, "family": self.family})

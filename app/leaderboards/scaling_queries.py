@@ -61,11 +61,12 @@ class Workloads:
     """The stacks of one project, hardware and family that exist at several sizes, by container.
 
     Containers with the most sizes come first, then the most recent; runs without a container are under UNKNOWN.
-    `sizes`: maximum number of sizes of a series per container.
+    `sizes`: maximum number of sizes of a series per container. `generated`: of the project's figures.
     """
 
     project: str
     project_id: int
+    generated: bool
     hardware: str
     hardware_slug: str
     family: str
@@ -97,6 +98,7 @@ _HEADS = (
     select_any(
         StandingRow.project_id, StandingRow.stack_key, StandingRow.hardware, StandingRow.hardware_slug,
         StandingRow.family, StandingRow.family_slug, StandingRow.container, ProjectRow.slug,
+        ProjectRow.generated,
     )
     .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
     .where(col(StandingRow.document)["scaling"].as_string() != "[]")
@@ -154,6 +156,7 @@ def _workloads(rows: Sequence[Any], sizes_by_key: Mapping[str, Sizes]) -> Worklo
     return Workloads(
         project=newest.slug,
         project_id=newest.project_id,
+        generated=newest.generated,
         hardware=newest.hardware,
         hardware_slug=newest.hardware_slug,
         family=newest.family,

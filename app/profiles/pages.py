@@ -28,7 +28,6 @@ from app.profiles.queries import (
 )
 from app.profiles.views import DifferencePage, ProfilePage, RunWalls, segments
 from app.storage.profiles import document_of, nearest_profiles, profiled_runs
-from app.storage.projects import find_project
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
 from app.web.dependencies import (
@@ -191,9 +190,7 @@ def draw_run(
     page = _drawable(session, rules, run_id, profile_id)
     body = nested_body(walls_svg(page, WALLS_TOP), WALLS_WIDTH, WALLS_HEIGHT - WALLS_TOP)
     address = f"/runs/{run_id}/profiles/{profile_id}"
-    picture = Picture(
-        f"Three walls of {page.run.name}", page.answer, address, find_project(session, page.run.project).generated, body
-    )
+    picture = Picture(f"Three walls of {page.run.name}", page.answer, address, page.run.generated, body)
     return picture_response(request, picture, kind, theme)
 
 

@@ -35,6 +35,7 @@ class ProfiledRun:
     name: str
     project: str
     project_id: int
+    generated: bool
     contract: Mapping[str, Stated]
     step_time_ms: float | None
 
@@ -73,6 +74,7 @@ def profiled_run(session: Session, run_id: int) -> ProfiledRun:
         run.name,
         project.slug,
         run.project_id,
+        project.generated,
         stored_contract(result.contract),
         run.step_time_ms,
     )

@@ -58,12 +58,13 @@ class ExperimentRun:
 class ExperimentItem:
     """A row of the list. `workload`: model, GPUs and sequence length of the baseline run, as far as they are known.
 
-    `counted`: number of runs that count, by side.
+    `counted`: number of runs that count, by side. `generated`: of a project with generated, not measured, figures.
     """
 
     id: int
     project_id: int
     project: str
+    generated: bool
     title: str
     rule_id: str
     state: State
@@ -296,7 +297,16 @@ def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:
 def _select() -> Any:
     seq_len = col(RunResultRow.contract)["seq_len"]["value"].as_string()
     return (
-        select_any(ExperimentRow, ProjectRow.slug, RunRow.name, RunRow.model, RunRow.gpu, RunRow.gpus, seq_len)
+        select_any(
+            ExperimentRow,
+            ProjectRow.slug,
+            ProjectRow.generated,
+            RunRow.name,
+            RunRow.model,
+            RunRow.gpu,
+            RunRow.gpus,
+            seq_len,
+        )
         .join(ProjectRow, col(ProjectRow.id) == ExperimentRow.project_id)
         .join(RunRow, col(RunRow.id) == ExperimentRow.baseline_run_id)
         .outerjoin(RunResultRow, col(RunResultRow.run_id) == ExperimentRow.baseline_run_id)
@@ -304,13 +314,14 @@ def _select() -> Any:
 
 
 def _item(joined: Sequence[Any]) -> ExperimentItem:
-    row, project, run_name, model, gpu, gpus, seq_len = joined
+    row, project, generated, run_name, model, gpu, gpus, seq_len = joined
     hardware = f"{gpus} × {gpu or 'unknown GPU'}" if gpus else gpu
     workload = [model, hardware, f"seq {seq_len}" if seq_len else ""]
     return from_row(
         ExperimentItem,
         row,
         project=project,
+        generated=generated,
         knobs=knobs_of(row.knobs),
         baseline_run_name=run_name,
         workload=SEPARATOR.join(part for part in workload if part),

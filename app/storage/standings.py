@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, func, select
+from sqlalchemy import ColumnElement, Row, and_, case, func, select
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
@@ -116,7 +116,10 @@ class StandingsPage(ListPage[StoredStandings]):
 
 @dataclass(frozen=True, slots=True)
 class HardwareFamily:
-    """One row of the index. `rankings`: stacks with a ranking at the default evidence level."""
+    """One row of the index. `rankings`: stacks with a ranking at the default evidence level.
+
+    `generated`: whether figures of any of its stacks are generated.
+    """
 
     hardware: str
     hardware_slug: str
@@ -126,6 +129,7 @@ class HardwareFamily:
     rankings: int
     runs: int
     newest_at: datetime
+    generated: bool
 
 
 def standings_of(
@@ -279,16 +283,16 @@ def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
     chosen = select_any(
         func.min(StandingRow.hardware), StandingRow.hardware_slug, func.min(StandingRow.family),
         StandingRow.family_slug, func.count(), func.count(ranked.c.stack_key), func.sum(StandingRow.runs),
-        func.max(StandingRow.newest_at),
-    ).outerjoin(ranked, same)  # fmt: skip
+        func.max(StandingRow.newest_at), func.max(case((col(ProjectRow.generated), 1), else_=0)),
+    ).outerjoin(ranked, same).join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)  # fmt: skip
     if project:
-        chosen = chosen.join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id).where(
-            col(ProjectRow.slug) == project
-        )
+        chosen = chosen.where(col(ProjectRow.slug) == project)
     rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
     index = [
-        HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at)
-        for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at in rows
+        HardwareFamily(
+            hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at, bool(generated)
+        )
+        for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at, generated in rows
     ]
     return tuple(sorted(index, key=lambda entry: (entry.hardware, entry.family)))
 

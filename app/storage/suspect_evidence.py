@@ -767,7 +767,7 @@ def measured(
 class ContainerDispatcher:
     """Availability in a container.
 
-    `available` and `evidence` come from the newest run; `container` is None if not stated.
+    `available`, `generated` and `evidence` come from the newest run; `container` is None if not stated.
     """
 
     container: str | None
@@ -777,6 +777,7 @@ class ContainerDispatcher:
     runs_without: int
     run_id: int
     seen_at: datetime
+    generated: bool
     evidence: tuple[LogEvidence, ...]
 
     @property
@@ -815,8 +816,9 @@ def find_availability(
         return ()
     counts = _count_availability(session, set(containers), project)
     newest_rows = _availability_rows(session, {(counted.newest, name) for (_, name), counted in counts.items()})
+    generated = set(session.execute(select_any(ProjectRow.id).where(col(ProjectRow.generated))).scalars())
     return tuple(
-        _joined(counted, newest_rows[counted.newest, dispatcher])
+        _joined(counted, newest_rows[counted.newest, dispatcher], generated)
         for (container, dispatcher), counted in sorted(counts.items(), key=lambda item: (item[0][0] == "", item[0]))
         if (counted.newest, dispatcher) in newest_rows  # otherwise it was deleted since
     )
@@ -894,8 +896,11 @@ def _availability_rows(session: Session, keys: Collection[tuple[int, str]]) -> d
     return rows
 
 
-def _joined(counts: _Counted, newest: AvailabilityRow) -> ContainerDispatcher:
-    """Combine the counts of one container and dispatcher with what the newest run shows."""
+def _joined(counts: _Counted, newest: AvailabilityRow, generated: Collection[int]) -> ContainerDispatcher:
+    """Combine the counts of one container and dispatcher with what the newest run shows.
+
+    `generated`: projects whose logs are generated.
+    """
     return ContainerDispatcher(
         container=newest.container or None,
         dispatcher=newest.dispatcher,
@@ -904,5 +909,6 @@ def _joined(counts: _Counted, newest: AvailabilityRow) -> ContainerDispatcher:
         runs_without=counts.runs - counts.runs_with,
         run_id=newest.run_id,
         seen_at=newest.seen_at,
+        generated=newest.project_id in generated,
         evidence=tuple(LogEvidence(**entries_of(LogEvidence, line)) for line in newest.evidence),
     )

@@ -246,6 +246,10 @@ class AvailabilityTable:
     dispatchers: tuple[str, ...]
     rows: tuple[tuple[str | None, tuple[ContainerDispatcher | None, ...]], ...]
 
+    @property
+    def cells(self) -> list[ContainerDispatcher]:
+        return [cell for _, cells in self.rows for cell in cells if cell]
+
 
 def availability_table(items: Sequence[ContainerDispatcher]) -> AvailabilityTable:
     seen = {item.dispatcher for item in items}

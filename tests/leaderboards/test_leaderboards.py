@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pyarrow import parquet
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
@@ -29,7 +29,7 @@ from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
 from app.storage.json_text import to_json
 from app.storage.standings import leader_changes, stack_standings
-from app.storage.tables import ExperimentRow, RunRow
+from app.storage.tables import ExperimentRow, ProjectRow, RunRow
 from tests.builders import FIRST_PLACE, make_leaderboard, make_stack, stated_activity
 from tests.domain.ranking.runs import make_run, make_runs
 from tests.prepared import prepared
@@ -122,6 +122,24 @@ def test_the_matrix_keeps_equal_and_undecided_leaders_apart(client: TestClient, 
     page = client.get("/leaderboards").text
     assert "No dispatcher leads in 2 leaderboards: 1 is undecided, 1 has equal leaders." in page
     assert re.search(r'class="button primary"\s+href="/leaderboards/b200/qwen3-30b-a3b"', page)
+
+
+def test_generated_figures_are_marked_once_or_at_each_row_of_a_mixed_list(client: TestClient, engine: Engine) -> None:
+    def marks(address: str) -> tuple[int, int]:
+        page = client.get(address).text
+        return page.count('class="badge generated"'), page.count('class="generated"')
+
+    addresses = ("/leaderboards", PAGE, f"{PAGE}/graphs", "/availability")
+    with transaction(engine) as session:
+        make_leaderboard(session, "demo")
+        session.execute(update(ProjectRow).values(generated=True))
+    assert [marks(address) for address in addresses] == [(1, 0)] * len(addresses)
+    with transaction(engine) as session:
+        make_stack(session, [400.0, 401.0], project="real", fields={"gpu": "B200"})
+        make_stack(session, [400.0, 401.0], project="real", fields={"container": "nvcr.io/nvidia/nemo:25.11"})
+    assert marks("/leaderboards") == (0, 2), "two of three leaderboards"
+    head, rows = marks(PAGE)
+    assert (head, rows > 1) == (0, True)
 
 
 @pytest.mark.usefixtures("stacks")
