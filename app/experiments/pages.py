@@ -342,14 +342,11 @@ class ExperimentPage:
 
     @property
     def steps(self) -> tuple[tuple[str, str], ...]:
-        """Return each step of the experiment with `done`, `current` or `open`."""
-        last = self.experiment.state if self.experiment.state not in _STEPS else "decided"
-        place = _STEPS.index(self.experiment.state) if self.experiment.state in _STEPS else len(_STEPS)
-        if self.experiment.state == "withdrawn":
-            return (("planned", "done"), ("withdrawn", "current"))
+        """Return each step of an undecided experiment with `done`, `current` or `open`."""
+        place = _STEPS.index(self.experiment.state)
         return tuple(
             (name, "done" if number < place else "current" if number == place else "open")
-            for number, name in enumerate((*_STEPS, last))
+            for number, name in enumerate((*_STEPS, "decided"))
         )
 
     @cached_property
@@ -416,9 +413,18 @@ class ExperimentPage:
 
     @property
     def measured_on(self) -> str:
-        """Return how many runs of each side the result rests on."""
+        """Return how many runs of each side the result so far rests on; empty if the lead says it."""
         result = self.experiment.result
-        return f"{plural(len(result.baseline), 'run')} of A, {len(result.candidate)} of B"
+        return "" if result.finished else f"{plural(len(result.baseline), 'run')} of A, {len(result.candidate)} of B"
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Return what qualifies a decided result: why its evidence is not stronger, and its warnings."""
+        result = self.experiment.result
+        if result.verdict is None or not result.finished or result.inconclusive:
+            return ()
+        because = (f"Not validated: {result.evidence_because}.",) if result.evidence_because else ()
+        return (*because, *result.warnings)
 
     @property
     def advice(self) -> str:

@@ -143,6 +143,9 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     add_runs(engine, tag, [31_300.0], side="baseline")
     page = text(client, f"/experiments/{number}")
     assert "The change is 20.0\u202f% faster" in page
+    because = read(engine, number).result.evidence_because
+    assert because
+    assert because in page.partition('id="result"')[0], "what qualifies the result stands beside it"
     assert 'class="effect improvement"' in page
     assert "<code>tp</code> is 2" in page
     assert "&lt;b&gt;other&lt;/b&gt;" in page

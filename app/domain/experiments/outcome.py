@@ -475,7 +475,7 @@ def _level(
     if compared.other_code:
         return "screen", "the two sides are at different commits"
     if weakest != "validated":
-        return "matched_ab", "not every run is validated (50 healthy steps and a declared or long steady window)"
+        return "matched_ab", "not every run is healthy and steady over 50 steps"
     return ("validated", "") if finished else ("matched_ab", "not all planned runs are complete")
 
 

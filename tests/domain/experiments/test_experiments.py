@@ -261,7 +261,7 @@ def test_memory_and_loss_are_guards() -> None:
     ("change", "level", "because"),
     [
         ({}, "validated", ""),
-        ({"level": "screen"}, "matched_ab", "not every run is validated"),
+        ({"level": "screen"}, "matched_ab", "over 50 steps"),
         ({"level": "smoke"}, "smoke", "too few steady iterations"),
         ({"short": True}, "screen", "short runs"),
         ({"commit": "another"}, "screen", "different commits"),
