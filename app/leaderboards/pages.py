@@ -16,7 +16,7 @@ from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, change_text
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
-from app.domain.ranking.standings import Board
+from app.domain.ranking.standings import Board, would_decide
 from app.domain.verdict.step_time import IMPROVEMENT_P
 from app.errors import NotFound
 from app.leaderboards import charts, words
@@ -233,7 +233,8 @@ class LeaderboardPage:
         for item in contenders:
             if item.equal:
                 twins[item.equal.name].add(item.equal.config_key)
-        knobs = knobs_between(self._session, [keys for keys in twins.values() if len(keys) > 1])
+        apart = knobs_between(self._session, [keys for keys in twins.values() if len(keys) > 1])
+        knobs = {key: str(value) for key, value in apart.items()}
         return board_picture(stack, board, points, contenders, knobs=knobs, dates=dates, experiments=self.experiments)
 
     @cached_property
@@ -434,7 +435,7 @@ Page = Annotated[LeaderboardPage, Depends(get_page)]
 @requires(Action.READ)
 def list_leaderboards(request: Request, session: ReadSession) -> HTMLResponse:
     index = leaderboard_index(session, IndexFilters.from_params(request.query_params))
-    return render(request, "leaderboards/index.html", index=index)
+    return render(request, "leaderboards/index.html", index=index, would_decide=would_decide)
 
 
 @router.get("/leaderboards/{hardware}/{family}")
@@ -521,6 +522,7 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         against_best=against_best,
         class_text=class_text,
         told_head=head_text,
+        would_decide=would_decide,
         most_compared=MOST_COMPARED,
         certainty_pct=100 * IMPROVEMENT_P,
     )

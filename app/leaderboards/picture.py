@@ -303,7 +303,8 @@ def board_picture(
         RankingBar(
             "published", _publisher(item), f"/references/{item.id}",
             at=axis.place(item.point.step_time_ms or 0.0),
-            time=step_time(item.point.step_time_ms or 0.0, unit), gain="published" if stack.generated else f"published{_behind(board.entries[0], item)}",
+            time=step_time(item.point.step_time_ms or 0.0, unit),
+            gain="published" + ("" if stack.generated else _behind(board.entries[0], item)),
             runs=item.point.date,
         )
         for item in beside

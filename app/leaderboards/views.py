@@ -4,7 +4,7 @@ order."""
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlmodel import Session, col
 
@@ -162,8 +162,41 @@ def against_best(comparison: PairwiseComparison) -> str:
     return f"{text} ({change.interval})" if change.interval else text
 
 
+@dataclass(frozen=True, slots=True)
+class DistinguishingKnobs:
+    """The knobs that tell the configurations of a dispatcher apart. `values`: as text, empty where unknown.
+
+    `more`: the number of further ones.
+    """
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    more: int = 0
+
+    def __str__(self) -> str:
+        texts = ", ".join(f"{name} {value or 'unknown'}" for name, value in self.values.items())
+        return texts + (f" and {self.more} more" if self.more else "")
+
+    def apart(self, other: "DistinguishingKnobs") -> "DistinguishingKnobs":
+        """Return those that differ from the values of another configuration."""
+        return DistinguishingKnobs(
+            {name: value for name, value in self.values.items() if other.values.get(name) != value}, self.more
+        )
+
+    def unknown(self, other: "DistinguishingKnobs") -> list[str]:
+        """Return the names of those that one of the two configurations does not state, so that no knob explains the
+        difference of the two.
+        """
+        return [name for name, value in self.apart(other).values.items() if not value or not other.values.get(name)]
+
+
+NO_KNOBS = DistinguishingKnobs()
+
+
 def configurations_sentence(
-    entry: Entry, knobs: Mapping[str, str], unit: TimeUnit | None = None, most: int = _MOST_CONFIGURATIONS
+    entry: Entry,
+    knobs: Mapping[str, DistinguishingKnobs],
+    unit: TimeUnit | None = None,
+    most: int = _MOST_CONFIGURATIONS,
 ) -> str:
     """Summarise the configurations of a dispatcher; empty if there is only one.
 
@@ -174,19 +207,24 @@ def configurations_sentence(
         return ""
     best, *others = entry.configurations
     time = step_time(best.step_time_ms.value, unit)
-    named = knobs.get(best.config_key, "")
-    first = f"Fastest of {len(others) + 1} configurations: {named or best.config_key[:8]}, {time}."
-    sentences = [f"With {_apart(other, named, knobs)} it {_result_text(other)}." for other in others[:most]]
-    more = len(others) - most
+    named = knobs.get(best.config_key, NO_KNOBS)
+    first = f"Fastest of {len(others) + 1} configurations: {str(named) or best.config_key[:8]}, {time}."
+    missing = {other.config_key: knobs.get(other.config_key, NO_KNOBS).unknown(named) for other in others}
+    stated = [other for other in others if not missing[other.config_key]]
+    sentences = [f"With {_apart(other, named, knobs)} it {_result_text(other)}." for other in stated[:most]]
+    more, unstated = len(stated) - most, dict.fromkeys(name for names in missing.values() for name in names)
     rest = [f"{plural(more, 'more is', 'more are')} slower or no better."] if more > 0 else []
+    if unstated:
+        count = plural(len(others) - len(stated), "other is", "others are")
+        rest.append(f"{count} not compared: {listed(list(unstated))} unknown.")
     return " ".join((first, *sentences, *rest))
 
 
-def _apart(configuration: DispatcherConfiguration, best: str, knobs: Mapping[str, str]) -> str:
+def _apart(
+    configuration: DispatcherConfiguration, best: DistinguishingKnobs, knobs: Mapping[str, DistinguishingKnobs]
+) -> str:
     """Return the knobs that differ from the best configuration's."""
-    shared = best.split(", ")
-    parts = [part for part in knobs.get(configuration.config_key, "").split(", ") if part and part not in shared]
-    return ", ".join(parts) or configuration.config_key[:8]
+    return str(knobs.get(configuration.config_key, NO_KNOBS).apart(best)) or configuration.config_key[:8]
 
 
 def _result_text(configuration: DispatcherConfiguration) -> str:
@@ -203,7 +241,7 @@ _MOST = 4
 """Maximum number of knobs in the text; the comparison of two runs lists all."""
 
 
-def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str, str]:
+def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str, DistinguishingKnobs]:
     """Return config key -> `permute_fusion on, tp 2`, for dispatchers of these stacks with several configurations."""
     several = [
         [configuration.config_key for configuration in entry.configurations]
@@ -215,7 +253,7 @@ def knobs_apart(session: Session, stacks: Sequence[StoredStandings]) -> dict[str
     return knobs_between(session, several)
 
 
-def knobs_between(session: Session, several: Collection[Collection[str]]) -> dict[str, str]:
+def knobs_between(session: Session, several: Collection[Collection[str]]) -> dict[str, DistinguishingKnobs]:
     """Return config key -> the knobs in which the configurations listed together differ."""
     contracts = contracts_of(session, {key for keys in several for key in keys})
     return {
@@ -225,11 +263,11 @@ def knobs_between(session: Session, several: Collection[Collection[str]]) -> dic
     }
 
 
-def _differing_knobs(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, str]:
+def _differing_knobs(contracts: Mapping[str, Mapping[str, Stated]]) -> dict[str, DistinguishingKnobs]:
     names = [name for name in _KNOBS if len({_value(contract, name) for contract in contracts.values()}) > 1]
-    more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
+    more = max(0, len(names) - _MOST)
     return {
-        key: ", ".join(f"{name} {_text(contract, name)}" for name in names[:_MOST]) + more
+        key: DistinguishingKnobs({name: _text(contract, name) for name in names[:_MOST]}, more)
         for key, contract in contracts.items()
     }
 
@@ -239,7 +277,7 @@ def _value(contract: Mapping[str, Stated], name: str) -> object:
 
 
 def _text(contract: Mapping[str, Stated], name: str) -> str:
-    return contract_value(contract[name].value) if name in contract else "unknown"
+    return contract_value(contract[name].value) if name in contract else ""
 
 
 # --- Figures with their intervals as dots and lines on one axis, drawn into their table without script.
@@ -317,7 +355,7 @@ class EntryRow:
     dot: IntervalDot | None
     figure_text: str
     figures: Mapping[str, Metric | None]
-    knobs: str = ""
+    knobs: DistinguishingKnobs = NO_KNOBS
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,14 +396,18 @@ class BoardView:
     tests: tuple[str, ...]
     runs_over: tuple[str, ...]
     costs: Mapping[str, bool]
-    knobs: Mapping[str, str]
+    knobs: Mapping[str, DistinguishingKnobs]
     time_unit: TimeUnit
 
     def knobs_of(self, row: EntryRow, configuration: DispatcherConfiguration) -> str:
         """Return the knobs of the ranked configuration of a row; of another one, those that differ from it."""
         if configuration.config_key == row.entry.config_key:
-            return row.knobs
+            return str(row.knobs)
         return _apart(configuration, row.knobs, self.knobs)
+
+    def unknown_knobs(self, row: EntryRow, configuration: DispatcherConfiguration) -> list[str]:
+        """Return the knobs whose unknown value may explain the difference from the ranked configuration of a row."""
+        return self.knobs.get(configuration.config_key, NO_KNOBS).unknown(row.knobs)
 
     @property
     def has_configurations(self) -> bool:
@@ -386,7 +428,7 @@ class StackCard:
 def stack_card(
     standings: StoredStandings,
     rank: str,
-    knobs: Mapping[str, str],
+    knobs: Mapping[str, DistinguishingKnobs],
     experiments: Mapping[Key, Sequence[DispatcherExperiment]],
 ) -> StackCard:
     """Return the boards of a stack. `experiments`: A/Bs by stack, which the sentence of a contradicted board names."""
@@ -411,7 +453,11 @@ def figure_of(entry: Entry, rank: str) -> Interval | None:
 
 
 def _board(
-    board: Board, missing: Sequence[MissingDispatcher], rank: str, knobs: Mapping[str, str], sentence: str
+    board: Board,
+    missing: Sequence[MissingDispatcher],
+    rank: str,
+    knobs: Mapping[str, DistinguishingKnobs],
+    sentence: str,
 ) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
@@ -459,7 +505,13 @@ def _ordered(board: Board, rank: str) -> Sequence[Entry]:
 
 
 def _row(
-    board: Board, entry: Entry, rank: str, axis: Axis | None, *, knobs: Mapping[str, str], unit: TimeUnit
+    board: Board,
+    entry: Entry,
+    rank: str,
+    axis: Axis | None,
+    *,
+    knobs: Mapping[str, DistinguishingKnobs],
+    unit: TimeUnit,
 ) -> EntryRow:
     by_memory = next((place for place in board.by_memory if place.name == entry.dispatcher), None)
     place = by_memory if rank == BY_MEMORY and by_memory else entry.place
@@ -472,7 +524,7 @@ def _row(
         dot=axis.dot(figure) if axis and figure else None,
         figure_text=_figure_text(figure, rank, unit) if figure else "unknown",
         figures=figures_of(entry),
-        knobs=knobs.get(entry.config_key, ""),
+        knobs=knobs.get(entry.config_key, NO_KNOBS),
     )
 
 
@@ -585,13 +637,13 @@ def next_ranking(stacks: Sequence[StoredStandings]) -> NextRanking | None:
     return NextRanking(f"No ranking yet: no run can be ranked{why}.", newest, "")
 
 
-def lone_lines(stacks: Sequence[StoredStandings], knobs: Mapping[str, str]) -> tuple[LoneLine, ...]:
+def lone_lines(stacks: Sequence[StoredStandings], knobs: Mapping[str, DistinguishingKnobs]) -> tuple[LoneLine, ...]:
     """Return a line for each class. `knobs`: by config key, its distinguishing knobs."""
     names = without_common([stack.name for stack in stacks])
     return tuple(line for stack, name in zip(stacks, names, strict=True) for line in _lines(stack, name, knobs))
 
 
-def _lines(standings: StoredStandings, name: str, knobs: Mapping[str, str]) -> Iterable[LoneLine]:
+def _lines(standings: StoredStandings, name: str, knobs: Mapping[str, DistinguishingKnobs]) -> Iterable[LoneLine]:
     boards = standings.standings.boards
     if not boards:
         yield LoneLine(standings, name, None, None, {}, "", tuple(_of_stack(standings)))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from app.domain.numbers import TimeUnit, gain_change, plural, step_time, time_unit_of
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
-from app.domain.ranking.standings import Board, BoardSegment, within
+from app.domain.ranking.standings import Board, BoardSegment, within, would_decide
 from app.domain.run import evidence_label
 
 EVIDENCE = {
@@ -101,7 +101,7 @@ def tie_sentence(comparison: PairwiseComparison, interval: str = "") -> str:
         return f"is as fast as {comparison.second}, {within(comparison)}"
     if comparison.worse_loss:
         return f"is not ordered relative to {comparison.second}{interval}: {comparison.tie_because}"
-    decide = f"; {plural(comparison.more_runs, 'more run')} of each would decide" if comparison.more_runs else ""
+    decide = f"; {would_decide(comparison.more_runs)}" if comparison.more_runs else ""
     because = f": {comparison.tie_because}" if comparison.tie_because else ""
     return f"is not significantly different from {comparison.second}{interval}{because}{decide}"
 

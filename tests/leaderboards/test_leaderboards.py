@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
+from types import EllipsisType
 from typing import Any
 
 import pytest
@@ -381,6 +382,31 @@ def test_configurations_of_a_dispatcher_are_named_by_their_knobs(client: TestCli
     alone = of_stack(client, key)
     assert "ep_overlap on" in alone
     assert alone.index('<p class="apart">') < alone.index('<details class="why"')
+
+
+def test_an_unknown_knob_explains_no_difference(client: TestClient, engine: Engine) -> None:
+    overlaps: tuple[tuple[bool | EllipsisType, float], ...] = ((True, 300.0), (..., 340.0))
+    with transaction(engine) as session:
+        for overlap, time in overlaps:
+            make_stack(session, [time, time + 1], fields={"ep_overlap": overlap})
+    (fastest,) = re.findall(r'<p class="apart">(.*?)</p>', client.get(PAGE).text, re.DOTALL)
+    assert [text in fastest for text in ("ep_overlap on", "ep_overlap unknown", "slower")] == [True, True, False]
+
+
+@pytest.mark.parametrize("generated", [True, False])
+def test_generated_runs_are_not_compared_with_a_published_step_time(
+    client: TestClient, engine: Engine, generated: bool
+) -> None:
+    fields: dict[str, Value] = {"gpus": 16, "seq_len": 4096, "gbs": 1024, "precision": "bf16"}
+    with transaction(engine) as session:
+        for name, time in (("alltoall", 23_000.0), ("hybridep", 21_000.0)):
+            make_stack(
+                session, [time, time * 1.002], fields=fields | {"dispatcher": name}, activity=stated_activity(name)
+            )
+        session.execute(update(ProjectRow).values(generated=generated))
+    page = client.get(PAGE).text
+    (published,) = re.findall(r'<li class="is-published">.*?</li>', page, re.DOTALL)
+    assert ("slower" in published) != generated
 
 
 def test_a_tie_leads_as_a_tie_and_no_plan_names_a_dispatcher_that_cannot_run(

@@ -378,10 +378,15 @@ def _tied(comparison: PairwiseComparison) -> str:
     because = f": {comparison.tie_because}" if comparison.tie_because else ""
     if comparison.outcome == "equal":
         return f"is as fast as {comparison.second}, {within(comparison)}{because}"
-    more = f"; {plural(comparison.more_runs, 'more run')} of each would decide" if comparison.more_runs else ""
+    more = f"; {would_decide(comparison.more_runs)}" if comparison.more_runs else ""
     text = f"is not clearly faster or slower than {comparison.second} in speed{because}"
     interval = gain_change(comparison.gain_pct, comparison.low_pct, comparison.high_pct).interval
     return f"{text} ({interval}{more})"
+
+
+def would_decide(more_runs: int) -> str:
+    """Return `3 more runs of each would decide if difference and spread stay the same`."""
+    return f"{plural(more_runs, 'more run')} of each would decide if difference and spread stay the same"
 
 
 def within(comparison: PairwiseComparison) -> str:
