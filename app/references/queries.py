@@ -129,6 +129,7 @@ class ComparedResult:
     stack_key: str
     dispatcher: str
     project: str
+    generated: bool
     contract: Mapping[str, Stated]
     figures: OurFigures
     of_stack: bool
@@ -219,13 +220,15 @@ def _figures(entry: Entry) -> OurFigures:
 
 def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> ComparedResult:
     contract = stored_contract(row.contract)
-    return ComparedResult(row.id, row.stack_key, row.dispatcher or "", row.slug, contract, figures, of_stack)
+    return ComparedResult(
+        row.id, row.stack_key, row.dispatcher or "", row.slug, row.generated, contract, figures, of_stack
+    )
 
 
 def _read(session: Session, run_id: int) -> Any:
     columns = (
         RunRow.id, RunRow.stack_key, RunRow.dispatcher, RunResultRow.contract, RunRow.step_time_ms,
-        RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, ProjectRow.slug,
+        RunRow.tokens_per_s_per_gpu, RunRow.tflops_per_gpu, ProjectRow.slug, ProjectRow.generated,
     )  # fmt: skip
     chosen = (
         select_any(*columns)
