@@ -289,9 +289,7 @@ def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
         chosen = chosen.where(col(ProjectRow.slug) == project)
     rows = session.execute(chosen.group_by(col(StandingRow.hardware_slug), col(StandingRow.family_slug)))
     index = [
-        HardwareFamily(
-            hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at, bool(generated)
-        )
+        HardwareFamily(hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at, bool(generated))
         for hardware, hardware_slug, family, family_slug, stacks, rankings, runs, newest_at, generated in rows
     ]
     return tuple(sorted(index, key=lambda entry: (entry.hardware, entry.family)))
