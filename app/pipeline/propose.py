@@ -180,7 +180,7 @@ def _plan(
         evaluation.facts,
         advised.launch,
         advised.reading.arguments,
-        text=rule.change.text if rule else "",
+        text=turn.rule.change_text if turn.rule else "",
         open_fields=turn.rule.open if turn.rule else (),
     )
     meta = upload_meta(_identity(advised), record.contract, turned(record.contract, turn.knobs), turn.knobs)

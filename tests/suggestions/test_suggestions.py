@@ -626,6 +626,15 @@ def test_a_flag_that_made_a_run_slower_is_removed_in_the_next_run(client: TestCl
         assert page.index("Copy flag</button>") < page.index("Plan A/B (")
 
 
+def test_the_plan_of_an_experiment_has_the_text_of_its_suggestion(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session, ms=25_000.0)
+        run = make_advised(session, fields={"ep_overlap": True}, purpose="ci", metadata_stated=PROFILED)
+    sent = {"run": run, "author": "mara", "rule": "val-regression-cause"}
+    planned = client.post("/api/v1/experiments", json=sent).json()
+    assert planned["plan"]["text"].startswith("Set ep_overlap back to off. Change nothing else.")
+
+
 def test_settings_of_a_step_are_on_or_off_and_its_lead_is_short(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep_overlap": True}, ms=25_000.0)
