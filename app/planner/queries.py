@@ -297,7 +297,8 @@ def answer(plan: Plan) -> list[str]:
     if first.rejected_in is not None:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
-        reasons.append(f"{timed.origin[0].upper()}{timed.origin[1:]}.")
+        origin = timed.origin if timed.is_of_offer else f"nearest record: {timed.time}, {timed.origin}"
+        reasons.append(f"{origin[0].upper()}{origin[1:]}.")
     if plan.request.gbs is None and first.prediction is not None:
         reasons.append("Without a global batch size no step time is predicted.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
@@ -333,7 +334,7 @@ def _promise(offer: Offer, request: PlanRequest) -> str:
     if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
         return f": {timed.time}/step, {in_gib(offer.run.peak_gb):.0f} GiB {_kind(offer.run)}"
     parts = []
-    if timed is not None:
+    if timed is not None and timed.is_of_offer:
         parts.append(f"{timed.time}/step {timed.kind}")
     elif prediction is not None and prediction.step_time_s is not None:
         parts.append(f"{middle_time(prediction)}/step")
@@ -431,17 +432,28 @@ def _has_odd_shards(offer: Offer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LayoutTime:
-    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`."""
+    """The step time of the requested work by a record. `source`: `by run #12` or `from NVIDIA's 61.8 s at ...`.
+
+    `recipe`: what the record had on that the offer has not: `deepep`. `is_other_work`: the record had another batch,
+    for example, so it is scaled by tokens alone, as if the bubble were the same.
+    """
 
     kind: Literal["measured", "generated", "published", "scaled"]
     source: str
+    recipe: str
     href: str
     seconds: float
     time: str
+    is_other_work: bool
+
+    @property
+    def is_of_offer(self) -> bool:
+        """Return whether the record ran the offer itself; otherwise the prediction tells more about it."""
+        return not (self.is_other_work or self.recipe)
 
     @property
     def origin(self) -> str:
-        return f"{self.kind} {self.source}"
+        return f"{self.kind} {self.source}{f' with {self.recipe}' if self.recipe else ''}"
 
     @property
     def is_scaled(self) -> bool:
@@ -454,12 +466,12 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     if record is None or record.gpu_seconds is None or request.gbs is None:
         return None
     seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
-    differs = record.differs(request)
+    differs, recipe = record.differs(request), _other_recipe(record, offer)
     if differs or record.tflops_per_gpu is not None:
-        source = f"from {_scaled_from(record, differs)}{_other_recipe(record, offer)}"
-        return LayoutTime("scaled", source, record.href, seconds, f"{_seconds(seconds)}\u202fs")
-    source = f"by {record.by or _source(record)}{_other_recipe(record, offer)}"
-    return LayoutTime(_kind(record), source, record.href, seconds, f"{seconds:.4g}\u202fs")
+        source, time = f"from {_scaled_from(record, differs)}", f"{_seconds(seconds)}\u202fs"
+        return LayoutTime("scaled", source, recipe, record.href, seconds, time, bool(differs))
+    source = f"by {record.by or _source(record)}"
+    return LayoutTime(_kind(record), source, recipe, record.href, seconds, f"{seconds:.4g}\u202fs", False)
 
 
 def _kind(record: Record) -> Literal["measured", "generated", "published"]:
@@ -470,21 +482,23 @@ def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
     """Return what a time is scaled from: `NVIDIA's 61.8 s at GBS 16,384`."""
     work, seconds = record.request, record.step_time_s
     source = _source(record, "generated run" if record.is_generated else "run")
-    if record.tflops_per_gpu is not None:
-        return f"{source}'s {record.tflops_per_gpu:g} TFLOP/s/GPU"
-    if seconds is None:
-        return f"{source}'s {grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     words = {
         "gpus": f"{plural(work.gpus, 'GPU')}", "seq_len": f"seq {grouped(work.seq_len)}",
         "gbs": f"GBS {grouped(work.gbs or 0)}", "mbs": f"MBS {work.mbs}", "precision": work.precision,
         "mtp": f"MTP {work.model.mtp}", "num_layers": plural(work.model.layers, "layer"),
     }  # fmt: skip
+    if record.tflops_per_gpu is not None:
+        figure = f"{record.tflops_per_gpu:g} TFLOP/s/GPU"
+    elif seconds is None:
+        figure = f"{grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
+    else:
+        figure = f"{_seconds(seconds)}\u202fs"
     at = ", ".join(words[name] for name in differs)
-    return f"{source}'s {_seconds(seconds)}\u202fs at {at}"
+    return f"{source}'s {figure}{f' at {at}' if at else ''}"
 
 
 def _other_recipe(record: Record, offer: Offer) -> str:
-    """Return what the record states of its recipe that the flags of the offer do not: ` with deepep`."""
+    """Return what the record states of its recipe that the flags of the offer do not: `deepep`."""
     if offer.prediction is None or offer.run is record:
         return ""
     work, recipe, parts = record.request, offer.prediction.recipe, []
@@ -494,7 +508,7 @@ def _other_recipe(record: Record, offer: Offer) -> str:
         parts.append(f"recompute {' + '.join(sorted(work.recompute)) or 'none'}")
     if work.ep_overlap is not None and work.ep_overlap != recipe.overlap:
         parts.append("ep_overlap" if work.ep_overlap else "no ep_overlap")
-    return f" with {', '.join(parts)}" if parts else ""
+    return ", ".join(parts)
 
 
 def _source(record: Record, noun: str = "run") -> str:
