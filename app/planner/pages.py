@@ -178,7 +178,9 @@ class PlanPage:
         return queries.why(offer, self.plan.offers[0], self.plan.request) if self.plan and self.plan.offers else ""
 
     def short_reason(self, offer: Offer) -> str:
-        return queries.short_reason(offer, self.plan.offers[0]) if self.plan and self.plan.offers else ""
+        if not self.plan or not self.plan.offers:
+            return ""
+        return queries.short_reason(offer, self.plan.offers[0], self.plan.request)
 
     def short_step_time(self, offer: Offer) -> str:
         """Format the predicted step time without its range."""

@@ -393,20 +393,32 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
     total = sum(prediction.parts_s.values())
     others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
     shares = [f"{_PARTS[name]} {share_text(prediction.parts_s[name] / total)}" for name in others[:3]]
-    sentences = [_measured(offer, request), short_reason(offer, best)]
+    sentences = [_measured(offer, request), short_reason(offer, best, request)]
     sentences.append(f"GEMMs take {share_text(prediction.parts_s['gemm'] / total)} of the step, {', '.join(shares)}.")
     return " ".join(filter(None, sentences))
 
 
-def short_reason(offer: Offer, best: Offer) -> str:
+def short_reason(offer: Offer, best: Offer, request: PlanRequest) -> str:
     """Return why an offer ranks where it does; "" for the best one, and where nothing is predicted."""
     if offer is best:
         return ""
     prediction, first = offer.prediction, best.prediction
     if prediction is None or prediction.step_time_s is None or first is None or first is prediction:
         return ""
+    timed, best_timed = measured_time(offer, request), measured_time(best, request)
+    if best_timed is not None and best_timed.is_of_offer:
+        if timed is not None and timed.is_of_offer:
+            return f"{_change(timed.seconds / best_timed.seconds)}, by records."
+        ratio = prediction.step_time_s / best_timed.seconds
+        limit, error = ("at most " * prediction.is_capped, ", within the error") if ratio < 1 else ("", "")
+        return f"Predicted {limit}{_change(ratio)}{error}{'' if timed else '; not measured'}."
     behind = _behind(offer, best)
     return f"{_difference(prediction, first)}{f'; {behind}' if behind else ''}."
+
+
+def _change(ratio: float) -> str:
+    """Return `8 % slower` for a ratio of step times."""
+    return f"{100 * abs(ratio - 1):.0f}\u202f% {'slower' if ratio > 1 else 'faster'}"
 
 
 def _behind(offer: Offer, best: Offer) -> str:
@@ -453,7 +465,8 @@ class LayoutTime:
 
     @property
     def origin(self) -> str:
-        return f"{self.kind} {self.source}{f' with {self.recipe}' if self.recipe else ''}"
+        verb = "measured" if self.kind == "generated" else self.kind
+        return f"{verb} {self.source}{f' with {self.recipe}' if self.recipe else ''}"
 
     @property
     def is_scaled(self) -> bool:
@@ -481,7 +494,7 @@ def _kind(record: Record) -> Literal["measured", "generated", "published"]:
 def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
     """Return what a time is scaled from: `NVIDIA's 61.8 s at GBS 16,384`."""
     work, seconds = record.request, record.step_time_s
-    source = _source(record, "generated run" if record.is_generated else "run")
+    source = _source(record)
     words = {
         "gpus": f"{plural(work.gpus, 'GPU')}", "seq_len": f"seq {grouped(work.seq_len)}",
         "gbs": f"GBS {grouped(work.gbs or 0)}", "mbs": f"MBS {work.mbs}", "precision": work.precision,
@@ -511,9 +524,9 @@ def _other_recipe(record: Record, offer: Offer) -> str:
     return ", ".join(parts)
 
 
-def _source(record: Record, noun: str = "run") -> str:
+def _source(record: Record) -> str:
     """Return who measured a record: `NVIDIA`, `run #12`, or `4 runs, newest #12`."""
-    number = record.href.removeprefix("/runs/")
+    noun, number = "generated run" if record.is_generated else "run", record.href.removeprefix("/runs/")
     return record.by or (f"{noun} #{number}" if record.runs == 1 else f"{record.runs} {noun}s, newest #{number}")
 
 
@@ -526,7 +539,8 @@ def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
     if offer.run is not None and offer.run.peak_gb is not None:
         measured = in_gib(offer.run.peak_gb)
         differs = f", {predicted:.0f} predicted" if round(predicted) != round(measured) else ""
-        return f"{measured:.0f}{of} {_kind(offer.run)}{differs}"
+        above = ", above the usable limit" if measured > in_gib(offer.prediction.usable_gb) else ""
+        return f"{measured:.0f}{of} {_kind(offer.run)}{differs}{above}"
     limit = ", at the usable limit" if round(predicted) >= round(in_gib(offer.prediction.usable_gb)) else ""
     return f"{predicted:.0f}{of}{limit}"
 
