@@ -275,9 +275,9 @@ class RegressionMembers:
             member.regression, "moved", {"run": before}, {"run": run_id}, "Another run is now the first slow one."
         )
 
-    def withdraw(self, member: StackMember) -> None:
+    def withdraw(self, member: StackMember, why: str) -> None:
         """Withdraw a member that no run shows any longer."""
-        note = f"Run {member.row.run_id} is no longer a regression, and no later run shows the same level."
+        note = f"Run {member.row.run_id} {why}."
         others = [row for row in self._all_of(member.regression) if row.run_id != member.row.run_id]
         if not others:
             self._set_state(member.regression, "invalid", "withdrawn", note)
@@ -1035,7 +1035,8 @@ def _withdraw_if_not_shown(
             and not _was_taken_over(member, document)
             and not _is_shown_later(member, stack_history, candidate, raised)
         ):
-            _replace(members, stack_history, member)
+            is_in_turn = member.regression.kind == "upgrade" and document.upgrade and document.upgrade.side_by_side
+            _replace(members, stack_history, member, _IN_TURN if is_in_turn else _NOT_JUDGED)
 
 
 def _is_shown_later(
@@ -1055,12 +1056,18 @@ def _was_taken_over(member: StackMember, document: VerdictDocument) -> bool:
     return regression.kind != "upgrade" or regression.cause_key != upgrade_cause(contrast.comparability).key
 
 
-def _replace(members: RegressionMembers, stack_history: StackHistory, member: StackMember) -> None:
+_NOT_JUDGED = "is no longer a regression, and no later run is one at its level"
+_IN_TURN = "does not count as an upgrade, because the stack before ran again later"
+
+
+def _replace(
+    members: RegressionMembers, stack_history: StackHistory, member: StackMember, why: str = _NOT_JUDGED
+) -> None:
     later = stack_history.next_slow(member)
     if later is not None:
         members.move(member, later, None)
     elif member.regression.state == "open":
-        members.withdraw(member)
+        members.withdraw(member, why)
 
 
 def _follow(

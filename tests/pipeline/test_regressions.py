@@ -745,6 +745,9 @@ def test_another_container_in_parallel_use_is_not_an_upgrade(engine: Engine, set
     assert regressions_in(engine) == [("open", "", beside)]
     bring(engine, settings, [1001.0], 12)  # the old container runs again
     assert regressions_in(engine) == [("invalid", "", beside)]
+    with read_session(engine) as session:
+        withdrawn = events(session, "regression", 1)[0]
+    assert (withdrawn.action, "ran again" in withdrawn.note) == ("withdrawn", True), "a later run may be as slow"
     result = document_of(engine, beside[0]).contrast
     assert result is not None
     assert result.side_by_side
