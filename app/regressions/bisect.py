@@ -16,7 +16,7 @@ from app.domain.verdict.step_time import ALARM_PCT, DEFAULT_PRIOR
 from app.errors import FieldError, InvalidChange
 from app.pipeline.rank import stored_priors
 from app.storage.runs import get_run, stored_contract
-from app.storage.suspect_evidence import document_of_member, last_good
+from app.storage.suspect_evidence import document_of_member, first_slow, last_good
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import current_verdict
 from app.web.access_rule import requires
@@ -38,7 +38,9 @@ class BisectEnds(BaseModel):
     run: int
     metric: Metric
     good: str = Field(description="Commit of the newest run of the job before the change; empty if none states one.")
-    bad: str = Field(description="Commit of the run.")
+    bad: str = Field(
+        description="Commit of the first run as slow: an earlier one of the job in another stack, else the run itself."
+    )
 
 
 class BisectRange(BaseModel, extra="forbid"):
@@ -96,8 +98,11 @@ def read_bisect_ends(
     """Return the commits between which a bisection of the run's change lies."""
     run = get_run(session, run_id)
     document, regressed = _regressed(session, run_id)
-    good = last_good(session, run, document, metric or regressed) if document else None
-    return BisectEnds(run=run_id, metric=metric or regressed, good=good.commit if good else "", bad=run.commit)
+    metric = metric or regressed
+    good = last_good(session, run, document, metric) if document else None
+    slow = first_slow(session, run, document, metric, good) if document else None
+    bad = slow.commit if slow else run.commit
+    return BisectEnds(run=run_id, metric=metric, good=good.commit if good else "", bad=bad)
 
 
 def _regressed(session: Session, run_id: int) -> tuple[VerdictDocument | None, Metric]:

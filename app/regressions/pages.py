@@ -31,7 +31,7 @@ from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, since_last_good
+from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_text
 from app.domain.verdict.step_time import StepTimeChange
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
@@ -136,6 +136,12 @@ class JobView:
     def before(self) -> str:
         """Return the commit of `newest_before`."""
         return self.newest_before[1] if self.newest_before else ""
+
+    @property
+    def slow_commit(self) -> str:
+        """Return the commit that ends the range of suspected code: that of the first run as slow."""
+        ended = (item.suspect.difference for item in self.suspects if item.ends_earlier)
+        return next((value_text(difference.b) for difference in ended if difference), self.job.first.commit)
 
     @property
     def can_bisect(self) -> bool:
@@ -274,7 +280,7 @@ class RegressionView:
     def bisected(self) -> JobView | None:
         """Return the job with the shortest range of suspected commits; None without one."""
         rows = [row for row in self.jobs if row.can_bisect and row.job in self.regression.counted_jobs]
-        return max(rows, key=lambda row: row.suspects[0].good_at, default=None)
+        return min(rows, key=lambda row: row.suspects[0].bad_at - row.suspects[0].good_at, default=None)
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
         jobs = [

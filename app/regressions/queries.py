@@ -27,7 +27,7 @@ from app.regressions.regression import (
 from app.storage.database import ListPage, read_session
 from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
-from app.storage.suspect_evidence import shown_cause
+from app.storage.suspect_evidence import shown_cause, slow_in_other_stacks
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
@@ -332,21 +332,17 @@ def slow_elsewhere(
 ) -> tuple[SlowElsewhere, ...]:
     """Return the runs of a job that are as slow after `since` in stacks that it did not move to, oldest first.
 
-    They need not be steady: a drift does not hide a change of more than its own size. Empty for a job without a name,
-    which any run may share.
+    Empty for a job without a name, which any run may share.
     """
     first = job.first
     if not (first.job and first.usual and first.slow) or since is None or regression.metric == "lm_loss":
         return ()
-    value = col(RunRow.step_time_ms if regression.metric == "step_time_ms" else RunRow.peak_memory_gib)
     is_before = col(RunRow.ordered_at) < first.ordered_at
+    middle = math.sqrt(first.usual * first.slow)
     chosen = select_any(RunRow.id, RunRow.name, RunRow.is_steady, is_before.label("is_before")).where(
-        col(RunRow.project_id) == regression.project_id, col(RunRow.job) == first.job, col(RunRow.purpose) == "ci",
-        *(col(getattr(RunRow, name)) == getattr(first, name) for name in ("model", "gpu", "gpus")),
-        col(RunRow.stack_key) != first.stack_key,
+        *slow_in_other_stacks(regression.project_id, first, regression.metric, middle, since),
         is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
-        col(RunRow.quarantine) == "", col(RunRow.ordered_at) > since, value > math.sqrt(first.usual * first.slow),
-    )  # fmt: skip
+    )
     in_order = chosen.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(_MOST_ELSEWHERE)
     return tuple(SlowElsewhere(row.id, row.name, row.is_steady, row.is_before) for row in session.execute(in_order))
 

@@ -1,6 +1,6 @@
 """The suspects of a regression as cards: the change, the evidence from all members, and an action."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
@@ -8,13 +8,12 @@ from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.text import range_address
-from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, Support, shared_suspects
+from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, shared_suspects, value_text
 from app.domain.verdict.upgrade import shared_commit_label
 from app.domain.verdict.words import side_text
 
 MOST_SHOWN = 3
 """Cards in sight; the others are folded."""
-_LEVELS: Mapping[Support, int] = {"supported": 2, "open": 1, "unlikely": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,8 @@ def _card(
     evidence = ranked.evidence or ("No evidence yet.",)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")
-    level = 3 if ranked.is_likely else _LEVELS[ranked.support] if ranked.evidence else 0
+    for_it = 0 if ranked.support == "unlikely" else ranked.is_supported + (ranked.support == "supported")
+    level = 3 if ranked.is_likely else for_it
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
         suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,
@@ -109,5 +109,6 @@ def _action(
         return shared_commit_label(upgrade.field), f"/upgrade?{upgrade.query}#shared-commit"
     address = ""
     if ranked.suspect.axis == "code" and job.before is not None:
-        address = range_address(compare_url, job.before[1], job.commit)
+        slow = value_text(difference.b) if difference and ranked.ends_earlier else job.commit
+        address = range_address(compare_url, job.before[1], slow)
     return ("List the commits", address) if address else None

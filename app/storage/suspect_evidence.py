@@ -21,6 +21,7 @@ from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     EARLIEST,
+    Move,
     OtherStacks,
     PastResult,
     PastResults,
@@ -35,7 +36,7 @@ from app.domain.verdict.evidence import (
     value_text,
     without_likely,
 )
-from app.domain.verdict.step_time import EQUIVALENCE_LIMIT, RELEVANT_SHIFT, shows_no_difference
+from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.experiments import experiment_sides
@@ -56,6 +57,7 @@ from app.storage.tables import (
     not_indexed,
     select_any,
 )
+from app.storage.upgrade_changes import jobs_of_upgrade
 from app.storage.verdicts import current_verdict, is_in_regression, jobs_of_regressions
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
@@ -75,46 +77,50 @@ def suspects_with_evidence(
     if run is None or not suspects:
         return ()
     metric = metric or document.leading_metric(in_regression=())
-    good = None
+    good, bad = None, (run.ordered_at, run.commit)
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
-        suspects = tuple(_since(suspect, run, good) for suspect in suspects)
+        slow = first_slow(session, run, document, metric, good)
+        bad = (slow.ordered_at, run.commit) if slow else bad
+        suspects = tuple(_since(suspect, run, good, slow) for suspect in suspects)
     good_at = good.ordered_at if good else EARLIEST
     unaffected = _unaffected_before(session, run, document, metric)
     if metric != "step_time_ms" or document.decision == "failed":
-        return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at)
+        return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at, bad)
     if document.measured is not None and shows_no_difference(document.measured):
         return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))
-    slower = (change_pct(document) or 0.0) >= 0
+    direction: Literal["slower", "faster"] = "slower" if (change_pct(document) or 0.0) >= 0 else "faster"
     at_the_time = _at_the_time(session, run, document, suspects)
 
     def elsewhere(suspect: Suspect) -> OtherStacks | None:
         if suspect.difference is None or not suspect.difference.is_certain:
             return None
         if suspect.difference.role == "info":
-            rows: Iterable[Row[Any]] = _with_same_change(at_the_time, suspect)
-        else:
-            rows = session.execute(_same_contrast(run, suspect)) if suspect.difference.role == "stack" else ()
-        return other_stacks(_moves(rows, slower=slower))
+            return other_stacks(_moves(_with_same_change(at_the_time, suspect)), direction)
+        others = tuple(_upgraded(session, run, suspect)) if suspect.difference.role == "stack" else ()
+        return OtherStacks(others, direction, "job") if others else None
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at)
+    ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at, bad)
     is_doubtful = document.badge(in_regression=())[1] == UNCONFIRMED and not is_in_regression(session, run_id)
     return without_likely(ranked) if is_doubtful else ranked
 
 
-def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None) -> Suspect:
-    """Return a suspected change of commit as that since the last good run; other suspects as they are."""
+def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None, slow: Row[Any] | None) -> Suspect:
+    """Return a suspected change of commit as that from the last good to the first slow run; others as they are."""
     difference = suspect.difference
     if suspect.field != COMMIT or difference is None or difference.a is None or good is None:
         return suspect
     if good.commit == run.commit:
         return suspect
-    return replace(suspect, difference=replace(difference, a=replace(difference.a, value=good.commit)))
+    difference = replace(difference, a=replace(difference.a, value=good.commit))
+    if slow is not None and difference.b is not None:
+        difference = replace(difference, b=replace(difference.b, value=slow.commit))
+    return replace(suspect, difference=difference)
 
 
 def last_good(session: Session, run: RunRow, document: VerdictDocument, metric: str) -> Row[Any] | None:
-    """Return number and commit of the newest run before the metric changed; None without one that states its commit.
+    """Return the newest run before the metric changed; None without one that states its commit.
 
     It is a run of the same job, like those that this run was compared with, that is nearer to them than to this run.
     It need not be steady: a drift does not hide a change of more than its own size.
@@ -136,11 +142,61 @@ def last_good(session: Session, run: RunRow, document: VerdictDocument, metric: 
         value = col(RunRow.peak_memory_gib if metric == "peak_memory_gib" else RunRow.step_time_ms)
         middle = change.baseline * math.sqrt(1 + change.delta_pct / 100)
         earlier.append(value < middle if change.delta_pct > 0 else value > middle)
-    newest = select_any(RunRow.id, RunRow.commit, RunRow.ordered_at).where(*earlier)
+    newest = select_any(RunRow.id, RunRow.commit, RunRow.branch, RunRow.ordered_at).where(*earlier)
     return session.execute(newest.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc()).limit(1)).first()
 
 
 _ALIKE = ("job", "purpose", "branch")
+
+
+class _OfJob(Protocol):
+    """A run, as a row or as a page's value."""
+
+    @property
+    def job(self) -> str: ...
+    @property
+    def model(self) -> str | None: ...
+    @property
+    def gpu(self) -> str | None: ...
+    @property
+    def gpus(self) -> int | None: ...
+    @property
+    def stack_key(self) -> str: ...
+
+
+def slow_in_other_stacks(
+    project_id: int, run: _OfJob, metric: str, above: float, since: datetime
+) -> tuple[ColumnElement[bool], ...]:
+    """Select the runs of a job after `since` whose metric is above a value in another container or cluster.
+
+    They need not be steady: a drift does not hide a change of more than its own size.
+    """
+    value = col(RunRow.peak_memory_gib if metric == "peak_memory_gib" else RunRow.step_time_ms)
+    return (
+        col(RunRow.project_id) == project_id, col(RunRow.job) == run.job, col(RunRow.purpose) == "ci",
+        *(col(getattr(RunRow, name)) == getattr(run, name) for name in ("model", "gpu", "gpus")),
+        col(RunRow.stack_key) != run.stack_key, col(RunRow.quarantine) == "", col(RunRow.ordered_at) > since,
+        value > above,
+    )  # fmt: skip
+
+
+def first_slow(
+    session: Session, run: RunRow, document: VerdictDocument, metric: str, good: Row[Any] | None
+) -> Row[Any] | None:
+    """Return commit and position of the first run after the last good one that is as slow; None for this run itself.
+
+    It ran the same job earlier in another container or cluster, so code that explains both was slow by then.
+    """
+    change = document.measured_metrics.get(metric)
+    if good is None or good.commit == run.commit or change is None or change.delta_pct <= 0 or not run.job:
+        return None
+    middle = change.baseline * math.sqrt(1 + change.delta_pct / 100)
+    earlier = select_any(RunRow.commit, RunRow.ordered_at).where(
+        *slow_in_other_stacks(run.project_id, run, metric, middle, good.ordered_at),
+        col(RunRow.branch).in_((run.branch, good.branch)), col(RunRow.ordered_at) < run.ordered_at,
+        col(RunRow.commit).not_in(("", good.commit, run.commit)),
+    )  # fmt: skip
+    return session.execute(earlier.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(1)).first()
 
 
 def _unaffected_before(session: Session, run: RunRow, document: VerdictDocument, metric: str) -> tuple[int, ...]:
@@ -255,9 +311,10 @@ def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
     own = [item for item in ranked if item.suspect.axis == name or item.suspect.field == field]
     best = ranked[0] if ranked else None
     difference = best.suspect.difference if best else None
-    if best is None or difference is None or best in own:
+    if best is None or difference is None:
         return regression.cause
-    if best.support != "supported" and not (own and own[0].support == "unlikely"):
+    is_other = best not in own and (best.support == "supported" or bool(own and own[0].support == "unlikely"))
+    if not is_other and not (best in own and best.ends_earlier and best.support != "unlikely"):
         return regression.cause
     before, after = (side_text(difference.field, side) for side in (difference.a, difference.b))
     unlikely = f" ({own[0].suspect.field} unlikely)" if own and own[0].support == "unlikely" else ""
@@ -301,15 +358,11 @@ def within_regression(
         return tuple(ranked), run_id
     cause = _cause(session, regression, _first_slow_runs(session, regression))
     shared = cause.code
-    if shared is None or shared.good_at <= own.good_at or _change(shared) != _change(own):
+    is_shorter = shared is not None and shared.bad_at - shared.good_at < own.bad_at - own.good_at
+    if shared is None or not is_shorter or shared.bad != own.bad:
         return tuple(ranked), run_id
-    narrowed = replace(own, suspect=shared.suspect, good_at=shared.good_at)
+    narrowed = replace(own, suspect=shared.suspect, good_at=shared.good_at, bad_at=shared.bad_at)
     return tuple(narrowed if item is own else item for item in ranked), cause.bisected
-
-
-def _change(ranked: RankedSuspect) -> str:
-    """Return the commit with the change."""
-    return "" if ranked.suspect.difference is None else value_text(ranked.suspect.difference.b)
 
 
 def document_of_member(document: VerdictDocument, kind: str) -> VerdictDocument:
@@ -401,29 +454,20 @@ def _in_commit_range(session: Session, run: RunRow, document: VerdictDocument) -
     )
 
 
-def _same_contrast(run: RunRow, suspect: Suspect) -> Select[Any]:
-    """Return a select of other stacks with a contrast between the same two values of a stack field."""
+def _upgraded(session: Session, run: RunRow, suspect: Suspect) -> Iterator[StackMove]:
+    """Yield the other jobs with the same upgrade, as its report counts them."""
     assert suspect.difference is not None  # noqa: S101  # the caller looked
-    return (
-        _current(run)
-        .where(
-            col(VerdictRow.comparison) == "contrast",
-            col(VerdictRow.attributed_to) == suspect.field,
-            col(VerdictRow.from_value) == value_text(suspect.difference.a),
-            col(VerdictRow.to_value) == value_text(suspect.difference.b),
-            col(RunRow.stack_key) != run.stack_key,
-        )
-        .order_by(col(VerdictRow.run_id).desc())
-        .limit(MOST_EVIDENCE)
-    )
+    sides = value_text(suspect.difference.a), value_text(suspect.difference.b)
+    for job in jobs_of_upgrade(session, run.project_id, suspect.field, *sides):
+        if (job.stack_key, job.job) != (run.stack_key, run.job):
+            move = _MOVES.get(job.decision, "inconclusive") if job.is_of_upgrade else "inconclusive"
+            yield StackMove(str(job.run_id), job.stack_key, move, job.delta_pct, job.job)
 
 
 def _current(run: RunRow) -> Select[Any]:
     """Return a select of current verdicts of the project on the run's GPU model, without quarantined runs."""
     columns = (
-        VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.ci_low_pct, VerdictRow.ci_high_pct,
-        VerdictRow.from_value, VerdictRow.to_value, VerdictRow.comparison, RunRow.stack_key, RunRow.config_key,
-        RunRow.commit,
+        VerdictRow.run_id, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.comparison, RunRow.stack_key,
     )  # fmt: skip
     chosen: Select[Any] = select_any(*columns)
     return (
@@ -441,29 +485,14 @@ def _same_project_and_gpu(run: RunRow) -> tuple[ColumnElement[bool], ...]:
     return col(RunRow.project_id) == run.project_id, col(RunRow.gpu) == run.gpu
 
 
-def _moves(rows: Iterable[Row[Any]], *, slower: bool) -> Iterator[StackMove]:
+_MOVES: Mapping[str, Move] = {"regression": "slower", "improvement": "faster", "no_change": "same"}
+
+
+def _moves(rows: Iterable[Row[Any]]) -> Iterator[StackMove]:
     for row in rows:
         if row.delta_pct is not None:
-            yield StackMove(str(row.run_id), row.stack_key, _move(row, slower=slower), row.delta_pct)
-
-
-def _move(row: Row[Any], *, slower: bool) -> Literal["moved", "still", "undecided"]:
-    """Return whether another stack changed. `moved`: significantly, in the direction of `slower`.
-
-    A contrast has no decision, so its interval decides.
-    """
-    decision = row.decision if row.decision in ("regression", "improvement", "no_change") else _by_interval(row)
-    if decision == ("regression" if slower else "improvement"):
-        return "moved"
-    return "undecided" if decision == "inconclusive" else "still"
-
-
-def _by_interval(row: Row[Any]) -> str:
-    if row.decision != "no_baseline" or row.ci_low_pct is None or row.ci_high_pct is None:
-        return "inconclusive"
-    if abs(row.delta_pct) >= 100 * RELEVANT_SHIFT and row.ci_low_pct * row.ci_high_pct > 0:
-        return "regression" if row.delta_pct > 0 else "improvement"
-    return "no_change" if max(abs(row.ci_low_pct), abs(row.ci_high_pct)) <= 100 * EQUIVALENCE_LIMIT else "inconclusive"
+            move = _MOVES.get(row.decision, "inconclusive")
+            yield StackMove(str(row.run_id), row.stack_key, move, row.delta_pct)
 
 
 # --- Matched A/Bs on a knob: finished experiments, and verdicts on other runs. An experiment counts once, so the

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
-from sqlalchemy import Select, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import defer
 from sqlmodel import Session, col
 
@@ -139,20 +139,29 @@ def upgrade_changes(
     session: Session, *, project: str = "", since: datetime | None = None, most: int = MOST
 ) -> tuple[UpgradeChange, ...]:
     """Return up to `most` upgrades with first runs after `since`, newest first."""
+    of_project = [col(ProjectRow.slug) == project] if project else []
+    return _read(session, most, *of_project, *([] if since is None else [col(UpgradeChangeRow.at) >= since]))
+
+
+def jobs_of_upgrade(
+    session: Session, project_id: int, field: str, from_value: str, to_value: str
+) -> tuple[UpgradeOfStack, ...]:
+    """Return the change of each job by one upgrade, slowest first."""
+    upgrades = _read(session, 1, *_of_upgrade(project_id, field, from_value, to_value))
+    return upgrades[0].stacks if upgrades else ()
+
+
+def _read(session: Session, most: int, *conditions: ColumnElement[bool]) -> tuple[UpgradeChange, ...]:
     looks = col(UpgradeChangeRow.measured)["step_time"]["planned_looks"].as_integer()
     chosen: Select[Any] = (
         select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady, looks.label("looks"))
         .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
         .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
-        .where(col(UpgradeChangeRow.side_by_side).is_(False))
+        .where(col(UpgradeChangeRow.side_by_side).is_(False), *conditions)
         .order_by(col(UpgradeChangeRow.at).desc(), col(UpgradeChangeRow.id).desc())
         .limit(_MOST_READ)
         .options(defer(UpgradeChangeRow.measured))  # type: ignore[arg-type]  # SQLModel types columns as values
     )
-    if project:
-        chosen = chosen.where(col(ProjectRow.slug) == project)
-    if since is not None:
-        chosen = chosen.where(col(UpgradeChangeRow.at) >= since)
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
     steady, looks_of = {}, {}
     for row, slug, is_steady, number in session.execute(chosen):
@@ -288,13 +297,16 @@ def measured_changes(
     session: Session, project_id: int, field: str, from_value: str, to_value: str
 ) -> list[tuple[UpgradeChangeRow, Verdict]]:
     """Return the changes of one upgrade that were judged, with the measurement of each."""
-    rows = session.execute(
-        select(UpgradeChangeRow).where(
-            col(UpgradeChangeRow.project_id) == project_id,
-            col(UpgradeChangeRow.field) == field,
-            col(UpgradeChangeRow.from_value) == from_value[:MOST_VALUE],
-            col(UpgradeChangeRow.to_value) == to_value[:MOST_VALUE],
-            col(UpgradeChangeRow.side_by_side).is_(False),
-        )
-    ).scalars()
+    of_upgrade = _of_upgrade(project_id, field, from_value, to_value)
+    chosen = select(UpgradeChangeRow).where(*of_upgrade, col(UpgradeChangeRow.side_by_side).is_(False))
+    rows = session.execute(chosen).scalars()
     return [(row, from_json(Verdict, row.measured)) for row in rows if row.measured and row.runs and row.from_runs]
+
+
+def _of_upgrade(project_id: int, field: str, from_value: str, to_value: str) -> tuple[ColumnElement[bool], ...]:
+    return (
+        col(UpgradeChangeRow.project_id) == project_id,
+        col(UpgradeChangeRow.field) == field,
+        col(UpgradeChangeRow.from_value) == from_value[:MOST_VALUE],
+        col(UpgradeChangeRow.to_value) == to_value[:MOST_VALUE],
+    )

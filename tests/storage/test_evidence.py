@@ -5,15 +5,17 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlmodel import Session
+from sqlmodel import Session, select
 
 from app.domain.verdict.evidence import RankedSuspect, without_likely
 from app.overview.queries import needs_attention
+from app.regressions.bisect import read_bisect_ends
 from app.regressions.pages import RegressionView
 from app.regressions.queries import get_regression
 from app.regressions.suspects import SuspectingJob, suspect_cards
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence, within_regression
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
+from app.storage.upgrade_changes import upgrade_changes
 from app.storage.verdicts import current_verdict
 from tests.builders import FIRST_PLACE, make_stack
 
@@ -30,7 +32,7 @@ def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
 
 
 def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 40, **more: Any) -> int:
-    columns = {name: more.pop(name) for name in ("purpose", "quarantine", "peak_memory_gib") if name in more}
+    columns = {name: more.pop(name) for name in ("purpose", "quarantine", "peak_memory_gib", "job") if name in more}
     started = LATER + day * DAY
     return make_stack(session, [ms], fields=KNOWN | more, commits=[commit], started=started, **columns)[0]
 
@@ -49,8 +51,10 @@ def test_other_stacks_at_the_same_commit_speak_for_or_against_the_code(session: 
     commit = suspects(session, slow[0])["commit"]
     assert commit.elsewhere is not None
     assert [move.run for move in commit.elsewhere.moved] == [str(slow[1])]
-    assert commit.elsewhere.n == 2
-    assert commit.evidence[0].startswith("1 of 2 other stacks with the same change moved")
+    assert [(len(commit.elsewhere.of(move)), move) for move in ("slower", "faster", "same", "inconclusive")] == [
+        (1, "slower"), (0, "faster"), (1, "same"), (0, "inconclusive"),
+    ]  # fmt: skip
+    assert commit.evidence[0] == "Other stacks with the same change: 1 slower, 1 the same."
 
 
 def test_a_stack_that_moved_inside_the_range_of_commits_counts(session: Session) -> None:
@@ -122,6 +126,51 @@ def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Se
     assert len(container.elsewhere.moved) == 2
     assert container.support == "supported"
     assert container.past is None, "an upgrade of another stack is no A/B"
+
+
+def test_the_evidence_for_an_upgrade_is_the_tally_of_its_report_and_a_mixed_one_clears_it_not(session: Session) -> None:
+    after = {2048: 440.0, 4096: 360.0, 8192: 360.0, 16384: 400.0, 1024: 400.0, 512: 400.0}
+    for length in after:
+        nightly(session, seq_len=length)
+    slow, *_ = [one_more(session, ms, seq_len=length, container="train:2") for length, ms in after.items()]
+    container = suspects(session, slow)["container"]
+    (upgrade,) = upgrade_changes(session)
+    assert container.elsewhere is not None
+    for move, decision in (("slower", "regression"), ("faster", "improvement"), ("same", "no_change")):
+        of_report = {str(job.run_id) for job in upgrade.of(decision)} - {str(slow)}
+        assert {item.run for item in container.elsewhere.of(move)} == of_report, move
+    assert len(container.elsewhere.of("faster")) == 2
+    assert (container.support, container.is_supported) == ("open", False)
+    (card,) = suspect_cards([SuspectingJob([container], slow, "f" * 40, None)], "", may_plan=False)
+    assert card.level == 0, "others that became faster do not speak for it"
+
+
+def test_a_regression_of_several_jobs_counts_all_of_them_once(session: Session) -> None:
+    for length in (2048, 4096, 8192):
+        nightly(session, seq_len=length)
+    moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096, 8192)]
+    jobs = [SuspectingJob([suspects(session, run)["container"]], run, "f" * 40, None) for run in moved]
+    (card,) = suspect_cards(jobs, "", may_plan=False)
+    assert (card.evidence, card.level) == (("Jobs with the same change: 3 slower.",), 3)
+
+
+def test_code_that_was_slow_in_another_container_before_ends_its_range_there(session: Session) -> None:
+    for number in nightly(session):
+        session.get_one(RunRow, number).job = "pretrain"
+    session.flush()
+    one_more(session, 440.0, commit="e" * 40, container="train:2", job="pretrain")
+    slow = one_more(session, 440.0, day=1, job="pretrain")
+    one_more(session, 441.0, day=1, job="pretrain")
+    commit = suspects(session, slow)["commit"]
+    difference = commit.suspect.difference
+    assert difference is not None
+    assert [side.value for side in (difference.a, difference.b) if side] == [f"{8:040x}", "e" * 40]
+    assert (commit.bad, commit.ends_earlier) == ("f" * 40, True)
+    assert read_bisect_ends(session, slow).bad == "e" * 40
+    numbers = session.execute(select(RegressionMemberRow.regression_id).where(RegressionMemberRow.run_id == slow))
+    view = RegressionView(session, numbers.scalar_one())
+    assert [(row.before, row.slow_commit) for row in view.jobs] == [(f"{8:040x}", "e" * 40)]
+    assert view.regression.cause == "Code: 00000000 → eeeeeeee."
 
 
 def test_an_earlier_run_after_the_upgrade_that_was_not_slow_makes_it_unlikely(session: Session) -> None:
@@ -201,7 +250,7 @@ def test_the_overview_names_the_likely_suspect_that_the_page_shows_first(session
     assert bisected.job.first.run_id == slow
 
 
-@pytest.mark.parametrize(("other_ms", "label", "level"), [(400.0, "unlikely", 0), (404.0, "possible", 1)])
+@pytest.mark.parametrize(("other_ms", "label", "level"), [(400.0, "unlikely", 0), (404.0, "possible", 0)])
 def test_one_stack_that_did_not_move_makes_a_suspect_unlikely_and_an_undecided_one_possible(
     session: Session, other_ms: float, label: str, level: int
 ) -> None:
@@ -225,7 +274,7 @@ def test_one_of_three_stacks_that_did_not_move_clears_nothing(session: Session) 
         one_more(session, step_time, seq_len=length)
     commit = suspects(session, slow)["commit"]
     assert commit.elsewhere is not None
-    assert (len(commit.elsewhere.still), commit.elsewhere.undecided) == (1, 2)
+    assert [len(commit.elsewhere.of(move)) for move in ("same", "inconclusive")] == [1, 2]
     assert commit.support == "open"
 
 
@@ -282,8 +331,8 @@ def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Ses
     one_more(session, 404.0, seq_len=8192)
     commit = suspects(session, slow[0])["commit"]
     assert commit.elsewhere is not None
-    assert (len(commit.elsewhere.moved), commit.elsewhere.undecided) == (1, 1)
-    assert commit.support == "open"
+    assert [len(commit.elsewhere.of(move)) for move in ("slower", "inconclusive")] == [1, 1]
+    assert (commit.support, commit.is_supported) == ("open", True)
 
 
 def test_a_bs_that_disagree_support_nothing(session: Session) -> None:
@@ -323,7 +372,7 @@ def test_undecided_stacks_are_not_counted_as_stacks_that_did_not_move(session: S
         one_more(session, 404.0, seq_len=length)
     commit = suspects(session, slow)["commit"]
     assert commit.elsewhere is not None
-    assert (commit.elsewhere.moved, commit.elsewhere.still, commit.elsewhere.undecided) == ((), (), 2)
+    assert [move.move for move in commit.elsewhere.moves] == ["inconclusive"] * 2
 
 
 def test_the_only_field_that_differs_is_not_called_the_only_difference_when_the_code_differs_too(

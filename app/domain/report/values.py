@@ -13,7 +13,7 @@ from app.domain.run import Stated
 from app.domain.text import one_line
 from app.domain.verdict.comparability import Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import MOVES, RankedSuspect
 from app.domain.verdict.step_time import Outcome, StepTimeChange, Verdict
 from app.domain.verdict.words import left_out_runs
 
@@ -171,7 +171,7 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
         "label": ranked.label,
         "evidence": ranked.evidence,
         "past_results": ranked.past,
-        "other_stacks": ranked.elsewhere,
+        "other_stacks": ranked.elsewhere and {move: ranked.elsewhere.of(move) for move in MOVES},
     }
 
 

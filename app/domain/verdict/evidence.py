@@ -27,6 +27,7 @@ AGREE = 0.75
 MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
+LATEST = datetime.max.replace(tzinfo=UTC)
 _MOST_NAMED = 3
 """Runs that a sentence names."""
 
@@ -59,27 +60,44 @@ class PastResults:
     runs: tuple[str, ...]
 
 
+Move = Literal["slower", "faster", "same", "inconclusive"]
+MOVES: tuple[Move, ...] = ("slower", "faster", "same", "inconclusive")
+
+
 @dataclass(frozen=True, slots=True)
 class StackMove:
-    """How another stack reacted to the same change: its decisive run and its change in percent, None if unknown."""
+    """How another stack, or a job of an upgrade, reacted to the same change: its decisive run, and its change.
+
+    `job`: empty if the whole stack counts once.
+    """
 
     run: str
     stack_key: str
-    move: Literal["moved", "still", "undecided"]
-    delta_pct: float | None
+    move: Move
+    delta_pct: float
+    job: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherStacks:
-    """Stacks that went through the same change: `moved` in the same direction as this one, `still` shown not to."""
+    """Others that went through the same change. `noun`: `job` after an upgrade, as in its report, else `stack`.
 
-    moved: tuple[StackMove, ...]
-    still: tuple[StackMove, ...]
-    undecided: int
+    `direction`: that of the change to explain. `with_own`: several jobs of a regression name the change, and they are
+    among these.
+    """
+
+    moves: tuple[StackMove, ...]
+    direction: Literal["slower", "faster"]
+    noun: Literal["job", "stack"] = "stack"
+    with_own: bool = False
+
+    def of(self, move: Move) -> tuple[StackMove, ...]:
+        return tuple(item for item in self.moves if item.move == move)
 
     @property
-    def n(self) -> int:
-        return len(self.moved) + len(self.still) + self.undecided
+    def moved(self) -> tuple[StackMove, ...]:
+        """Return those that moved in the direction of the change to explain."""
+        return self.of(self.direction)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +106,10 @@ class RankedSuspect:
 
     `unaffected`: earlier runs that had the suspected value without the change, newest first. `is_likely`: the change is
     confirmed, and the evidence supports the suspect, or no other is left and most stacks with the same change moved.
-    `good_at`: of suspected code, when the last run without the change ran; its commit begins the range.
-    `cleared`: names of the unlikely others, if it is likely because it alone is left.
+    `good_at`: of suspected code, when the last run without the change ran; its commit begins the range. `bad_at` and
+    `bad`: when the first run with the change ran, and the commit of the slow run; an earlier run of the job, as slow in
+    another stack, ends the range before it. `cleared`: names of the unlikely others, if it is likely because it alone
+    is left.
     """
 
     suspect: Suspect
@@ -100,6 +120,20 @@ class RankedSuspect:
     is_likely: bool = False
     good_at: datetime = EARLIEST
     cleared: tuple[str, ...] = ()
+    bad_at: datetime = LATEST
+    bad: str = ""
+
+    @property
+    def ends_earlier(self) -> bool:
+        """Return whether the range of commits ends before the slow run."""
+        return (
+            bool(self.bad) and self.suspect.difference is not None and self.bad != value_text(self.suspect.difference.b)
+        )
+
+    @property
+    def is_supported(self) -> bool:
+        """Return whether any evidence speaks for it."""
+        return self.is_likely or self.support == "supported" or bool(self.elsewhere and self.elsewhere.moved)
 
     @property
     def name(self) -> str:
@@ -179,18 +213,15 @@ def past_results(results: Iterable[PastResult], from_value: str, to_value: str) 
     return PastResults(len(hits), slower, statistics.median(changes), min(changes), max(changes), stacks, runs)
 
 
-def other_stacks(moves: Iterable[StackMove]) -> OtherStacks | None:
-    """Keep one move per stack: moved if any of its runs did, else still if any of its runs was."""
+def other_stacks(moves: Iterable[StackMove], direction: Literal["slower", "faster"]) -> OtherStacks | None:
+    """Keep one move per stack: of several runs one that moved in this direction, else the clearest."""
+    order: tuple[Move, ...] = (direction, "faster" if direction == "slower" else "slower", "same", "inconclusive")
     best: dict[str, StackMove] = {}
-    rank = {"moved": 2, "still": 1, "undecided": 0}
     for stack_move in moves:
         before = best.get(stack_move.stack_key)
-        if before is None or rank[stack_move.move] > rank[before.move]:
+        if before is None or order.index(stack_move.move) < order.index(before.move):
             best[stack_move.stack_key] = stack_move
-    if not best:
-        return None
-    moved, still = (tuple(item for item in best.values() if item.move == move) for move in ("moved", "still"))
-    return OtherStacks(moved, still, len(best) - len(moved) - len(still))
+    return OtherStacks(tuple(best.values()), direction) if best else None
 
 
 def rank_suspects(
@@ -198,19 +229,22 @@ def rank_suspects(
     suspects: Sequence[tuple[Suspect, PastResults | None, OtherStacks | None]],
     unaffected: tuple[int, ...] = (),
     good_at: datetime = EARLIEST,
+    bad: tuple[datetime, str] = (LATEST, ""),
 ) -> tuple[RankedSuspect, ...]:
     """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given.
 
     `unaffected`: earlier runs in which everything but the code was the same, without the change. `good_at`: when the
-    last run without the change ran.
+    last run without the change ran. `bad`: when the first run with it ran, and the commit of the slow run.
     """
     ranked = []
     for suspect, past, elsewhere in suspects:
         is_code = suspect.axis == "code"
         own = () if is_code else unaffected
         support = "unlikely" if own else _support(change, past, elsewhere)
-        good = good_at if is_code else EARLIEST
-        ranked.append(RankedSuspect(suspect, support, past, elsewhere, own, good_at=good))
+        item = RankedSuspect(suspect, support, past, elsewhere, own)
+        ranked.append(replace(item, good_at=good_at, bad_at=bad[0]) if is_code else item)
+        if suspect.field == COMMIT:
+            ranked[-1] = replace(ranked[-1], bad=bad[1])
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     likely = [item for item in ranked if item.support == "supported"]
     left = [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
@@ -244,22 +278,32 @@ def shared_suspects(jobs: Sequence[Iterable[RankedSuspect]]) -> tuple[SharedSusp
     by_change: dict[tuple[str, str, str], dict[int, RankedSuspect]] = {}
     for job, suspects in enumerate(jobs):
         for item in suspects:
-            by_change.setdefault(_change(item.suspect), {}).setdefault(job, item)
+            by_change.setdefault(_change(item), {}).setdefault(job, item)
     shared = []
     for by_job in by_change.values():
         is_likely = 2 * sum(item.is_likely for item in by_job.values()) > len(jobs)
-        newest_first = sorted(by_job.values(), key=lambda item: item.good_at, reverse=True)
-        best = min(newest_first, key=_order)
-        shared.append(SharedSuspect(replace(best, is_likely=is_likely), by_job))
+        shortest_first = sorted(by_job.values(), key=lambda item: item.bad_at - item.good_at)
+        best = min(shortest_first, key=_order)
+        elsewhere = _together([item.elsewhere for item in by_job.values() if item.elsewhere])
+        shared.append(SharedSuspect(replace(best, is_likely=is_likely, elsewhere=elsewhere), by_job))
     return tuple(sorted(shared, key=lambda item: _order(item.ranked)))
 
 
-def _change(suspect: Suspect) -> tuple[str, str, str]:
-    difference = suspect.difference
+def _together(elsewhere: Sequence[OtherStacks]) -> OtherStacks | None:
+    """Return what all of the jobs saw: of several jobs each is among the others of another."""
+    if len(elsewhere) < 2:
+        return elsewhere[0] if elsewhere else None
+    moves = {(move.stack_key, move.job): move for item in elsewhere for move in item.moves}
+    return replace(elsewhere[0], moves=tuple(moves.values()), with_own=True)
+
+
+def _change(item: RankedSuspect) -> tuple[str, str, str]:
+    difference = item.suspect.difference
     if difference is None:
-        return suspect.field, "", ""
-    # Jobs that ran different commits before may share the slow one.
-    return difference.field, "" if difference.field == COMMIT else value_text(difference.a), value_text(difference.b)
+        return item.suspect.field, "", ""
+    if difference.field == COMMIT:  # jobs that ran different commits before may share the slow one
+        return COMMIT, "", item.bad or value_text(difference.b)
+    return difference.field, value_text(difference.a), value_text(difference.b)
 
 
 def _order(item: RankedSuspect) -> tuple[bool, int]:
@@ -299,16 +343,18 @@ def _vote_of_past(change: float | None, past: PastResults | None) -> int:
 
 
 def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
+    """Return 1 if most moved like this one, -1 if most stayed the same and none moved: a mixed tally clears nobody."""
     if elsewhere is None:
         return 0
-    if 2 * len(elsewhere.moved) > elsewhere.n:
+    if 2 * len(elsewhere.moved) > len(elsewhere.moves):
         return 1
-    return -1 if 2 * len(elsewhere.still) > elsewhere.n else 0
+    same, undecided = len(elsewhere.of("same")), len(elsewhere.of("inconclusive"))
+    return -1 if same > undecided and same + undecided == len(elsewhere.moves) else 0
 
 
 def _moved_most(elsewhere: OtherStacks | None) -> bool:
     """Return whether most of the stacks with the same change moved, this one included."""
-    return elsewhere is None or 2 * (len(elsewhere.moved) + 1) > elsewhere.n + 1
+    return elsewhere is None or 2 * (len(elsewhere.moved) + 1) > len(elsewhere.moves) + 1
 
 
 def unaffected_text(runs: Sequence[int]) -> str:
@@ -326,10 +372,10 @@ def _past_sentence(past: PastResults) -> str:
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
-    """Return `1 of 2 other stacks with the same change moved, 1 inconclusive.` Jobs of this stack are not counted."""
-    tail = f", {elsewhere.undecided} inconclusive" if elsewhere.undecided else ""
-    moved = len(elsewhere.moved) or "none"
-    return f"{moved} of {plural(elsewhere.n, 'other stack')} with the same change moved{tail}.".capitalize()
+    """Return `Other jobs with the same change: 5 slower, 11 faster, 2 the same, 3 inconclusive.`"""
+    who = f"{elsewhere.noun}s".capitalize() if elsewhere.with_own else f"Other {elsewhere.noun}s"
+    counts = ((len(elsewhere.of(move)), "the same" if move == "same" else move) for move in MOVES)
+    return f"{who} with the same change: {', '.join(f'{n} {word}' for n, word in counts if n)}."
 
 
 def _left_sentence(item: RankedSuspect) -> str:
