@@ -32,7 +32,7 @@ from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_text
-from app.domain.verdict.step_time import StepTimeChange
+from app.domain.verdict.step_time import REGRESSION_P, StepTimeChange
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
 from app.domain.verdict.words import contrast_sentence, side_text
@@ -72,9 +72,9 @@ from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, Upg
 from app.storage import audit
 from app.storage.example_runs import example_runs
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
-from app.storage.tables import ProjectRow, RunRow, select_any, utc_now
-from app.storage.upgrade_changes import upgrade_changes
-from app.storage.verdicts import StoredVerdict, current_verdict
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
+from app.storage.upgrade_changes import measured_changes, upgrade_changes
+from app.storage.verdicts import StoredVerdict, current_verdict, newest_runs
 from app.storage.watches import is_watched
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, RegressionId, reading
@@ -106,7 +106,9 @@ class BaselineRun:
 class JobView:
     """A job that became slower.
 
-    `verdict`: current verdict of the first slow run. `interval`: of the change measured in that run, with its level.
+    `verdict`: current verdict of the first slow run. `interval`: of the change measured in that run, with its level;
+    `interval_of_upgrade`: of the change of the job, as the upgrade report has it. `newest_in`: the other regression of
+    its newest run, if that is much slower.
     `baseline`: oldest first. `newest_before`: number and commit of the last run that was not slow. `elsewhere`: runs
     of the job that were as slow since then, in stacks that are no members, oldest first.
     """
@@ -124,6 +126,8 @@ class JobView:
     upgrade: MeasuredContrast | None
     newest_before: tuple[int, str] | None
     interval: tuple[str, str] | None
+    interval_of_upgrade: tuple[str, str] | None
+    newest_in: int | None
     elsewhere: tuple[SlowElsewhere, ...]
 
     @property
@@ -227,7 +231,7 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
-            every = len(self.regression.slow_jobs) == len(self.regression.jobs)
+            every = len(self.regression.counted_jobs) == len(self.regression.jobs)
             of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
             since = f" since {idle}" if (idle := self.regression.idle_since) else ""
             return f"No run{of}{since}, so nothing shows whether it is fixed."
@@ -335,6 +339,8 @@ class RegressionView:
             upgrade=upgrade,
             newest_before=(good.id, good.commit) if good else None,
             interval=self._interval(job, document.measured) if document else None,
+            interval_of_upgrade=self._interval_of_upgrade(job, upgrade),
+            newest_in=self._newest_in(job),
             elsewhere=slow_elsewhere(self._session, self.regression, job, good.ordered_at if good else None),
         )
 
@@ -347,6 +353,37 @@ class RegressionView:
         if text.figure != change_text(time.delta_pct).figure:
             return None
         return text.interval, f"{time.interval_level_pct:.3g}{THIN}% interval of the first slow run"
+
+    def _interval_of_upgrade(self, job: SlowJob, upgrade: MeasuredContrast | None) -> tuple[str, str] | None:
+        """Return the interval of the job's change and its level; None if its size was not measured so."""
+        if upgrade is None or job.worst is not job.first or job.worst.delta_pct is None:
+            return None
+        changed = changed_field(upgrade.comparability)
+        sides = value_text(changed.a), value_text(changed.b)
+        for row, measured in measured_changes(self._session, self.regression.project_id, changed.field, *sides):
+            if (row.stack_key, row.job) == (job.first.stack_key, job.first.job) and measured.step_time is not None:
+                low, high = measured.step_time.interval(REGRESSION_P)
+                if low <= job.worst.delta_pct <= high:
+                    text = change_text(job.worst.delta_pct, low, high).interval
+                    return text, f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
+        return None
+
+    def _newest_in(self, job: SlowJob) -> int | None:
+        """Return the other regression of a job's newest run, if that is much slower than this one states."""
+        if not job.has_outgrown:
+            return None
+        newest = newest_runs(self._session, self.regression.id).get(job.last.run_id)
+        others = (
+            select_any(RegressionRow.id)
+            .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
+            .where(
+                col(RegressionMemberRow.run_id) == newest,
+                col(RegressionRow.id) != self.regression.id,
+                col(RegressionRow.metric) == self.regression.metric,
+            )
+        )
+        number: int | None = self._session.execute(others.limit(1)).scalar()
+        return number
 
     def _verdict_answer(self, document: VerdictDocument | None, upgrade: MeasuredContrast | None) -> str:
         """Return the sentence of the verdict, which is about step time; empty for other metrics."""

@@ -271,7 +271,7 @@ _MEMBERS: Select[Any] = (
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
 _LAST_RAN: Select[Any] = (
-    select_any(col(RegressionMemberRow.regression_id).label("id"), func.max(StackRow.last_at).label("last_at"))
+    select_any(col(RegressionMemberRow.regression_id).label("id"), RegressionMemberRow.run_id, StackRow.last_at)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .join(
         StackRow,
@@ -284,7 +284,6 @@ _LAST_RAN: Select[Any] = (
         col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
         col(RegressionMemberRow.proposal) != "fixed",
     )
-    .group_by(col(RegressionMemberRow.regression_id))
 )
 
 
@@ -301,17 +300,18 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
-    last_ran = {row.id: row.last_at for row in session.execute(_LAST_RAN, {"ids": idle})}
+    last_ran = {(row.id, row.run_id): row.last_at for row in session.execute(_LAST_RAN, {"ids": idle})}
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
     return tuple(
-        replace(
-            _regression(row, members[row.RegressionRow.id], names, stored, back),
-            last_ran=last_ran.get(row.RegressionRow.id),
-        )
-        for row in rows
+        _with_last_ran(_regression(row, members[row.RegressionRow.id], names, stored, back), last_ran) for row in rows
     )
+
+
+def _with_last_ran(regression: Regression, last_ran: Mapping[tuple[int, int], datetime]) -> Regression:
+    keys = [(regression.id, member.run_id) for job in regression.counted_jobs for member in job.stacks]
+    return replace(regression, last_ran=max((last_ran[key] for key in keys if key in last_ran), default=None))
 
 
 _MOST_ELSEWHERE = 20

@@ -53,6 +53,10 @@ class RegressionMember:
     newest_pct: float | None = None
 
 
+_OUTGROWN = 1.5
+"""Multiple of the change of a job from which its newest run shows a further one."""
+
+
 @dataclass(frozen=True, slots=True)
 class SlowJob:
     """A job that became slower in the first of its stacks and continued in the others."""
@@ -88,6 +92,12 @@ class SlowJob:
         return self.last.newest_pct if triage.is_nearly_back(self.stacks) else None
 
     @property
+    def has_outgrown(self) -> bool:
+        """Return whether its newest run is so much slower that the change of the job is not all of it."""
+        newest, change = self.last.newest_pct, triage.change_of_job(self.stacks)
+        return not self.is_back and newest is not None and change is not None and newest > _OUTGROWN * change
+
+    @property
     def title(self) -> str:
         """Return the parts that the titles of its stacks share."""
         return SEPARATOR.join(common_parts([member.title for member in self.stacks])) or self.first.title
@@ -108,7 +118,7 @@ class Regression:
     """A regression with its members, oldest first.
 
     `back`: number and history position of the run since which all of its stacks have recovered.
-    `last_ran`: position of the newest run of the stacks that have not recovered, if nothing is lost now.
+    `last_ran`: position of the newest run of the stacks of its counted jobs, if nothing is lost now.
     """
 
     id: int

@@ -132,7 +132,7 @@ def _claim(regression: Regression) -> str:
 
 def _cost(regression: Regression) -> str:
     if regression.idle_since:
-        slow = regression.slow_jobs
+        slow = regression.counted_jobs
         if len(slow) == len(regression.jobs):
             return f", no runs since {regression.idle_since}"
         stacks = plural(stacks_of(slow), "stack", number=False)

@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, select, update
 from starlette.testclient import TestClient
 
+from app.regressions.queries import get_regression
 from app.regressions.words import discussion
 from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
@@ -907,6 +908,43 @@ def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine:
         session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
     page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
     assert re.findall(r"newest run\s+(\+[\d.]+)", page) == ["+1.0"]
+
+
+def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
+    client: TestClient, engine: Engine, stack: SlowStack, make: Make
+) -> None:
+    number, later, newest = make(), make(cause_key="code:later"), stack.runs[-1]
+    with transaction(engine) as session:
+        session.get_one(RunRow, newest).step_time_ms = 23_000.0
+        keys = {"stack_key": stack.stack_key, "config_key": stack.config_key, "joined_at": utc_now()}
+        member = session.get_one(RegressionMemberRow, (later, stack.since))
+        session.delete(member)
+        session.add(RegressionMemberRow(regression_id=later, run_id=newest, **keys))
+    page = client.get(f"/regressions/{number}").text.partition('id="members"')[2]
+    shown = re.search(r"newest run\s+(\+[\d.]+).*?href=\"(/regressions/\d+)\"", page, re.DOTALL)
+    assert shown is not None
+    assert shown.groups() == ("+15.0", f"/regressions/{later}")
+
+
+def test_a_job_that_is_nearly_back_does_not_tell_when_the_slow_ones_last_ran(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, stack="slow")
+        half_back = make_slow_stack(session, stack="half back", days=(13, 9))
+        session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
+        days = {}
+        for of_stack in (slow, half_back):
+            days[of_stack.stack_key] = session.get_one(RunRow, of_stack.runs[-1]).ordered_at
+    number = make([slow, half_back], proposal="stale")
+    with transaction(engine) as session:
+        for member in session.execute(select(RegressionMemberRow)).scalars():
+            member.proposal = ""
+    with read_session(engine) as session:
+        regression = get_regression(session, number)
+    assert [job.newest_change is None for job in regression.jobs] == [True, False]
+    assert regression.last_ran == days[slow.stack_key] < days[half_back.stack_key]
+    assert "No run of its slow jobs since" in client.get(f"/regressions/{number}").text
 
 
 def test_stacks_that_join_one_after_another_are_one_entry_of_the_discussion() -> None:
