@@ -17,8 +17,9 @@ from sqlalchemy import Engine, event
 from sqlmodel import Session, col, select
 from starlette.testclient import TestClient
 
-from app.domain.numbers import THIN
+from app.domain.numbers import THIN, change_text
 from app.domain.verdict.upgrade import cause_key
+from app.regressions.pages import RegressionView
 from app.storage import audit
 from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
@@ -227,6 +228,10 @@ def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     intervals = {row.stack_key: row.interval for row in stack_rows(measured)}
     assert None not in intervals[less.stack_key]
     assert intervals[more.stack_key] == (None, None), "the measured interval is not one of this size"
+    shown = {row.job.first.stack_key: row for row in RegressionView(session, less.regression_id).jobs}
+    of_page = {key: row.interval_of_upgrade and row.interval_of_upgrade[0] for key, row in shown.items()}
+    expected = change_text(less.delta_pct or 0.0, *intervals[less.stack_key]).interval
+    assert of_page == {less.stack_key: expected, more.stack_key: None}
 
 
 def test_the_chart_shows_the_stacks_between_the_ends_of_a_drag(client: TestClient, session: Session) -> None:

@@ -132,8 +132,11 @@ class RankedSuspect:
 
     @property
     def is_supported(self) -> bool:
-        """Return whether any evidence speaks for it."""
-        return self.is_likely or self.support == "supported" or bool(self.elsewhere and self.elsewhere.moved)
+        """Return whether the evidence speaks for it, even if most is inconclusive."""
+        if self.is_likely or self.support == "supported" or self.elsewhere is None:
+            return self.is_likely or self.support == "supported"
+        decided = len(self.elsewhere.moves) - len(self.elsewhere.of("inconclusive"))
+        return 2 * len(self.elsewhere.moved) > decided
 
     @property
     def name(self) -> str:
