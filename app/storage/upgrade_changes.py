@@ -17,7 +17,7 @@ from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
 from app.domain.verdict.step_time import Verdict, interval_level_pct
-from app.domain.verdict.triage import change_of_job
+from app.domain.verdict.triage import change_of_job, is_once
 from app.domain.verdict.upgrade import cause_key
 from app.storage.json_text import from_json
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow, select_any
@@ -37,8 +37,8 @@ _MOST_KEY = 200
 class UpgradeOfStack:
     """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
-    `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: one slower
-    run, which is not steady and in no regression of this upgrade. `already_slow`: see `already_slow`.
+    `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: see
+    `SlowerJob.is_once`; in no regression of this upgrade: one slower run, not steady. `already_slow`: see that.
     """
 
     stack_key: str
@@ -123,12 +123,14 @@ def _sizes(sizes: Sequence[float]) -> str:
 class SlowerJob:
     """A job that an upgrade made slower: its size in its regression, and its cost now in GPU-hours a day.
 
-    `usual_ms`: its step time before; `slow_ms`: that of the size.
+    `usual_ms`: its step time before; `slow_ms`: that of the size. `is_once`: a single run was slow, while other jobs of
+    the regression have several, so that its size leaves this one out.
     """
 
     usual_ms: float
     delta_pct: float
     gpu_hours_per_day: float | None
+    is_once: bool
 
     @property
     def slow_ms(self) -> float:
@@ -203,8 +205,9 @@ def _stack(
 
 
 def _is_unconfirmed(row: Any, slower: SlowerJob | None, is_steady: bool | None) -> bool:
-    """Return whether one slower run that is not steady is all that an upgrade without a regression has."""
-    return row.decision == "regression" and row.runs == 1 and is_steady is False and slower is None
+    if row.decision != "regression":
+        return False
+    return slower.is_once if slower is not None else row.runs == 1 and is_steady is False
 
 
 def judged_levels(
@@ -263,11 +266,13 @@ def slower_jobs(
     cause_of = {row.id: stored.get((row.project_id, row.cause_key)) for row in session.execute(chosen)}
     slower: dict[tuple[int, str], dict[tuple[str, str], SlowerJob]] = {}
     for number, jobs in jobs_of_regressions(session, cause_of).items():
-        cause = cause_of[number]
-        for job in jobs:
+        cause, are_once = cause_of[number], [is_once(job) for job in jobs]
+        for job, one_run in zip(jobs, are_once, strict=True):
             first, size_pct = job[0], change_of_job(job)
             if cause is not None and first.usual_level is not None and size_pct is not None:
-                slow_job = SlowerJob(math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day)
+                slow_job = SlowerJob(
+                    math.exp(first.usual_level), size_pct, job[-1].gpu_hours_per_day, one_run and not all(are_once)
+                )
                 slower.setdefault(cause, {})[first.stack_key, first.job] = slow_job
     return slower
 

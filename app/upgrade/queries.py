@@ -233,7 +233,8 @@ def _with_sizes(
     for measured in report.pairs:
         job = slower.get((measured.new.stack_key, measured.new.job))
         moved = measured.old.stack_key, measured.new.stack_key, measured.new.job
-        pair = replace(measured, in_regression=job is not None, already_slow=before.get(moved))
+        confirmed = None if job is None else not job.is_once
+        pair = replace(measured, is_confirmed=confirmed, already_slow=before.get(moved))
         time = measured.measured.step_time
         if time is not None and job is not None and time.decision == "regression":
             same = replace(

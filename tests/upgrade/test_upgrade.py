@@ -203,6 +203,28 @@ def test_a_drifting_run_in_a_regression_of_the_upgrade_is_slower_as_its_badge(
     assert (change["stacks"][0]["is_unconfirmed"], measured["decision"]) == (False, "worse")
 
 
+def test_a_job_that_only_one_run_shows_is_unconfirmed_beside_others_of_the_regression(
+    client: TestClient, session: Session
+) -> None:
+    once = KNOWN | {"seq_len": 1024, "container": NEW}
+    stack(session, OLD, 100.0, seq_len=1024)
+    make_stack(session, [170.0], fields=once, started=LATER)
+    session.commit()
+    (alone,) = report(client, **{"from": OLD, "to": NEW})["stacks"]
+    assert alone["decision"] == "worse", "the regression has no other job"
+    stack(session, OLD, 400.0)
+    stack(session, NEW, 440.0)
+    session.commit()
+    measured = report(client, **{"from": OLD, "to": NEW})
+    jobs = {item["stack_key"]: item for item in measured["stacks"]}
+    of_one_run = jobs.pop(alone["stack_key"])
+    assert (of_one_run["decision"], of_one_run["gpu_hours_per_day"]) == ("unconfirmed", None)
+    assert [item["decision"] for item in jobs.values()] == ["worse"]
+    assert measured["summary"].startswith("1 of 2 jobs slower by ")
+    (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
+    assert [item["stack_key"] for item in upgrade["stacks"] if item["is_unconfirmed"]] == [alone["stack_key"]]
+
+
 def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     client: TestClient, session: Session
 ) -> None:

@@ -122,8 +122,8 @@ class Pair:
     """A job and configuration on both sides: as judged, else measured over the runs of its current segments.
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
-    another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `in_regression`: in one that
-    the upgrade opened. `already_slow`: the regression in which the job was slow on the old side already, if one
+    another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `is_confirmed`: whether the
+    regression that the upgrade opened counts its slowdown; None if it is in none. `already_slow`: the regression in which the job was slow on the old side already, if one
     continued on the new side.
     """
 
@@ -135,7 +135,7 @@ class Pair:
     discovery: Discovery | None = None
     is_judged: bool = False
     is_counted: bool = True
-    in_regression: bool = False
+    is_confirmed: bool | None = None
     already_slow: int | None = None
 
     def differs_besides(self, field: str) -> tuple[Difference, ...]:
@@ -147,17 +147,21 @@ class Pair:
     def word(self) -> Word:
         """Return the decision on step time.
 
-        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown in no regression that
-        only one run shows, not steady, and `already slow` for one that began before the upgrade.
+        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown that only one
+        run shows (not steady, or while several show those of other jobs), and `already slow` for one that began before
+        the upgrade.
         """
         time = self.measured.step_time
         if not self.is_counted:
             return "not judged"
-        if self.already_slow is not None and time is not None and time.decision == "regression":
+        if time is None:
+            return "inconclusive"
+        if time.decision == "regression" and self.already_slow is not None:
             return "already slow"
-        if self.measured.is_one_drifting_run and not self.in_regression:
+        one_run = self.measured.is_one_drifting_run if self.is_confirmed is None else not self.is_confirmed
+        if time.decision == "regression" and one_run:
             return "unconfirmed"
-        return _WORDS.get(time.decision, "inconclusive") if time is not None else "inconclusive"
+        return _WORDS.get(time.decision, "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
