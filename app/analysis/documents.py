@@ -242,7 +242,7 @@ def comparison_text(comparison: LocalComparison) -> str:
     lines += ["", verdict.still] if verdict.still else []
     lines += listed("Notes", verdict.notes)
     lines += ["", *verdict.contrast, *_moved(verdict.contrast_moved)] if verdict.contrast else []
-    lines += listed("Nearest misses", verdict.misses)
+    lines += listed("Closest runs", verdict.misses)
     lines += listed("Suspects", [suspect for suspect, _ in verdict.suspects])
     lines += listed("Left out", verdict.left_out)
     if verdict.supply:

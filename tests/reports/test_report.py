@@ -201,7 +201,7 @@ def test_no_baseline_names_the_nearest_misses_and_measures_a_contrast(client: Te
     assert [suspect["field"] for suspect in document["verdict"]["suspects"]] == ["container", "commit"]
     text = "\n".join(lines)
     assert "| worse |" in text
-    assert "**Nearest misses**" in text
+    assert "**Closest runs**" in text
     assert "regression" not in text
     assert as_json(client, lab, moved)["exit_code"] == 4
 

@@ -10,7 +10,7 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
-from app.domain.text import cut, one_line, some_of
+from app.domain.text import cut, one_line, short_cause, some_of
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
@@ -28,7 +28,7 @@ from app.domain.verdict.words import (
     suspect_line,
 )
 
-MOVED_COLUMNS = ("figure", "baseline", "candidate", "change", "interval", "decision")
+MOVED_COLUMNS = ("figure", "before", "after", "change", "interval", "decision")
 _MOST_SUSPECTS = 6
 _MOST_FIELDS = 15
 """Fields to state in a comment: about as many as a stack has. The run's page lists all."""
@@ -329,7 +329,7 @@ def _summary(report: RunReport) -> str:
     parts = [
         plural(len(text.suspects), "suspect") if text.suspects else "",
         plural(len(report.regressions), "regression") if report.regressions else "",
-        plural(len(text.misses), "nearest miss", "nearest misses") if text.misses else "",
+        plural(len(text.misses), "closest run") if text.misses else "",
         "fields to state" if text.supply else "",
         f"{plural(len(text.left_out), 'run')} left out" if text.left_out else "",
     ]
@@ -363,7 +363,7 @@ def _verdict_details(text: VerdictText) -> Iterator[str]:
     )
     if text.contrast:
         yield from ("", *(escaped(line) for line in text.contrast), *_moved(text.contrast_moved))
-    yield from _list("Nearest misses", [escaped(miss) for miss in text.misses])
+    yield from _list("Closest runs", [escaped(miss) for miss in text.misses])
     yield from _list("Notes", [escaped(note) for note in text.notes])
 
 
@@ -382,10 +382,11 @@ def _change(change: TextChange, changed: WhatChanged) -> str:
 
 
 def _regression(regression: RegressionOfRun) -> str:
-    how = "opened by this run" if regression.opened_by_it else "explains this level"
+    how = "begins with this run" if regression.opened_by_it else "explains this level"
     address = link(f"regression {regression.id}", regression.address)
+    state, cause = state_text(regression.state, regression.proposal), escaped(short_cause(regression.cause))
     parts = [
-        f"{address}, {state_text(regression.state, regression.proposal)}, {how}: {escaped(regression.cause)}",
+        f"{address}, {state}, {how}: {cause}",
         f"{plural(regression.stacks, 'stack')}",
         daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
         f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",

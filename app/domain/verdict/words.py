@@ -117,7 +117,7 @@ def step_time_change(time: StepTimeChange) -> str:
 
 def differences(listed: Sequence[Difference]) -> str:
     """List differences with both values: `ep_overlap (off → on), commit (0f3c2a9d → 77aa01bc) and 2 more`."""
-    shown = [f"{item.field} ({side_text(item.field, item.a)} → {side_text(item.field, item.b)})" for item in listed]
+    shown = [f"{item.field} ({' → '.join(sides_text(item))})" for item in listed]
     return some_of(shown, _MOST_LISTED)
 
 
@@ -170,7 +170,7 @@ def attribution(comparability: Comparability) -> str:
     if comparability.attributed_to is None:
         return f"the difference may come from {field}"
     if comparability.other_code:
-        return f"{field} and {differences(comparability.other_code)} changed; either can be the cause"
+        return f"{field} and {differences(comparability.other_code)} changed together"
     return f"the contracts attribute the difference to {field}"
 
 

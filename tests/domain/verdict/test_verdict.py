@@ -466,7 +466,7 @@ def test_the_answer_of_a_contrast_names_the_runs_that_it_leaves_out() -> None:
             make_record(fields={"container": "train:2026.10"}, slower=0.05, commit="89abcdef01"),
             "This stack has no baseline yet. 5.1 % slower than 12 runs with container "
             "train:2026.09 instead of train:2026.10, beyond run-to-run variation. Container and commit "
-            "(01234567 → 89abcdef) changed; either can be the cause. This is a contrast, not a verdict on the code.",
+            "(01234567 → 89abcdef) changed together. This is a contrast, not a verdict on the code.",
         ),
         (
             make_record(fields={"container": "train:2026.10", "tp": 4}, slower=0.05, commit="0123456789"),
