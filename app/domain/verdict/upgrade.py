@@ -123,8 +123,8 @@ class Pair:
 
     `discovery`: how likely its change is chance, over all pairs. `is_judged`: the job was upgraded so; else it ran
     another value in between, or both in turn. `is_counted`: it is judged, or no pair is. `is_confirmed`: whether the
-    regression that the upgrade opened counts its slowdown; None if it is in none. `already_slow`: the regression in which the job was slow on the old side already, if one
-    continued on the new side.
+    regression that the upgrade opened counts its slowdown; None if it is in none. `already_slow`: the regression in
+    which the job was slow on the old side already, if one continued on the new side.
     """
 
     old: RunRecord
