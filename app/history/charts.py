@@ -202,7 +202,7 @@ class Drawing:
         low, high = (float(end) for end in np.quantile(values, (0.05, 0.95)))
         fixed = [*(value for _, _, value in self.level_values()), *values[-_ALWAYS_SHOWN:]]
         if len(self.positions) <= MOST_INTERVALS:
-            ends = [end for position in self._deciding for end in self._interval(position)]
+            ends = [end for position in self._deciding for end in self.interval(position)]
             fixed += [float(end) for end in np.quantile(ends, (0.05, 0.95))] if ends else []
         low, high = min([low, *fixed]), max([high, *fixed])
         beside = _BESIDE * (high - low)
@@ -222,7 +222,7 @@ class Drawing:
             return position + 1
         return self.history.runs[math.ceil(position)].ordered_at.timestamp() * 1000
 
-    def _interval(self, position: int) -> tuple[float, ...]:
+    def interval(self, position: int) -> tuple[float, ...]:
         metric = self.metric_at(position)
         ends = (self.scale * metric.ci_low, self.scale * metric.ci_high) if metric else ()
         return ends if all(map(math.isfinite, ends)) else ()
@@ -430,13 +430,14 @@ def _levels(drawing: Drawing) -> list[Row]:
     """Return one line per segment. The last line of a configuration has a label: the figure, with a letter if needed.
 
     `is_now`: it holds now, so that its label is in the lane. The label of another one is where its line ends, or in the
-    lane if that is near. `label_at`: height of the label, at which it does not overlap others.
+    lane if that is near; it has none where it would cover a run. `label_at`: height of the label, at which it does not
+    overlap others.
     """
     newest = {configuration.letter: level for configuration, level, _ in drawing.level_values()}
     several = len({configuration.letter for configuration in drawing.history.configurations}) > 1
     begin, end = drawing.at(drawing.positions[0]), drawing.at(drawing.positions[-1])
     columns: dict[int, list[Row]] = {}
-    rows = []
+    rows: list[Row] = []
     for configuration, level, value in drawing.level_values():
         first, last = max(level.first, drawing.positions[0]), min(level.last, drawing.positions[-1])
         metric = Metric(value / drawing.scale, value, value, level.n)
@@ -461,6 +462,17 @@ def _levels(drawing: Drawing) -> list[Row]:
     low, high = drawing.range
     for column in columns.values():
         charts.spread_labels(column, "label_at", (high - low) / HEIGHT * _LABEL)
+    marks = [
+        (drawing.at(position), drawing.interval(position) or (drawn.value * drawing.scale,))
+        for position in drawing.positions
+        if (drawn := drawing.metric_at(position))
+    ]
+    width, half = (end - begin) / _COLUMNS, (high - low) / HEIGHT * _LABEL / 2
+    for row in rows:
+        bottom, top = row["label_at"] - half, row["label_at"] + half
+        covers = (row["to"] < at < row["to"] + width and ends[0] < top and ends[-1] > bottom for at, ends in marks)
+        if not row["in_lane"] and any(covers):
+            row["label"] = ""
     return rows
 
 
@@ -639,7 +651,7 @@ def _parts(
         ("ticks", [_charts_ticks(alt, x)]),
         ("points", [_marks(alt, x, y, dense)]),
         ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
-        ("arrows", [_verdicts(alt, x, y, "arrows", size=50, up=11, worse_is_up=worse_is_up)]),
+        ("arrows", [_verdicts(alt, x, y, "arrows", size=100 if dense else 180, worse_is_up=worse_is_up)]),
         ("levels", [_charts_levels(alt, axis)]),
         ("levels", [_level_labels(alt)]),
         ("points", [charts.hit_area(alt, x, y, field="id", tip=_tip(title), size=160)]),
@@ -775,15 +787,13 @@ def _charts_lane(alt: Any, name: str, x: Any, title: str, height: float) -> list
     ]
 
 
-def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, up: int = 0, worse_is_up: bool = True) -> Any:
-    """Draw rings around points and arrows above them, so that points keep the colour of their dispatcher."""
+def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, worse_is_up: bool = True) -> Any:
+    """Draw rings and triangles around points, so that these keep the colour of their dispatcher."""
     marks = {name: shape for name, (_, shape) in VERDICT_MARKS.items()} | ({} if worse_is_up else _BETTER_IS_UP)
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(marks), range=list(marks.values()))
     dashed = alt.when("datum.verdict == 'no_baseline'").then(alt.value([2, 2])).otherwise(alt.value([1, 0]))
-    mark = alt.Chart(alt.NamedData(name)).mark_point(
-        filled=bool(up), strokeWidth=1.25, tooltip=None, size=size, yOffset=-up
-    )
+    mark = alt.Chart(alt.NamedData(name)).mark_point(filled=False, strokeWidth=1.5, tooltip=None, size=size)
     return mark.encode(
         x,
         y,

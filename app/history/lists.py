@@ -45,6 +45,7 @@ from app.web.sparklines import (
     SlowRun,
     Sparkline,
     TimedRun,
+    is_timed,
     leading_runs,
     regression_sparklines,
     sparkline,
@@ -125,9 +126,9 @@ class StackItem:
     `group`: shared with its neighbours in the list (model, GPUs, routing); `name`: parts that distinguish it.
     `step_time_ms`, `spark`: of one job, that of `regression` if it has one; in a list after those in the container
     before. `job`: its name where the stack has several. `verdict`: that of its last judged run, `judged`: that run as
-    in the list of runs. `idle`: other regressions of the step time of its jobs, in any container, that are stale.
-    `earlier`: key and container of the same work in other containers, newest first, at most MOST_EARLIER;
-    `more_earlier`: number of the others.
+    in the list of runs. `not_counted`: why its step time, of the newest run, does not count; then none does. `idle`:
+    other regressions of the step time of its jobs, in any container, that are stale. `earlier`: key and container of
+    the same work in other containers, newest first, at most MOST_EARLIER; `more_earlier`: number of the others.
     """
 
     stack_key: str
@@ -153,12 +154,13 @@ class StackItem:
     more_earlier: int = 0
     judged: RunListItem | None = None
     idle: tuple[int, ...] = ()
+    not_counted: str = ""
 
     @property
     def newest_pct(self) -> float | None:
         """Return the change of the slow job's newest run if it is less than half of the regression's; else None."""
         regression, usual = self.regression, self.regression.slow.usual if self.regression else None
-        if regression is None or regression.later or not usual or self.step_time_ms is None:
+        if regression is None or regression.later or not usual or self.step_time_ms is None or self.not_counted:
             return None
         newest = 100 * (self.step_time_ms / usual - 1)
         return newest if is_half_gone(regression.delta_pct, newest) else None
@@ -361,6 +363,7 @@ def _of_regression(
     spark, jobs = drawn[regression.slow], read.jobs if read else ()
     return replace(
         item, regression=regression, spark=spark, step_time_ms=spark.last if spark else item.step_time_ms,
+        not_counted="" if spark else item.not_counted,
         job=short_job(regression.job, jobs) if len({regression.job, *jobs}) > 1 else "",
     )  # fmt: skip
 
@@ -396,7 +399,10 @@ def _later(
 
 def _regressed(session: Session, keys: Sequence[str]) -> tuple[dict[str, StackRegression], dict[str, set[int]]]:
     """Return the newest active step-time regression of each stack that is still slow, and the numbers of all its stale
-    ones."""
+    ones.
+
+    One that is stale only if it has no other.
+    """
     chosen = (
         select_any(RegressionMemberRow, RegressionRow.project_id, RegressionRow.proposal, RunRow.job)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -407,7 +413,7 @@ def _regressed(session: Session, keys: Sequence[str]) -> tuple[dict[str, StackRe
             col(RegressionRow.state).in_(ACTIVE),
             col(RegressionMemberRow.proposal) != "fixed",
         )
-        .order_by(col(RegressionRow.id), col(RegressionMemberRow.delta_pct))
+        .order_by(col(RegressionRow.proposal) != "stale", col(RegressionRow.id), col(RegressionMemberRow.delta_pct))
     )
     rows = session.execute(chosen).all()
     changes = changes_of_jobs(session, {row.RegressionMemberRow.regression_id for row in rows})
@@ -487,6 +493,10 @@ def _read(session: Session, stacks: Sequence[StackRow]) -> Iterator[tuple[StackR
             judged = _last_judged(session, stack, rows, leading[-1].job if leading else None) if stack.verdict else None
             values = {name: stated.value for name, stated in contract.items() if stated.value is not None}
             item = _item(rows, stack, contract, judged, leading[-1].step_time_ms if leading else None)
+            timed = None if leading else next(filter(is_timed, rows), None)
+            if timed is not None:
+                reason = "short" if timed.short else "not steady"
+                item = replace(item, step_time_ms=timed.step_time_ms, not_counted=reason)
             job, jobs = leading[-1].job if leading else "", tuple(sorted({row.job for row in rows}))
             if leading and len(jobs) > 1:
                 item = replace(item, job=short_job(job, jobs))

@@ -22,6 +22,7 @@ from app.domain.text import commit_address
 from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.history import SHORTEST_SEGMENT
 from app.domain.verdict.history_view import (
+    CHANGE_POINTS_NEED,
     ELIGIBILITY_LABELS,
     ConfigurationHistory,
     Drift,
@@ -83,6 +84,7 @@ from app.storage.database import ListPage, transaction
 from app.storage.runs import RunListItem, runs_by_id, slower_labels, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
 from app.storage.tables import PinRow, RunRow
+from app.storage.verdicts import current_verdicts
 from app.storage.watches import is_watched
 from app.web.charts import series_label
 from app.web.forms import Form
@@ -323,8 +325,11 @@ class HistoryPage:
         if label is None or run.verdict_delta_pct is None:
             return ""
         change = self._text.change(run.verdict_delta_pct).text
-        unconfirmed = ", unconfirmed" if label == UNCONFIRMED else ""
-        return f"{self._text.figure(math.exp(run.log_step_time))} in #{run.id}, {change} than before{unconfirmed}."
+        verdict = current_verdicts(self._session, [run.id]).get(run.id)
+        before = verdict.document.verdict.baseline_used if verdict else ()
+        than = f"#{before[0]} alone" if len(before) == 1 else f"the last {len(before)} runs" if before else "before"
+        doubt = ", unconfirmed" if label == UNCONFIRMED or len(before) == 1 else ""
+        return f"{self._text.figure(math.exp(run.log_step_time))} in #{run.id}, {change} than {than}{doubt}."
 
     def _reconfigured(self, own: ConfigurationHistory) -> str:
         """Return the level and what led to it, if its job continued from another configuration; else nothing."""
@@ -834,6 +839,8 @@ def render_history(request: Request, page: HistoryPage, *, block: str | None, st
         history=page.history,
         view=page.view,
         status=status,
+        change_points_need=CHANGE_POINTS_NEED,
+        shortest_segment=SHORTEST_SEGMENT,
         badges=lambda: page.badges(public_address(request)),
         watched=page.is_watched(access_of(request).watcher),
     )

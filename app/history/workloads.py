@@ -1,6 +1,7 @@
 """A history across containers: the runs of a stack joined with those of the same workload in other containers."""
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -147,7 +148,7 @@ def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, 
     """Return what distinguishes the newest MOST_NAMED configurations, by letter.
 
     It is the job if each has its own, else the knob in which they differ from the oldest one, after the job where
-    several jobs share the settings; else the dispatcher; else empty.
+    several jobs share the settings; else the dispatcher; else empty. Those alike also name their first run.
     """
     newest = {own.letter: history.runs[own.runs[-1]] for own in history.configurations}
     jobs = [run.job for run in newest.values()]
@@ -159,10 +160,13 @@ def configuration_names(session: Session, history: HistoryOfStack) -> dict[str, 
     knobs = changed_knobs(session, list(pairs.values()))
     named = {name: knobs_text(knobs[pair], _MOST_KNOBS) for name, pair in pairs.items()}
     of_job = {own.letter: short[newest[own.letter].job] for own in history.configurations if own.job}
-    return {
+    texts = {
         name: ", ".join(filter(None, (of_job.get(name), named.get(name)))) or run.dispatcher or ""
         for name, run in newest.items()
     }
+    alike = Counter(texts.values())
+    began = {own.letter: history.runs[own.runs[0]].id for own in reversed(history.configurations)}
+    return {name: f"{text} since #{began[name]}" if text and alike[text] > 1 else text for name, text in texts.items()}
 
 
 def across_containers(

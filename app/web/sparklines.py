@@ -172,7 +172,7 @@ def _around_change(session: Session, first_slow: SlowRun, least: float) -> Spark
     if slow is None or not getattr(slow, metric):
         return None
     like = {"config_key": slow.config_key, "job": slow.job, "at": slow.ordered_at, "run_id": slow.id}
-    drawn = _counts if metric == "step_time_ms" and _counts(slow) else _is_timed
+    drawn = _counts if metric == "step_time_ms" and _counts(slow) else is_timed
     rows, later = session.execute(_BEFORE, like).all(), session.execute(_AFTER, like).all()
     before, after = (
         [
@@ -233,8 +233,8 @@ def timed_runs(rows: Sequence[Any], job: str) -> tuple[TimedRun, ...]:
 
 def _counts(row: Any) -> bool:
     """Return whether a run counts in segments, approximately; only the history page decides exactly."""
-    return bool(_is_timed(row) and row.is_steady and not row.short)
+    return bool(is_timed(row) and row.is_steady and not row.short)
 
 
-def _is_timed(row: Any) -> bool:
+def is_timed(row: Any) -> bool:
     return bool(row.step_time_ms and not row.quarantine and row.purpose == "ci")

@@ -203,7 +203,7 @@ def test_the_list_leads_to_the_history(open_page: OpenPage, runs: list[int], add
     page.get_by_label("Project").select_option(PROJECT)
     expect(page).to_have_url(re.compile(f"project={PROJECT}"))
     page.get_by_text("+ Filter").click()
-    page.get_by_role("region", name="Stacks").get_by_role("link").first.click()
+    page.get_by_role("region", name="Workloads").get_by_role("link").first.click()
     expect(page).to_have_url(re.compile(f"{address}$"))
     drawn(page)
 

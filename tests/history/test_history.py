@@ -250,6 +250,14 @@ def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(
     assert re.findall(key, client.get(f"{address}/chart", headers=HTMX).text) == ["line-1", "line-2"]
 
 
+def test_the_label_of_an_earlier_level_covers_no_run(client: TestClient, engine: Engine, make: Make) -> None:
+    old = make(series((8, 400.0)))
+    later, other = FIRST_PLACE + timedelta(days=8), {"dispatcher": "hybridep", "dispatcher_type": "flex"}
+    make(series((8, 400.0)), fields=other, started=later)
+    levels = chart_of(client, f"/history/{key_of(engine, old[0])}/chart")["datasets"]["levels"]
+    assert [(row["config"], bool(row["label"])) for row in levels] == [("A", False), ("B", True)]
+
+
 def test_configurations_have_levels_of_their_own(client: TestClient, engine: Engine, make: Make) -> None:
     old = make(series((14, 400.0)))
     later = FIRST_PLACE + timedelta(days=7, hours=3)
@@ -582,7 +590,7 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     assert re.fullmatch(rf"4\d\d\.\d ms in #{slow[-1]} .*was 20\.0 % slower .*regression {of_slow}, idle.*", lead), lead
     assert button == f"/regressions/{of_slow}"
     assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
-    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower #{of_slow} idle now", row), row
+    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower, now [+]\d\.\d % #{of_slow} idle", row), row
     page = client.get(f"/history/{key_of(engine, slow[0])}").text
     others = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
     assert [re.findall(r'href="([^"]*)"', part) for part in others] == [[f"/regressions/{of_idle}"]]
@@ -595,7 +603,13 @@ def test_the_lead_names_a_newest_run_that_is_slower_and_unconfirmed(
     row = text_of(client.get("/history").text.partition("<tbody>")[2])
     assert "unconfirmed" in row
     lead = text_of(client.get(f"/history/{key_of(engine, runs[0])}").text.partition('id="history-lead"')[2])
-    assert re.search(rf"#{runs[-1]}, 1[45]\.\d % slower than before, unconfirmed", lead), lead[:200]
+    assert re.search(rf"#{runs[-1]}, 1[45]\.\d % slower than the last 1[24] runs, unconfirmed", lead), lead[:200]
+
+
+def test_the_lead_names_the_only_run_behind_a_change(client: TestClient, engine: Engine, make: Make) -> None:
+    before, slow = make([400.0, 600.0])
+    lead, *_ = shown_states(client, key_of(engine, slow))
+    assert re.fullmatch(rf"\d+\.\d ms in #{slow}, \d+\.\d % slower than #{before} alone, unconfirmed\.", lead), lead
 
 
 def test_runs_that_differ_too_much_have_no_level_in_the_lead(client: TestClient, engine: Engine, make: Make) -> None:
@@ -1070,7 +1084,14 @@ def test_a_row_has_the_idle_regressions_of_all_its_jobs_and_the_badge_of_the_new
         [of_runs] = [run for run in find_runs(session, RunQuery()).items if run.id == new[0]]
     assert (row.regression, row.idle, page.slow, page.idle) == (None, (number,), 1, 1)
     assert row.judged == of_runs
-    assert f'data-idle-regression="{number}"' in client.get("/history").text
+    assert f'title="Idle regressions: #{number}"' in client.get("/history").text
+
+
+def test_a_row_without_a_counted_run_has_the_step_time_of_the_newest(engine: Engine, make: Make) -> None:
+    make([400.0, 410.0], is_steady=False)
+    with read_session(engine) as session:
+        [row] = find_stacks(session, StackQuery()).items
+    assert (row.step_time_ms, row.not_counted, row.spark) == (pytest.approx(410.0, rel=0.01), "not steady", None)
 
 
 def test_a_stack_of_the_list_says_what_it_is(client: TestClient, make: Make) -> None:

@@ -469,6 +469,9 @@ def day(time: datetime, near: datetime) -> str:
     return f"{time.day} {time:%B}{year}"
 
 
+CHANGE_POINTS_NEED = f"Change points need {FEWEST_RUNS} runs"
+
+
 def level_text(
     runs: Sequence[HistoryRun],
     eligibilities: Sequence[Eligibility],
@@ -490,7 +493,7 @@ def level_text(
     stands = f"{text.level(now.step_time_ms)} now"
     if len(shown.counted) < FEWEST_RUNS:
         over = f"over {plural(len(shown.counted), 'eligible run')}"
-        return f"{stands}, {over}. Change detection starts at {FEWEST_RUNS}."
+        return f"{stands}, {over}. {CHANGE_POINTS_NEED}."
     if not shown.changes:
         since = day(runs[shown.counted[0]].ordered_at, newest)
         return f"{stands}, unchanged since {since}; no change point in {plural(len(shown.counted), 'run')}."
