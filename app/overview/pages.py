@@ -8,8 +8,8 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import plural
-from app.domain.text import some_of
+from app.domain.numbers import change_text, plural
+from app.domain.text import capitalized, some_of
 from app.domain.verdict.triage import active_text
 from app.overview import trend
 from app.overview.queries import (
@@ -127,7 +127,13 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     attention = overview.attention
     if not overview.total:
         return f"No visible runs{filters.where}." if filters.project else empty
-    return active_text(attention.open + attention.acknowledged, attention.cost)
+    text = active_text(attention.open + attention.acknowledged, attention.cost)
+    costly = [item for item in attention.items if item.metric == "step_time_ms" and item.gpu_hours_per_day]
+    worst = max((item.delta_pct for item in costly if item.delta_pct is not None), default=None)
+    if worst is None:
+        return text
+    up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
+    return f"{capitalized(up_to + change_text(worst).text)}: {text}"
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

@@ -198,6 +198,14 @@ class Trend:
         times = [run.ordered_at for line in self.lines for run, _ in line.runs]
         return days_text(min(times), max(times))
 
+    @property
+    def until(self) -> str:
+        """Return the day of the last drawn run, where the period ends; empty if it is widened or nothing is drawn."""
+        if self.is_widened or not self.lines:
+            return ""
+        last = max(run.ordered_at for line in self.lines for run, _ in line.runs)
+        return days_text(last, last)
+
     def zoomed(self, first: int, last: int) -> "Trend":
         """Return the part between two of its runs; all of it if one is not there."""
         places = {run.id: run.ordered_at for line in self.lines for run, _ in line.runs}
@@ -220,9 +228,9 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        It leaves out what a changed configuration adds, which follows: `; reconfigured: 9.6 %.`
-        Lines with several references or projects, or in both directions, have no range: they are counted. If several
-        projects are shown and the lines are of one, it begins `Throughput of moe:`.
+        It leaves out what a changed configuration adds. Lines with several references or projects, or in both
+        directions, have no range: they are counted. If several projects are shown and the lines are of one, it begins
+        `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
@@ -235,17 +243,9 @@ class Trend:
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
             return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
-        # A further change is named with the side that it is on.
-        side = "" if is_equal else "below" if -low > high else "above"
+        side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
-        now = [line.now - 100 for line in compared if abs(line.now - line.explained) > _WITHIN]
-        below, above = [change for change in now if change < 0], [change for change in now if change >= 0]
-        further = [
-            _percents(changes) + ("" if of_side == side else f" {of_side}")
-            for of_side, changes in (("below", below), ("above", above))
-            if changes
-        ]
-        return f"{subject} {range_text}{'; reconfigured: ' if further else ''}{' and '.join(further)}."
+        return f"{subject} {range_text}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 drawn jobs faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`

@@ -584,36 +584,41 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
 
 
 @pytest.mark.parametrize(("address", "page"), [("/regressions", ""), ("/", "overview")])
-def test_proposals_are_one_line_and_accepted_together(
+def test_proposals_are_one_line_and_recovered_ones_are_closed_together(
     client: TestClient, engine: Engine, make: Make, address: str, page: str
 ) -> None:
-    work, *closing = make(), make(proposal="stale"), make(proposal="fixed"), make(proposal="stale")
+    work, idle, *closing = make(), make(proposal="stale"), make(proposal="fixed"), make(proposal="fixed")
     text = client.get(address, headers=HTML).text
-    assert "3 to close: 2 idle, 1 recovered" in re.sub("[ \n]+", " ", text)
+    assert "3 to close: 1 idle, 2 recovered" in re.sub("[ \n]+", " ", text)
     if page:
         assert re.findall(r'data-regression="(\d+)"', text) == [str(work)]
     else:
         assert re.search(r"1 to triage[^,<]*, 3 to close", text)
         folded = text.partition('id="to-close"')[2]
-        assert [f'href="/regressions/{number}"' in folded for number in (work, *closing)] == [False, True, True, True]
+        assert [f'href="/regressions/{number}"' in folded for number in (work, idle, *closing)] == [
+            False,
+            True,
+            True,
+            True,
+        ]
     form: dict[str, Any] = {
         "author": "Ada", "proposal": "accept", "page": hidden(text, "page"),
         "closing": re.findall(r'name="closing"\s+value="([^"]+)"', text),
     }  # fmt: skip
     assert form["page"] == page
     done = client.post("/regressions", data=form, headers=HTMX).text
-    assert "3 regressions closed." in done
+    assert "2 regressions closed." in done
     badge = done.partition('hx-swap-oob="innerHTML:[data-to-triage-count]"')[2]
     assert 'title="1 regression to triage"' in badge
     if not page:
-        assert re.search(r'id="regression-lead"\s+hx-swap-oob="true"\s+data-to-triage="1"\s+data-proposed="0"', done)
-    assert [row_of(engine, number).state for number in (work, *closing)] == ["open", "stale", "fixed", "stale"]
+        assert re.search(r'id="regression-lead"\s+hx-swap-oob="true"\s+data-to-triage="2"\s+data-proposed="1"', done)
+    assert [row_of(engine, number).state for number in (work, idle, *closing)] == ["open", "open", "fixed", "fixed"]
     undo = client.post(
         "/regressions/undo", data={"event": events_in(done), "page": page, "author": "Ada"}, headers=HTMX
     )
     assert undo.headers.get("HX-Refresh", "") == ("true" if page else "")
     rows = [row_of(engine, number) for number in closing]
-    assert [(row.state, row.proposal) for row in rows] == [("open", "stale"), ("open", "fixed"), ("open", "stale")]
+    assert [(row.state, row.proposal) for row in rows] == [("open", "fixed"), ("open", "fixed")]
     assert client.post("/regressions", data=form, headers=HTMX).status_code == 409, "they have changed since"
 
 
