@@ -124,7 +124,7 @@ def test_the_regression_that_it_opened_is_linked(client: TestClient, session: Se
     assert f'<a class="button primary" href="/regressions/{opened.id}">' in one_line(client.get(ADDRESS).text)
     assert ": 2 jobs slower by" in client.get("/regressions").text
     for state, proposal, badge, action in (
-        ("open", "stale", "idle", f"/regressions/{opened.id}#proposal"),
+        ("open", "stale", "idle", "#shared-commit"),
         ("expected", "", "expected", "#shared-commit"),
     ):
         opened.state, opened.proposal = state, proposal
