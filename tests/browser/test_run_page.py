@@ -191,9 +191,9 @@ def test_the_first_page_keeps_period_and_branch_in_its_address(open_page: OpenPa
     make_slow_run(house, "overviewed")
     page = open_page("/")
     expect(page.locator("[data-chart]:not([data-ready])")).to_have_count(0)
-    page.get_by_label("Period", exact=True).select_option("30")
+    page.locator("#o-days").select_option("30")
     page.wait_for_url(re.compile(r"/\?days=30$"))
-    expect(page.get_by_label("Period", exact=True)).to_have_value("30")
+    expect(page.locator("#o-days")).to_have_value("30")
 
 
 def upload(house: House, text: str, **query: str) -> int:
