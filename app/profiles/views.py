@@ -3,13 +3,12 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from app.domain.numbers import plural, round_step, share_text
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import IDLE_LABELS, ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
-from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
@@ -362,26 +361,21 @@ class ProfilePage:
         return rows
 
 
-Hint = Literal["likely", "expected", "unknown"]
-
-
 @dataclass(frozen=True, slots=True)
 class RunWall:
-    """A wall on the page of its run: the share of its limit that is used. `share` None: only a profile can tell.
-
-    `hint`: of a share that was not measured: facts of the run point at this wall (`likely`), or only its GPU does
-    (`expected`).
-    """
+    """A wall on the page of its run: the share of its limit that is used. `share` None: not measured."""
 
     name: str
     label: str
     share: float | None
     threshold: float | None
-    is_wall: bool
-    hint: Hint
     meaning: str
 
     HEIGHT: ClassVar[int] = 100
+
+    @property
+    def is_wall(self) -> bool:
+        return self.share is not None and self.threshold is not None and self.share >= self.threshold
 
     @property
     def height(self) -> float:
@@ -403,38 +397,37 @@ class RunWalls:
 
     @property
     def walls(self) -> tuple[RunWall, ...]:
-        facts: Mapping[str, Any] = self._advice.evaluation.facts if self._advice is not None else {}
+        """Return all walls of a profiled run, else those that its log shows."""
+        return tuple(wall for wall in self._all if self.profile is not None or wall.share is not None)
+
+    @property
+    def unmeasured(self) -> tuple[str, ...]:
+        """Return the names of the others."""
+        return tuple(wall.name for wall in self._all if wall not in self.walls)
+
+    @property
+    def presumed(self) -> tuple[str, str]:
+        """Return an unmeasured wall that facts of the run (`likely`) or its GPU (`expected`) point at, with that word.
+
+        Both are empty without one.
+        """
         reading = self._advice.evaluation.wall if self._advice is not None else None
-        headroom, least = facts.get("headroom_frac"), facts.get("T_headroom")
-        measured = (
-            (
-                "memory",
-                "Memory",
-                _rest(headroom),
-                _rest(least),
-                "of the GPU's memory, by the log",
-            ),
-            ("communication", "Comm", facts.get("exposed_comm_frac"), facts.get("T_comm"), "exposed communication"),
-            ("host", "Host", facts.get("gpu_idle_frac"), facts.get("T_idle"), "idle GPU"),
-        )
-        return tuple(
-            RunWall(
-                name,
-                label,
-                share,
-                threshold,
-                is_wall=share is not None and threshold is not None and share >= threshold,
-                hint=_hint(reading, name) if share is None else "unknown",
-                meaning=meaning,
-            )
-            for name, label, share, threshold, meaning in measured
-        )
+        if reading is None or reading.certainty in ("measured", "unknown"):
+            return "", ""
+        name = "host" if reading.wall == "compute" else reading.wall
+        word = "expected" if reading.certainty == "expected" else "likely"
+        return next(((name, word) for wall in self._all if wall.name == name and wall.share is None), ("", ""))
 
-
-def _hint(reading: WallReading | None, name: str) -> Hint:
-    if reading is None or reading.wall not in (name, "compute" * (name == "host")):
-        return "unknown"
-    return "expected" if reading.certainty == "expected" else "likely"
+    @property
+    def _all(self) -> tuple[RunWall, ...]:
+        facts: Mapping[str, Any] = self._advice.evaluation.facts if self._advice is not None else {}
+        exposed, idle = facts.get("exposed_comm_frac"), facts.get("gpu_idle_frac")
+        used, most = _rest(facts.get("headroom_frac")), _rest(facts.get("T_headroom"))
+        return (
+            RunWall("memory", "Memory", used, most, "of the GPU's memory, by the log"),
+            RunWall("communication", "Comm", exposed, facts.get("T_comm"), "exposed communication"),
+            RunWall("host", "Host", idle, facts.get("T_idle"), "idle GPU"),
+        )
 
 
 def _captured(quality: Mapping[str, Any]) -> Iterator[str]:

@@ -39,7 +39,7 @@ def attach(house: House, run: int, *names: str) -> int:
 
 def test_a_person_attaches_a_profile_and_follows_its_first_suggestion(open_page: OpenPage, run: int) -> None:
     page = open_page(f"/runs/{run}")
-    page.locator("#profiled").get_by_role("link", name="unknown").first.click()
+    page.locator("#profiled").get_by_role("link", name="a profile").click()
     page.get_by_label("Traces of one or more ranks").set_input_files(
         corpus() / "synthetic/seed-11/moe-hybridep-abs_us.json.gz"
     )

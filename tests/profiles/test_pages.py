@@ -88,14 +88,16 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     run_id = make_run(client, gpu="H100")
     assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
-    assert re.findall(r'<a class="unknown" href="[^"]+">(\w+)<', part)[-2:] == ["expected", "unknown"]
-    assert "is-likely" not in part
+    assert re.findall(r'data-wall="(\w+)"', part) == [], "only what the log shows is drawn"
+    assert re.findall(r'data-presumed="(\w+)"', part) == ["communication"]
+    assert f'href="/runs/{run_id}/profiles#attach"' in part
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
     assert "of the step: dispatch and permutation" in page(client, f"/runs/{run_id}/profiles/{profile['id']}")
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
     assert f"/runs/{run_id}/profiles/{profile['id']}" in part
     assert 'class="step-bar"' in part
+    assert re.findall(r'data-wall="(\w+)"', part) == ["memory", "communication", "host"]
 
 
 def phases_of(client: TestClient, run_id: int) -> dict[str, str]:
