@@ -113,14 +113,15 @@ class EdgeText:
 
     @property
     def is_below(self) -> bool:
-        return self.dots[0].y > _MIDDLE
+        return (self.dots[0].off_pct or 0.0) < 0
 
 
-OUTLIER_PCT = 12.0
-"""Changes up to this are always on the scale; a few larger ones stand at its edge with their value as text."""
-_OUTLIERS = 10
-"""One in so many runs may be off the scale."""
-_MIDDLE, _HALF, _LANE = 44, 26, 94
+_USUAL = 0.75
+"""This share of the changes sets the scale."""
+_REACH, _LEAST_PCT = 2.0, 2.0
+"""The scale reaches so many times farther than they do; it ends at the largest change, but not below the least."""
+_TOP, _BOTTOM, _TEXT, _LANE = 5, 95, 27, 14
+"""Ends of the scale in percent of the picture, and the room for texts outside an end and for failed runs below."""
 _PAGE_SIZE = 40
 _ROWS = 2
 """Rows of text outside each edge."""
@@ -131,7 +132,7 @@ _STRIP_RUNS = 3
 
 @dataclass(frozen=True, slots=True)
 class RunStrip:
-    """The picture above the list. `limit_pct`: the change at its upper edge. `left_out`: runs that are not compared.
+    """The picture above the list. `ticks`: height in percent and text. `left_out`: runs that are not compared.
 
     `texts`: of the dots off the scale, by the width of the page. `against`: what the others are compared with.
     """
@@ -139,14 +140,8 @@ class RunStrip:
     dots: tuple[Dot, ...]
     texts: Mapping[str, Sequence[EdgeText]]
     against: str
-    limit_pct: float
+    ticks: tuple[tuple[float, str], ...]
     left_out: int
-
-    @property
-    def ticks(self) -> tuple[tuple[int, str], ...]:
-        """Return the height in percent of each tick of the scale with its text."""
-        slower, faster = (f"{sign}{self.limit_pct:.0f}{THIN}%" for sign in ("+", "\u2212"))
-        return ((_MIDDLE - _HALF, slower), (_MIDDLE, "0"), (_MIDDLE + _HALF, faster))
 
     @property
     def key(self) -> tuple[tuple[str, str], ...]:
@@ -158,6 +153,7 @@ class RunStrip:
 _MARKS = {
     "regression": "slower",
     "unconfirmed": UNCONFIRMED,
+    "memory": "only more memory",
     "improvement": "faster",
     "no-change": "no change",
     "inconclusive": "inconclusive",
@@ -174,17 +170,18 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     judged = [change for change in changes.values() if change is not None]
     if len(judged) < _STRIP_RUNS:
         return None
-    sizes = sorted(map(abs, judged))
-    usual = sizes[-1 - max(1, len(sizes) // _OUTLIERS)]
-    limit = max(2.0, ceil(min(sizes[-1], max(OUTLIER_PCT, usual))))
-    dots = []
     drawn = [run for run in runs if changes[run.id] is not None or "failed" in (run.status, run.verdict)]
+    slower, faster = _scale(judged)
+    top = _TOP + _TEXT * (max(judged) > slower)
+    bottom = _BOTTOM - _LANE * (len(drawn) > len(judged)) - _TEXT * (min(judged) < -faster)
+    per_pct = (bottom - top) / (slower + faster)
+    dots = []
     for place, run in enumerate(sorted(drawn, key=lambda run: (run.created_at, run.id))):
         change = changes[run.id]
         decision = "failed" if change is None else _mark(run)
         words = "failed" if change is None else change_text(change).text
-        height = _LANE if change is None else _MIDDLE - _HALF * max(-1.0, min(1.0, change / limit))
-        is_off = change is not None and abs(change) > limit
+        height = _BOTTOM if change is None else top + per_pct * (slower - max(-faster, min(slower, change)))
+        is_off = change is not None and not -faster <= change <= slower
         dots.append(
             Dot(
                 run.id, round(1 + 98 * (place + 0.5) / len(drawn), 2), round(height, 1), decision,
@@ -192,12 +189,23 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
                 change if is_off else None,
             )
         )  # fmt: skip
-    edges = [[dot for dot in dots if dot.off_pct is not None and (dot.y < _MIDDLE) == above] for above in (True, False)]
+    edges = [[dot for dot in dots if dot.off_pct is not None and (dot.off_pct > 0) == above] for above in (True, False)]
     texts = {name: [text for edge in edges for text in edge_texts(edge, char)] for name, char in _CHAR_WIDTHS.items()}
     compared = {run.contrast_field for run in drawn if changes[run.id] is not None}
     before = " or ".join(sorted(compared - {""}))
     against = " or ".join(filter(None, ("baseline" if "" in compared else "", f"previous {before}" if before else "")))
-    return RunStrip(tuple(dots), texts, against, limit, len(runs) - len(drawn))
+    marks = ((slower, f"+{slower:.0f}{THIN}%"), (0.0, "0"), (-faster, f"\u2212{faster:.0f}{THIN}%"))
+    ticks = tuple((round(top + per_pct * (slower - at), 1), text) for at, text in marks)
+    return RunStrip(tuple(dots), texts, against, ticks, len(runs) - len(drawn))
+
+
+def _scale(changes: Sequence[float]) -> tuple[float, float]:
+    """Return the largest change on the scale to each side. The shorter side has a third of the longer one at least."""
+    sizes = sorted(map(abs, changes))
+    most = max(_LEAST_PCT, _REACH * sizes[ceil(_USUAL * len(sizes)) - 1])
+    ends = [ceil(min(most, max(0.0, end))) for end in (max(changes), -min(changes))]
+    least = max(1, ceil(max(ends) / 3))
+    return max(ends[0], least), max(ends[1], least)
 
 
 def edge_texts(dots: Sequence[Dot], char: float) -> list[EdgeText]:
@@ -240,7 +248,9 @@ def _change(run: RunListItem) -> float | None:
 
 
 def _mark(run: RunListItem) -> str:
-    return "unconfirmed" if run.label == UNCONFIRMED else run.step_decision.replace("_", "-")
+    if run.label == UNCONFIRMED:
+        return "unconfirmed"
+    return "memory" if run.memory_pct is not None else run.step_decision.replace("_", "-")
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:

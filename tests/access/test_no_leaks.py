@@ -192,7 +192,7 @@ def csv_routes(app: FastAPI) -> set[str]:
 def masked(text: str) -> str:
     text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "TIME", text)
-    text = re.sub(r'<td class="nowrap muted( ditto)?".*?</td>', "AGO", text, flags=re.DOTALL)  # as above, or not yet
+    text = re.sub(r'<td class="nowrap muted".*?</td>', "AGO", text, flags=re.DOTALL)
     return re.sub(r"\b(just now|\d+\s(s|min|h) ago|\d+\s(s|min|h)(?=</time>))", "AGO", text)
 
 

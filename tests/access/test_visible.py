@@ -267,7 +267,7 @@ FILTERED = (
 def masked(text: str) -> str:
     text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
     text = re.sub(r"\d\d:\d\d:\d\d(\.\d+)?", "TIME", text)
-    text = re.sub(r'<td class="nowrap muted( ditto)?".*?</td>', "AGO", text, flags=re.DOTALL)  # as above, or not yet
+    text = re.sub(r'<td class="nowrap muted".*?</td>', "AGO", text, flags=re.DOTALL)
     return re.sub(r"\b(just now|\d+\s(s|min|h) ago)", "AGO", text)
 
 
