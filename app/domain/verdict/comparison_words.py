@@ -104,7 +104,7 @@ _MOST_IN_LEAD = 4
 
 
 def _what_differs(comparability: Comparability) -> str:
-    """Return `4 fields and code differ; 3 unknown`; up to two fields, and a single unknown one, are named."""
+    """Return ``4 fields and `commit` differ; 3 unknown``; up to two fields, and a single unknown one, are named."""
     fields = (*comparability.stack, *comparability.knobs)
     certain = [f"`{difference.field}`" for difference in fields if difference.is_certain]
     unknown = [f"`{difference.field}`" for difference in fields if not difference.is_certain]
@@ -113,7 +113,7 @@ def _what_differs(comparability: Comparability) -> str:
     if not certain:
         return f"{len(fields)} fields may differ"
     differing = certain if len(certain) <= _MOST_NAMED else [f"{len(certain)} fields"]
-    differing += ["the code" if len(certain) == 1 else "code"] if comparability.other_code else []
+    differing += ["`commit`"] if comparability.other_code else []
     verb = "differs" if differing == certain[:1] else "differ"
     number = unknown[0] if len(unknown) == 1 else str(len(unknown))
     return f"{some_of(differing)} {verb}" + (f"; {number} unknown" if unknown else "")

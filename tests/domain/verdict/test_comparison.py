@@ -137,7 +137,7 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
         ({"fields": {"ep_overlap": False}}, "One knob: `ep_overlap`.", "so a difference is evidence about it.", ""),
         (
             {"fields": {"ep_overlap": False}, "commit": "77aa01bc"},
-            "`ep_overlap` and the code differ.",
+            "`ep_overlap` and `commit` differ.",
             "`ep_overlap` is the only knob that differs, but the code differs too",
             "Provisional, because the sides also differ in commit (0f3c2a9d → 77aa01bc).",
         ),
@@ -161,7 +161,7 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
         ),
         (
             {"fields": {"container": "train:2026.10"}, "commit": "77aa01bc"},
-            "Not ranked: `container` and the code differ.",
+            "Not ranked: `container` and `commit` differ.",
             "Not attributable: `container` and the code both changed, so either can be the cause.",
             "",
         ),
