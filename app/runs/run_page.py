@@ -744,11 +744,12 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What makes a failed run work: its rule, in words, and as flags of Megatron-LM."""
+    """What makes a failed run work: its rule, in words, as flags of Megatron-LM, or as another container if known."""
 
     rule: str
     title: str
     flags: str
+    container: str
 
 
 class RunPage:
@@ -979,7 +980,9 @@ class RunPage:
         """Return the change that makes the failed run work, where one is certain."""
         taken = setbacks_of(self._session, self.run).taken if self.ended_badly else {}
         rule = next((rule for rule in (PACKAGE_RULE, FITTED_RULE) if rule in taken and taken[rule].title), None)
-        return Remedy(rule, taken[rule].title, flags_text(taken[rule].settings)) if rule else None
+        if rule is None:
+            return None
+        return Remedy(rule, taken[rule].title, flags_text(taken[rule].settings), taken[rule].container)
 
     @property
     def differs_text(self) -> str:

@@ -82,12 +82,13 @@ def setbacks_of(
         works = _with_other_dispatcher(session, run)
         dispatcher = works.dispatcher if works is not None and works.dispatcher else _WITHOUT_PACKAGE
         as_in = "" if works is None else f", as in run #{works.id}"
-        title = f"Set dispatcher to {dispatcher}{as_in}"
+        title, container = f"Set dispatcher to {dispatcher}{as_in}", ""
         if (place := _other_container(session, run)) is not None:
-            _, name = last_parts(contract_value(run.contract["container"].value), place[0])
+            container = place[0]
+            _, name = last_parts(contract_value(run.contract["container"].value), container)
             works_in = "" if works is None else f" (#{works.id})"
             title = f"Use container {name} (#{place[1]}) or dispatcher {dispatcher}{works_in}"
-        taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=title)
+        taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=title, container=container)
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
         document = verdict.document

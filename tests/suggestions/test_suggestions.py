@@ -730,6 +730,9 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
         session.add(AvailabilityRow(**proof, dispatcher="deepep", available=True))
     title = f"Use container train-ep:2 (#{elsewhere}) or dispatcher hybridep (#{last - 1})"
     assert rows_of(client, with_others)[0]["title"] == title, "the requested dispatcher comes first"
+    commands = re.findall(r'class="command">.*?<code>(.*?)</code>', client.get(f"/runs/{with_others}").text, re.DOTALL)
+    assert commands[0] == "train-ep:2"
+    assert commands[1].endswith("hybridep"), "each remedy has its command"
     first, *rest = rows_of(client, alone)
     assert first["changes"]["fields"] == [{"name": "dispatcher", "before": "deepep", "after": "alltoall"}]
     assert {"fit-estimate"} <= {row["rule"] for row in rest}

@@ -53,13 +53,14 @@ class Taken:
     """What a rule takes over from another run or from a record: contract fields, and how much faster it was.
 
     `needs_forecast`: it was not measured here, so another layout must be predicted to fit. `title`: instead of the
-    rule's, where the change goes back to earlier values.
+    rule's, where the change goes back to earlier values. `container`: another one that works instead of the settings.
     """
 
     settings: Mapping[str, Setting]
     statement: Statement | None = None
     needs_forecast: bool = False
     title: str = ""
+    container: str = ""
 
 
 Forecaster = Callable[[Mapping[str, Setting]], Forecast]
