@@ -119,9 +119,11 @@ def _groups(
     hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run, text)) for run in runs[:_SHOWN]]
     yield PaletteGroup("Runs" if words else "Newest runs", (*hits, *_rest(total, _SHOWN, "All runs", all_runs)))
     if words:
-        read = f" of the newest {_READ_RUNS} runs" if total > _READ_RUNS else ""
-        yield PaletteGroup("Stacks", tuple(_stacks(session, runs, text, read)))
-        yield PaletteGroup("Commits", _first(_commits(runs, words), "All runs of these commits", all_runs, read))
+        read = f" in the newest {_READ_RUNS} runs" if total > _READ_RUNS else ""
+        yield PaletteGroup("Stacks", tuple(_stacks(session, runs, text, f" stacks{read}")))
+        yield PaletteGroup(
+            "Commits", _first(_commits(runs, words), "All runs of these commits", all_runs, f" commits{read}")
+        )
         plain = _plain(text).split()
         yield PaletteGroup("Experiments", _first(_experiments(session, plain), "All experiments", "/experiments"))
         fitting = [
@@ -138,7 +140,7 @@ def _groups(
 
 
 def _first(hits: Iterable[PaletteHit], whole: str, address: str, of: str = "") -> tuple[PaletteHit, ...]:
-    """Return the first hits, and a link to the rest. `of`: what was searched, if that is not everything."""
+    """Return the first hits, and a link to the rest. `of`: what is counted, if the group does not say it."""
     hits = list(hits)
     return (*hits[:_SHOWN], *_rest(len(hits), _SHOWN, whole, address, of))
 
@@ -290,7 +292,7 @@ def _runs(session: Session, text: str) -> tuple[Sequence[RunListItem], int]:
 
 
 def _stacks(session: Session, runs: Sequence[RunListItem], text: str, read: str) -> Iterator[PaletteHit]:
-    """Yield the newest stacks of the runs, and a link to the rest. `read`: which runs these are, if not all."""
+    """Yield the newest stacks of the runs, and a link to the rest. `read`: what is counted."""
     ids = [run.id for run in runs]
     rows = session.execute(select_any(RunRow.id, RunRow.stack_key).where(col(RunRow.id).in_(ids))) if ids else ()
     keys: Mapping[int, str] = {row.id: row.stack_key for row in rows if row.stack_key}
