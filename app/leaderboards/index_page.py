@@ -29,7 +29,7 @@ Outcome = Literal["won", "equal", "undecided", "only", "unranked", "published"]
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The leader of a family on a GPU. `dispatcher`: the winner, the only one measured, or the first of two undecided;
-    `margin`: its gain over `over`: the second place of a single ranking as on its board, else alltoall.
+    `margin`: its gain over `over`: the next place of a single ranking as on its board, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
     equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`; `generated`: a run
@@ -258,11 +258,11 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     if all(tally.equal == tally.tied + tally.won for tally in first):
         return Cell("equal", href, name, runs=board.runs, published=published, tied=tied)
     few = min((tally.more_runs for tally in first if tally.more_runs), default=None)
-    ahead = [(tally.dispatcher, gain_change(pct).size) for tally in first for _, pct in tally.rivals]
-    leader, margin = ahead[0] if best.rankings == 1 and ahead else ("", "")
+    ahead = [(tally.dispatcher, gain_change(pct).size, rival) for tally in first for rival, pct in tally.rivals]
+    leader, margin, over = ahead[0] if best.rankings == 1 and ahead else ("", "", REFERENCE)
     return Cell(
         "undecided", href, name, leader, margin, board.runs, published, tied,
-        few if few and few <= FEW_RUNS else None,
+        few if few and few <= FEW_RUNS else None, over,
     )  # fmt: skip
 
 
