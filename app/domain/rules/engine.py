@@ -289,8 +289,8 @@ class Suggestion:
     `withheld`: why it is deferred, or empty. `doubt`: why a blocker is doubtful; `disproved`: the run had steady
     iterations, so the blocker is shown as a warning and defers nothing. `place`: its rank and the reason. `assumed`:
     unmeasured profile facts in its condition; it is suggested because of its evidence. `also`: other rules that suggest
-    the same change. `forecast`: of another layout. `title`: the rule's, or what the change goes back to. `brings`: the
-    blocker that the change would bring, or empty.
+    the same change. `forecast`: of another layout. `title`: the rule's for this run, or what the change goes back to.
+    `brings`: the blocker that the change would bring, or empty.
     """
 
     rule: Rule
@@ -643,7 +643,7 @@ class _SuggestionInput:
             withheld = f"The change would trigger a blocker: {blocker.title}."
         return Suggestion(
             rule=rule,
-            title=taken.title or rule.title,
+            title=taken.title or filled(rule.run_title, values) or rule.title,
             why=_by_evidence(evidence, values) if assumed else filled(rule.why, values),
             facts=tuple(ShownFact(FACTS[name], values[name]) for name in rule.when.names if name in values),
             needs=tuple(check(need, context) for need in rule.needs),

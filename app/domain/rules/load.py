@@ -49,7 +49,7 @@ NO_RULES = (SOURCES, "contradictions.yaml")
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
     *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
-    *("urgency", "general", "after", "joins", "yields"),
+    *("urgency", "general", "after", "joins", "yields", "run_title"),
 }
 
 
@@ -161,6 +161,7 @@ def _rule(row: object, topic: str, origin: Origin, line: int) -> Rule:
         examples=_examples(entry.get("examples")),
         hints=_hints(entry),
         overrides=_overrides(entry, origin),
+        run_title=_text(entry, "run_title") if "run_title" in entry else "",
         topic=topic,
         origin=origin,
         line=line,
@@ -411,7 +412,7 @@ def places(text: str) -> list[str]:
 
 def _lint_texts(rule: Rule) -> Iterator[str]:
     recipes = [text for recipe in rule.change.recipes for text in (recipe.run, recipe.then)]
-    shown = (rule.title, rule.why, rule.change.text, *rule.change.megatron_lm, *rule.change.bridge, *recipes)
+    shown = (rule.title, rule.run_title, rule.why, rule.change.text, *rule.change.megatron_lm, *rule.change.bridge, *recipes)
     for text in shown:
         for name in places(text):
             if name not in FACTS:

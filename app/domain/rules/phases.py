@@ -66,18 +66,25 @@ def tuning_phases(evaluation: Evaluation) -> TuningPhases:
 def _step(phase: Phase, evaluation: Evaluation, before: Sequence[Step]) -> Step:
     blockers = [blocker for blocker in evaluation.blockers if blocker.rule.phase == phase]
     suggestions = [suggestion for suggestion in evaluation.suggestions if suggestion.rule.phase == phase]
-    rules = tuple(blocker.rule.id for blocker in (*blockers, *suggestions))
+    warnings = _scale_warnings(evaluation) if phase == "scale" else []
+    rules = tuple(item.rule.id for item in (*blockers, *warnings, *suggestions))
     state: State
     if blockers:
-        state, because = "blocked", _blocked(blockers)
+        state, because = "blocked", _titles(blockers)
     else:
         state, because = _JUDGES[phase](evaluation, before)
     return Step(phase, QUESTIONS[phase], state, because, rules, len(suggestions))
 
 
-def _blocked(blockers: Sequence[Suggestion]) -> str:
-    more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
-    return f"{blockers[0].title}{more}."
+def _scale_warnings(evaluation: Evaluation) -> list[Suggestion]:
+    """Return the warnings about the layout, without blockers that the run disproved."""
+    warnings = evaluation.warnings
+    return [warning for warning in warnings if warning.rule.phase == "scale" and warning.rule.kind == "warning"]
+
+
+def _titles(items: Sequence[Suggestion]) -> str:
+    more = f" and {len(items) - 1} more" if len(items) > 1 else ""
+    return f"{items[0].title}{more}."
 
 
 Judgement = tuple[State, str]
@@ -108,6 +115,8 @@ def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     fit = before[-1]
     if fit.state != "done":
         return "blocked", "The job must fit into memory first."
+    if warnings := _scale_warnings(evaluation):
+        return "open", _titles(warnings)
     candidates = [
         suggestion
         for suggestion in evaluation.suggestions

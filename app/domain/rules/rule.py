@@ -154,8 +154,8 @@ class Hints:
 class Rule:
     """One rule.
 
-    `topic`: its file; `line`: where it begins. `overrides`: why a team's rule replaces the built-in rule of the same
-    id; empty otherwise.
+    `run_title`: its title for a run, with {facts}; empty: `title`. `topic`: its file; `line`: where it begins.
+    `overrides`: why a team's rule replaces the built-in rule of the same id; empty otherwise.
     """
 
     id: str
@@ -176,6 +176,7 @@ class Rule:
     effect: Effect = field(default_factory=Effect)
     hints: Hints = field(default_factory=Hints)
     overrides: str = ""
+    run_title: str = ""
     topic: str = ""
     origin: Origin = "built-in"
     line: int = 0

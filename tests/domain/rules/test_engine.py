@@ -497,6 +497,7 @@ def test_names_in_texts_and_bound_names_are_not_facts() -> None:
 FITS = {"unknown_fields": 0, "oom": False, "fits": True, "steps_done": 20, "window": 12}
 RULES = (
     rule("scale-bad-mesh", "tp == 3", kind="blocker", phase="scale"),
+    rule("scale-wide", "cp > 8", 'change: {text: do it}\n  run_title: "CP {cp} is wide"', kind="warning", phase="scale"),
     rule("eo-tune", "ep > 1", wall="communication"),
 )
 
@@ -546,6 +547,12 @@ def test_a_blocker_that_a_run_completed_despite_blocks_nothing() -> None:
     progress = of(**FITS, ep=8, exposed_comm_frac=0.3, tp=3)
 
     assert (progress.step("scale").state, progress.step("retune").state) == ("done", "open")
+
+
+def test_a_warning_about_the_layout_opens_its_phase_with_its_title_for_the_run() -> None:
+    scale = of(**FITS, cp=16).step("scale")
+
+    assert (scale.state, scale.because, scale.rules) == ("open", "CP 16 is wide.", ("scale-wide",))
 
 
 def test_memory_comes_before_everything_that_follows() -> None:
