@@ -224,13 +224,15 @@ class JourneyPage:
         if self.empty:
             return "No experiment started from this run yet."
         edges = self.journey.edges
-        accepted = sum(edge.state == "accepted" for edge in edges)
+        accepted = [edge for edge in edges if edge.state == "accepted"]
+        unproven = sum(edge.evidence_level != "validated" for edge in accepted)
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
             return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
         times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
         tried = plural(len(edges), "experiment")
-        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {accepted} of {tried} accepted."
+        decided = f"{len(accepted)} of {tried} accepted" + (f", {unproven} not validated" if unproven else "")
+        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {decided}."
 
     @property
     def beside(self) -> list[JourneyRow]:

@@ -17,6 +17,7 @@ from app.domain.experiments.values import (
     KnobChange,
     Side,
     State,
+    state_text,
 )
 from app.domain.naming import SEPARATOR
 from app.domain.run import Stated
@@ -83,6 +84,10 @@ class ExperimentItem:
     decided_by: str
     decided_at: datetime | None
     note: str
+
+    @property
+    def state_text(self) -> str:
+        return state_text(self.state, self.result.evidence_level)
 
     @property
     def counted(self) -> Mapping[str, int]:

@@ -148,6 +148,10 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     assert because in page.partition('id="result"')[0], "what qualifies the result stands beside it"
     assert 'class="effect improvement"' in page
     assert "<code>tp</code> is 2" in page
+    client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})
+    assert read(engine, number).state_text == "accepted, not validated"
+    for path in (f"/experiments/{number}", "/experiments"):
+        assert re.search(r'class="badge plain"[^>]*>.*?accepted, not validated', client.get(path).text, re.DOTALL), path
     assert "&lt;b&gt;other&lt;/b&gt;" in page
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 

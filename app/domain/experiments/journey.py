@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.experiments.values import KnobChange, PlannedGain, State
+from app.domain.experiments.values import KnobChange, PlannedGain, State, state_text
 from app.domain.numbers import gain_change, step_time, throughput_gain
 from app.domain.text import cut, one_line
 
@@ -238,7 +238,7 @@ def _lines(node: JourneyNode) -> list[str]:
 def _label(edge: JourneyEdge) -> str:
     knobs = ", ".join(f"{knob.field} = {knob.after_text}" for knob in edge.knobs) or edge.title
     gain = f": {gain_change(edge.gain.pct).figure}" if edge.gain is not None else ""
-    return f"{_short(knobs)}{gain} ({edge.state})"
+    return f"{_short(knobs)}{gain} ({state_text(edge.state, edge.evidence_level)})"
 
 
 def _short(text: str) -> str:

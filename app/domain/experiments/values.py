@@ -22,6 +22,11 @@ UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
 """States in which runs join and the result may change; the others are decisions of users."""
 
 
+def state_text(state: State, level: str) -> str:
+    """Return the state: `accepted, not validated` where the runs are too short or differ in more than the change."""
+    return f"{state}, not validated" if state == "accepted" and level != "validated" else state
+
+
 @dataclass(frozen=True, slots=True)
 class KnobChange:
     """A contract field that is changed. `known`: False when the baseline run's value is unknown."""
