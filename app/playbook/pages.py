@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import plural
+from app.domain.numbers import plural, signed
 from app.domain.rules.evidence import OwnResult, rule_evidence
 from app.domain.rules.expression import Expression, filled, is_filled, with_names
 from app.domain.rules.facts import FACTS, SETTINGS, Fact
@@ -36,7 +36,7 @@ from app.storage.rules import (
     waiting,
 )
 from app.storage.stacks import names_of_stacks
-from app.storage.suspect_evidence import MeasuredHere
+from app.storage.suspect_evidence import MeasuredHere, memory_changes
 from app.storage.tables import ProjectRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -434,6 +434,10 @@ _NAMED = re.compile(r"\b([A-Z]{2,3}) \{\w+\}(?![.:])")
 _SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
+EQUAL_MEMORY_PCT = 0.5
+"""Peak memory that differs by less counts as equal. Our choice."""
+
+
 class RulePageOf:
     """The data of the template. Raises NotFound for an unknown rule."""
 
@@ -508,6 +512,20 @@ class RulePageOf:
     def together(self) -> OwnResult | None:
         measurement = self.item.results.together(self.rule.id)
         return None if measurement is None else measurement.result
+
+    @cached_property
+    def memory(self) -> str:
+        """Format the change of peak memory in the A/Bs of a rule that saves memory; empty for others."""
+        if not self.rule.hints.for_memory or not self.item.results.gains:
+            return ""
+        changes = memory_changes(self._session, self.item.results.gains)
+        if not changes:
+            return "no A/B measured its peak memory"
+        least, most = min(changes), max(changes)
+        where = plural(len(changes), "A/B")
+        if max(abs(least), abs(most)) < EQUAL_MEMORY_PCT:
+            return f"no difference in peak memory in {where}"
+        return f"peak memory changed by {signed(least)} to {signed(most)} in {where}"
 
     @property
     def planned_abs(self) -> tuple[int, ...]:

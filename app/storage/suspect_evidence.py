@@ -757,6 +757,27 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
     )
 
 
+def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> list[float]:
+    """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion."""
+
+    def by(key: Any, document: Any, names: Iterable[int], *conditions: ColumnElement[bool]) -> dict[int, float | None]:
+        pct = document["metrics", "peak_memory_gib", "delta_pct"].as_float()
+        rows = session.execute(select_any(key, pct).where(key.in_(tuple(names)), *conditions))
+        return {row[0]: row[1] for row in rows}
+
+    gains = tuple(gains)
+    planned = {gain.experiment_id for gain in gains if gain.experiment_id is not None}
+    alone = {gain.run_id for gain in gains if gain.experiment_id is None}
+    of_experiment = by(col(ExperimentRow.id), col(ExperimentRow.result), planned)
+    of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current))
+    changes = []
+    for gain in gains:
+        pct = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
+        if pct is not None:
+            changes.append(pct if gain.forwards else _throughput(pct))
+    return changes
+
+
 def _throughput(step_time_pct: float) -> float:
     """Convert a change of step time to one of throughput, both in percent."""
     return 100 * (1 / max(1 + step_time_pct / 100, 1e-3) - 1)

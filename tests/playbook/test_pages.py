@@ -277,6 +277,22 @@ def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(
     assert "Fires in no run; it makes a run work, not faster." in re.sub(r"\s+", " ", re.sub("<[^>]+>", "", page))
 
 
+def test_a_rule_that_saves_memory_is_judged_by_peak_memory(client: TestClient, engine: Engine) -> None:
+    result = {
+        "finished": True, "evidence_level": "matched_ab", "attributed_to": "dispatcher", "from_value": "alltoall",
+        "to_value": "hybridep", "metrics": {"peak_memory_gib": {"delta_pct": -4.0}},
+        "verdict": {"step_time": {"delta_pct": -4.0, "ci_low_pct": -5.0, "ci_high_pct": -3.0}},
+    }  # fmt: skip
+    with transaction(engine) as session:
+        baseline = make_advised(session, fields={"dispatcher": "alltoall"}, ms=31_300.0)
+        candidate = make_advised(session, fields={"dispatcher": "hybridep"}, ms=30_000.0, purpose="experiment")
+        plan(session, baseline, "", "done", candidate=candidate, result=result | {"candidate": [str(candidate)]})
+    body = client.get("/api/v1/rules/disp-headroom").json()
+    assert (body["tried"], body["paid_off"]) == (1, 0)
+    lead = client.get("/playbook/disp-headroom").text.partition('class="answer"')[2].partition("</p>")[0]
+    assert re.search(r"peak memory changed by \u22124\.0.* in 1 A/B\.", lead)
+
+
 def test_gains_over_different_values_are_not_combined() -> None:
     now = datetime(2026, 9, 9, tzinfo=UTC)
     gains = tuple(

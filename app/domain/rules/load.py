@@ -48,7 +48,7 @@ SOURCES = "sources.yaml"
 NO_RULES = (SOURCES, "contradictions.yaml")
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
-    *("sources", "valid", "confidence", "examples", "order", "bring_up", "blocks", "unlocks", "hold", "overrides"),
+    *("sources", "valid", "confidence", "examples", "order", "bring_up", "for_memory", "blocks", "unlocks", "hold", "overrides"),
     *("urgency", "general", "after", "joins", "yields", "run_title"),
 }
 
@@ -311,6 +311,7 @@ def _hints(row: Mapping[str, object]) -> Hints:
     return Hints(
         order=order,
         bring_up=row.get("bring_up") is True,
+        for_memory=row.get("for_memory") is True,
         blocks=str(row.get("blocks") or ""),
         unlocks=_texts(row, "unlocks"),
         hold=_texts(row, "hold"),

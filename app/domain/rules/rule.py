@@ -131,15 +131,16 @@ class Hints:
     """Hints for ranking, in addition to phase, wall and kind.
 
     `order`: order among similar rules, ascending; an expression if it depends on facts. `bring_up`: a default of the
-    first bring-up, suggested before any profile. `blocks`: the phase, or `claim`, that an open gate holds up.
-    `unlocks`: rules that become possible afterwards. `hold`: further fields to hold fixed. `urgency`: its topic if it
-    precedes the workflow. `general`: it applies to nearly every run and has no evidence, so it ranks last. `after`:
-    rules that rank before it if they fire, too. `joins`: rules that show it as a further reason instead. `yields`: it
-    is deferred while something stronger is suggested.
+    first bring-up, suggested before any profile. `for_memory`: peak memory judges its A/Bs, not step time. `blocks`:
+    the phase, or `claim`, that an open gate holds up. `unlocks`: rules that become possible afterwards. `hold`: further
+    fields to hold fixed. `urgency`: its topic if it precedes the workflow. `general`: it applies to nearly every run
+    and has no evidence, so it ranks last. `after`: rules that rank before it if they fire, too. `joins`: rules that
+    show it as a further reason instead. `yields`: it is deferred while something stronger is suggested.
     """
 
     order: int | Expression = 50
     bring_up: bool = False
+    for_memory: bool = False
     urgency: Urgency = ""
     general: bool | Expression = False
     after: tuple[str, ...] = ()
@@ -189,8 +190,8 @@ class Rule:
 
     @property
     def seeks_gain(self) -> bool:
-        """Return whether it makes a step shorter; a step of the bring-up or one that makes a job fit need not."""
-        return not (self.hints.bring_up or self.phase == "fit")
+        """Return whether it makes a step shorter; one of the bring-up, that makes a job fit or saves memory need not."""
+        return not (self.hints.bring_up or self.hints.for_memory or self.phase == "fit")
 
     @property
     def saves_memory(self) -> bool:
