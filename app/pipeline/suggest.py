@@ -196,7 +196,10 @@ _SAME_WORKLOAD = tuple(name for name in STACK_FIELDS if name not in (*_OF_SIZE, 
 def _by_likeness(
     session: Session, run: RunDetail, gains_of_rules: Iterable[tuple[str, Sequence[MeasuredGain]]]
 ) -> list[list[MeasuredHere]]:
-    """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks."""
+    """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks.
+
+    Of the other stacks those of a similar number of GPUs come first, apart from the others.
+    """
     asked = []
     for rule, gains in gains_of_rules:
         by_stack: dict[str, list[MeasuredGain]] = {}
@@ -210,6 +213,8 @@ def _by_likeness(
     for rule, by_stack in asked:
         scaled = [key for key in by_stack if key != run.stack_key and sizes[key]]
         others = [key for key in by_stack if key != run.stack_key and not sizes[key]]
+        near = [key for key in others if _is_of_similar_size(run, contracts.get(newest[key], {}))]
+        far = [key for key in others if key not in near]
         own = [key for key in by_stack if key == run.stack_key]
         results.append(
             [
@@ -220,11 +225,23 @@ def _by_likeness(
                     same_contract=keys is own,
                     at_gpus=tuple(sorted({sizes[key] for key in keys})) if keys is scaled else (),
                 )
-                for keys in (own, scaled, others)
+                for keys in (own, scaled, near, far)
                 if keys
             ]
         )
     return results
+
+
+_SIMILAR_SIZE = 8
+"""GPU counts that differ by at most this factor are similar. Our choice."""
+
+
+def _is_of_similar_size(run: RunDetail, contract: Mapping[str, Any]) -> bool:
+    stated, theirs = run.contract.get("gpus"), contract.get("gpus")
+    ours = None if stated is None else stated.value
+    if not isinstance(ours, int) or not isinstance(theirs, int):
+        return False
+    return max(ours, theirs) <= _SIMILAR_SIZE * min(ours, theirs)
 
 
 def _other_size(run: RunDetail, contract: Mapping[str, Any]) -> int:

@@ -203,10 +203,10 @@ class StepPage:
         return ", ".join([*needs, plural(present, "conflict")] if self.suggestion.conflicts else needs)
 
     @property
-    def asks_first(self) -> bool:
-        """Return whether a prerequisite is not known to be met, so that users see it before they plan the change."""
+    def unmet(self) -> list[CheckedRequirement]:
+        """Return the prerequisites that are not known to be met, which users see before they make the change."""
         needs = () if self.suggestion is None else self.suggestion.needs
-        return any(need.state != "met" and not (need.state == "unknown" and self.shown_by) for need in needs)
+        return [need for need in needs if need.state != "met" and not (need.state == "unknown" and self.shown_by)]
 
     @property
     def rerun(self) -> str:

@@ -49,7 +49,7 @@ def test_the_step_shows_what_the_experiment_takes_and_plans_it(
 ) -> None:
     step = text(client, f"/runs/{baseline}/next/eo-enable")
     assert f'action="/runs/{baseline}/experiments"' in step
-    assert step.index('id="needs"') < step.index(f'action="/runs/{baseline}/experiments"'), (
+    assert step.index('id="unmet"') < step.index(f'action="/runs/{baseline}/experiments"'), (
         "some are not known to be met"
     )
     assert "interleaved" in step

@@ -48,7 +48,19 @@ SOURCES = "sources.yaml"
 NO_RULES = (SOURCES, "contradictions.yaml")
 KEYS = {
     *("id", "phase", "wall", "kind", "title", "when", "why", "change", "needs", "conflicts", "effect", "verify"),
-    *("sources", "valid", "confidence", "examples", "order", "bring_up", "for_memory", "blocks", "unlocks", "hold", "overrides"),
+    *(
+        "sources",
+        "valid",
+        "confidence",
+        "examples",
+        "order",
+        "bring_up",
+        "for_memory",
+        "blocks",
+        "unlocks",
+        "hold",
+        "overrides",
+    ),
     *("urgency", "general", "after", "joins", "yields", "run_title"),
 }
 
@@ -413,7 +425,15 @@ def places(text: str) -> list[str]:
 
 def _lint_texts(rule: Rule) -> Iterator[str]:
     recipes = [text for recipe in rule.change.recipes for text in (recipe.run, recipe.then)]
-    shown = (rule.title, rule.run_title, rule.why, rule.change.text, *rule.change.megatron_lm, *rule.change.bridge, *recipes)
+    shown = (
+        rule.title,
+        rule.run_title,
+        rule.why,
+        rule.change.text,
+        *rule.change.megatron_lm,
+        *rule.change.bridge,
+        *recipes,
+    )
     for text in shown:
         for name in places(text):
             if name not in FACTS:

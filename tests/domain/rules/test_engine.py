@@ -497,7 +497,9 @@ def test_names_in_texts_and_bound_names_are_not_facts() -> None:
 FITS = {"unknown_fields": 0, "oom": False, "fits": True, "steps_done": 20, "window": 12}
 RULES = (
     rule("scale-bad-mesh", "tp == 3", kind="blocker", phase="scale"),
-    rule("scale-wide", "cp > 8", 'change: {text: do it}\n  run_title: "CP {cp} is wide"', kind="warning", phase="scale"),
+    rule(
+        "scale-wide", "cp > 8", 'change: {text: do it}\n  run_title: "CP {cp} is wide"', kind="warning", phase="scale"
+    ),
     rule("eo-tune", "ep > 1", wall="communication"),
 )
 
