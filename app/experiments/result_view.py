@@ -49,7 +49,8 @@ class Tick:
 class DrawnEffect:
     """The change of step time on an axis, slower right, in percent of its width.
 
-    The band has the changes that count as equal (`equal` percent) if the whole interval lies in it.
+    The band has the changes that count as equal (`equal` percent) if the whole interval lies in it. `level`: of the
+    interval, in percent.
     """
 
     low: str
@@ -63,6 +64,7 @@ class DrawnEffect:
     label: str
     figure: str
     equal: str
+    level: str
 
 
 def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
@@ -103,6 +105,7 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
         figure=change_text(time.delta_pct).figure,
         equal=f"{limit:g}",
+        level=f"{time.interval_level_pct:.3g}",
     )
 
 

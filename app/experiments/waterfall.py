@@ -155,7 +155,7 @@ def _links(changes: Sequence[AcceptedChange], first_ms: float, last_ms: float) -
         at = links[-1].after_ms
     rest = throughput_gain(at, last_ms)
     if abs(time_saved(rest)) >= _LEAST_REST_PCT:
-        links.append(AcceptedChange(0, "run to run", at, last_ms, None))
+        links.append(AcceptedChange(0, "not explained", at, last_ms, None))
     return links
 
 

@@ -41,7 +41,7 @@ from app.domain.rules.rule import PublishedResult, RuleBook
 from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison import compare_sides
-from app.domain.verdict.step_time import StepTimeChange
+from app.domain.verdict.step_time import IMPROVEMENT_P, StepTimeChange
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
 from app.leaderboards.picture import DispatcherExperiment, EpPicture, ab_at_equal_knobs, ep_picture
@@ -708,6 +708,7 @@ def show_matrix(request: Request, session: ReadSession, stacks: Stacks) -> Respo
         board_time=board_time,
         interval_text=interval_text,
         tint_of=tint_of,
+        certainty_pct=100 * IMPROVEMENT_P,
     )
 
 

@@ -14,6 +14,7 @@ from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed
 from app.domain.run import Value
+from app.domain.verdict.step_time import IMPROVEMENT_P
 from app.leaderboards.words import board_time, board_unit, day_text
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
@@ -429,7 +430,8 @@ def _tie_word(pair: PairwiseComparison) -> str:
 def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
     """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
-    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster)`.
+    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at 99.8 %
+    certainty)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
         return f"{listed([_timed(first, name) for name in names])} are equal"
@@ -438,7 +440,7 @@ def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     ahead = f"{_timed(first, pair.first)} is {change.size} ahead of {_timed(first, pair.second)}"
-    return f"{ahead}, undecided ({change.interval})"
+    return f"{ahead}, undecided ({change.interval} at {100 * IMPROVEMENT_P:.1f}{THIN}% certainty)"
 
 
 def _gains_of_leaders(board: Board) -> str:

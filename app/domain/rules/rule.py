@@ -190,7 +190,7 @@ class Rule:
 
     @property
     def seeks_gain(self) -> bool:
-        """Return whether it makes a step shorter; one of the bring-up, that makes a job fit or saves memory need not."""
+        """Return whether it makes a step shorter; of the bring-up, to make a job fit or to save memory it need not."""
         return not (self.hints.bring_up or self.hints.for_memory or self.phase == "fit")
 
     @property
