@@ -237,7 +237,9 @@ def _restored(run: RunDetail, regression: _Regression) -> Statement | None:
         gain=(low, high),
         pct=regression.pct,
         at={name: run.contract[name].value for name in LIKENESS if name in run.contract},
-        name=f"undoes {percent(regression.pct)} since #{regression.run}",
+        name="undoes the slowdown of this run"
+        if regression.run == run.id
+        else f"undoes {percent(regression.pct)} since #{regression.run}",
     )
 
 
