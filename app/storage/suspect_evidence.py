@@ -769,7 +769,7 @@ def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> list[floa
     planned = {gain.experiment_id for gain in gains if gain.experiment_id is not None}
     alone = {gain.run_id for gain in gains if gain.experiment_id is None}
     of_experiment = by(col(ExperimentRow.id), col(ExperimentRow.result), planned)
-    of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current))
+    of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current).is_(True))
     changes = []
     for gain in gains:
         pct = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
