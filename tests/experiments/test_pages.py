@@ -268,7 +268,7 @@ def test_a_decided_change_is_not_offered_again(
     assert [row["experiment"] for row in advice["suggestions"] if row["rule"] == "eo-enable"] == [number]
 
 
-PRIMARY = re.compile(r'class="button primary"[^>]*?value="(\w+)"')
+OFFERED = re.compile(r'class="button[^"]*"[^>]*?name="decision"\s+value="(\w+)"')
 
 
 def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets_more_runs(
@@ -288,7 +288,7 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     assert (result.finished, result.winner) == (True, "")
     for path in pages:
         page = text(client, path)
-        assert PRIMARY.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
+        assert OFFERED.findall(page[page.index(f'action="/experiments/{number}"') :])[0] == "runs"
     beside = re.search(
         r"per side\s*</button>\s*<span[^>]*>about [\d.,]+ GPU-hours, pays back after ([\d,]+) steps of B</span>",
         client.get(pages[0]).text,
@@ -443,7 +443,7 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     assert "value=true" not in first
     assert ">Finish first</h2>" in first
     journey = text(client, f"/runs/{baseline}/journey")
-    assert f"per side of #{number}" in journey.partition('class="actions"')[2].partition("</a>")[0]
+    assert '"#to-decide">Decide 1 experiment' in journey.partition('class="actions"')[2].partition("</a>")[0]
 
 
 @pytest.mark.parametrize(("ep", "starts"), [(8, True), (256, False)])

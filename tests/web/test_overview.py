@@ -461,10 +461,13 @@ def test_a_slower_configuration_is_listed_although_it_opens_no_regression(
 
 
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:
-    for line in (12, 88):
-        missing = f"DeepEP is not installed (line {line}): The container has no DeepEP package."
-        make(health={"outcome": "failed", "evidence": missing})
-    make(health={"outcome": "out_of_memory", "evidence": "CUDA out of memory. Tried to allocate 1.5 GiB."})
+    for kind, title, line in (
+        ("deepep_missing", "DeepEP is not installed", 12),
+        ("deepep_missing", "DeepEP is not installed", 88),
+        ("out_of_memory", "CUDA out of memory", 7),
+    ):
+        failure = {"kind": kind, "title": title, "evidence": [{"text": f"at line {line}", "line": line}]}
+        make(health={"outcome": "failed"}, failures=[failure])
     text = overview(client)
     lines = re.findall(r'<li class="cause-line">(.*?)</li>', text, re.DOTALL)
     plain = [" ".join(re.sub(r"<[^>]+>", " ", line).split()) for line in lines]
