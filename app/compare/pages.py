@@ -283,7 +283,7 @@ class ComparePage:
         if shown.outside:
             notes.append(off_scale_note(shown.outside))
         if shown.low > 0:
-            notes.append("The axis does not start at zero.")
+            notes.append("The axis starts above zero.")
         if shown.missing:
             named = ", ".join(f"#{number}" for number in shown.missing)
             notes.append(f"{named} {plural(len(shown.missing), 'has', 'have', number=False)} no such series.")

@@ -887,7 +887,7 @@ def chart_notes(drawing: Drawing, rows: dict[str, list[Row]], not_drawn: int) ->
             f"Marks are regressions of {series_label(drawing.metric).lower()}; segments exist for step time only."
         )
     if drawing.range[0] > 0:
-        notes.append("The axis does not start at zero.")
+        notes.append("The axis starts above zero.")
     return notes
 
 

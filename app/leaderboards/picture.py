@@ -430,8 +430,8 @@ def _tie_word(pair: PairwiseComparison) -> str:
 def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
     """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
-    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at 99.8 %
-    certainty)`.
+    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at
+    99.8 %)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
         return f"{listed([_timed(first, name) for name in names])} are equal"
@@ -440,7 +440,7 @@ def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     ahead = f"{_timed(first, pair.first)} is {change.size} ahead of {_timed(first, pair.second)}"
-    return f"{ahead}, undecided ({change.interval} at {100 * IMPROVEMENT_P:.1f}{THIN}% certainty)"
+    return f"{ahead}, undecided ({change.interval} at {100 * IMPROVEMENT_P:.1f}{THIN}%)"
 
 
 def _gains_of_leaders(board: Board) -> str:

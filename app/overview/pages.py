@@ -127,13 +127,12 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     attention = overview.attention
     if not overview.total:
         return f"No visible runs{filters.where}." if filters.project else empty
-    text = active_text(attention.open + attention.acknowledged, attention.cost)
     costly = [item for item in attention.items if item.metric == "step_time_ms" and item.gpu_hours_per_day]
     worst = max((item.delta_pct for item in costly if item.delta_pct is not None), default=None)
     if worst is None:
-        return text
+        return active_text(attention.open + attention.acknowledged, attention.cost)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
-    return f"{capitalized(up_to + change_text(worst).text)}: {text}"
+    return f"{capitalized(up_to + change_text(worst).text)}, {attention.cost.text}."
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

@@ -410,8 +410,8 @@ def short_reason(offer: Offer, best: Offer, request: PlanRequest) -> str:
         if timed is not None and timed.is_of_offer:
             return f"{_change(timed.seconds / best_timed.seconds)}, by records."
         ratio = prediction.step_time_s / best_timed.seconds
-        limit, error = ("at most " * prediction.is_capped, ", within the error") if ratio < 1 else ("", "")
-        return f"Predicted {limit}{_change(ratio)}{error}{'' if timed else '; not measured'}."
+        limit, error = ("At most " * prediction.is_capped, ", within the error") if ratio < 1 else ("", "")
+        return f"{limit}{_change(ratio)}{error}."
     behind = _behind(offer, best)
     return f"{_difference(prediction, first)}{f'; {behind}' if behind else ''}."
 

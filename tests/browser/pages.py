@@ -85,6 +85,7 @@ ROWS: Mapping[str, str] = {
     "/runs?project=demo&dispatcher=hybridep&gpu=H100": "the rows of the list, as above",
     "/runs/{slow}?tab=iterations": "the series as a table, for who looks up an iteration",
     "/regressions": "the work list: one row for each regression",
+    "/history": "one row for each workload, with its trend and state",
     "/settings/audit": "one line for each change, as in a log",
     "/experiments/new": "runs to choose one of",
     "/experiments": "one row for each experiment, with its state and result",

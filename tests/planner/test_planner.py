@@ -255,7 +255,7 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     first, *others = best_cards(client, query | {"gbs": "16384"})
     assert "61.76 s published" in first
     for card in others:
-        seconds, pct, word = re.search(r"ETP1 ([\d.]+).s .*Predicted (\d+).% (faster|slower)", card).groups()
+        seconds, pct, word = re.search(r"ETP1 ([\d.]+).s .*GiB (\d+).% (faster|slower)", card).groups()
         signed = int(pct) if word == "slower" else -int(pct)
         assert 100 * (float(seconds) / 61.76 - 1) == pytest.approx(signed, abs=0.6), "against the time that is shown"
 
