@@ -368,7 +368,7 @@ def test_short_and_unsteady_windows_are_explained_in_words() -> None:
 def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     summary = summarise(make_log(TIMES, stated=OVERLAP_CASE), make_metadata({"gpu": "H100"}))
     assert summary.provisional
-    assert any("`cluster`, `container`" in warning for warning in summary.warnings)
+    assert any("`cluster` and `container`" in warning for warning in summary.warnings)
     bare = summarise(make_log(TIMES), make_metadata())
     (warning,) = (warning for warning in bare.warnings if "are not stated" in warning)
     assert warning.count("`") == 2 * 6

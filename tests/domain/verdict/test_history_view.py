@@ -162,7 +162,7 @@ def test_the_answer_of_a_level_history() -> None:
 
 def test_the_answer_of_a_young_history() -> None:
     text = answer_text(history((1, 400)))
-    assert [part for part in ("400.8 ms", "1 eligible run", "starts at 12") if part not in text] == []
+    assert [part for part in ("400.8 ms", "1 eligible run", "Change points need 12 runs") if part not in text] == []
 
 
 def test_the_answer_when_nothing_counts() -> None:

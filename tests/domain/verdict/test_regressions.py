@@ -108,7 +108,7 @@ def test_a_job_changed_in_several_fields_by_an_upgrade_raises_an_alarm() -> None
 def test_the_baseline_of_a_report_is_that_of_the_figures() -> None:
     judged = document(make_record(slower=0.1), usual())
     used = replace(judged.verdict, baseline_used=judged.baseline[:2])
-    assert baseline_line(replace(judged, verdict=used)).startswith("baseline: 2 runs (run 0, run 1),")
+    assert baseline_line(replace(judged, verdict=used)).startswith("baseline: 2 runs (run 0 and run 1),")
 
 
 COVERED = [
