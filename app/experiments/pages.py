@@ -17,6 +17,7 @@ from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
+from app.domain.text import capitalized
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.api_models import ExperimentId
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
@@ -423,7 +424,7 @@ class ExperimentPage:
         result = self.experiment.result
         if result.verdict is None or not result.finished or result.inconclusive:
             return ()
-        because = (f"Not validated: {result.evidence_because}.",) if result.evidence_because else ()
+        because = (f"{capitalized(result.evidence_because)}.",) if result.evidence_because else ()
         return (*because, *result.warnings)
 
     @property

@@ -506,7 +506,7 @@ def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
         figure = f"{grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     else:
         figure = f"{_seconds(seconds)}\u202fs"
-    at = ", ".join(words[name] for name in differs)
+    at = ", ".join(words[name] for name in differs if getattr(work, name, 0) is not None)
     return f"{source}'s {figure}{f' at {at}' if at else ''}"
 
 
@@ -581,12 +581,12 @@ def _difference(prediction: Prediction, first: Prediction) -> str:
     if prediction.is_capped and first.is_capped:
         return "At the same limit"
     if slower < -_SAME:
-        return f"Predicted {-100 * slower:.0f}\u202f% faster, within the error"
+        return f"{-100 * slower:.0f}\u202f% faster, within the error"
     if lost[name] <= 0 or slower < _SAME:
         equal = f"{100 * slower:.1f}" in ("0.0", "-0.0")
         change = f"{100 * abs(slower):.1f}\u202f% {'slower' if slower > 0 else 'faster'}, within the error"
-        return "Predicted as fast" if equal else f"Predicted {change}"
-    return f"Predicted {100 * slower:.0f}\u202f% slower: {_PARTS[name]}"
+        return "Predicted as fast" if equal else change
+    return f"{100 * slower:.0f}\u202f% slower: {_PARTS[name]}"
 
 
 def calibration(plan: Plan) -> str:
