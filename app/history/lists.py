@@ -398,10 +398,9 @@ def _later(
 
 
 def _regressed(session: Session, keys: Sequence[str]) -> tuple[dict[str, StackRegression], dict[str, set[int]]]:
-    """Return the newest active step-time regression of each stack that is still slow, and the numbers of all its stale
-    ones.
+    """Return by stack its newest step-time regression that is not idle, else its newest idle one, and all idle ones.
 
-    One that is stale only if it has no other.
+    Only stacks that are still slow have one.
     """
     chosen = (
         select_any(RegressionMemberRow, RegressionRow.project_id, RegressionRow.proposal, RunRow.job)

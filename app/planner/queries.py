@@ -34,6 +34,7 @@ from app.domain.planning.request import (
 )
 from app.domain.ranking.runs import family_of
 from app.domain.run import Value
+from app.domain.text import capitalized
 from app.errors import FieldError, InvalidQuery
 from app.storage.experiments import knobs_of
 from app.storage.json_text import frozen
@@ -298,7 +299,7 @@ def answer(plan: Plan) -> list[str]:
         reasons.append("Experiments rejected every feasible layout.")
     if timed := measured_time(first, plan.request):
         origin = timed.origin if timed.is_of_offer else f"nearest record: {timed.time}, {timed.origin}"
-        reasons.append(f"{origin[0].upper()}{origin[1:]}.")
+        reasons.append(f"{capitalized(origin)}.")
     if plan.request.gbs is None and first.prediction is not None:
         reasons.append("Without a global batch size no step time is predicted.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")

@@ -133,8 +133,10 @@ class RankedSuspect:
     @property
     def is_supported(self) -> bool:
         """Return whether the evidence speaks for it, even if most is inconclusive."""
-        if self.is_likely or self.support == "supported" or self.elsewhere is None:
-            return self.is_likely or self.support == "supported"
+        if self.is_likely or self.support == "supported":
+            return True
+        if self.elsewhere is None:
+            return False
         decided = len(self.elsewhere.moves) - len(self.elsewhere.of("inconclusive"))
         return 2 * len(self.elsewhere.moved) > decided
 
@@ -346,7 +348,7 @@ def _vote_of_past(change: float | None, past: PastResults | None) -> int:
 
 
 def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
-    """Return 1 if most moved like this one, -1 if most stayed the same and none moved: a mixed tally clears nobody."""
+    """Return 1 if most moved like this one, -1 if most stayed the same and none moved, else 0."""
     if elsewhere is None:
         return 0
     if 2 * len(elsewhere.moved) > len(elsewhere.moves):

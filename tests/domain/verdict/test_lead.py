@@ -46,9 +46,9 @@ def test_a_first_run_says_why_it_is_not_steady() -> None:
 @pytest.mark.parametrize(("dropped", "text"), [(3, "`model`"), (18, "18 fields, all unknown.")])
 def test_the_closest_run_is_described_by_few_fields_or_by_their_number(dropped: int, text: str) -> None:
     bare = make_record(fields=dict.fromkeys(list(STACK_FIELDS)[:dropped], ...))
-    told = lead(make_document(bare, make_baseline()))
-    assert text in told
-    assert len(told.split()) <= 16
+    sentence = lead(make_document(bare, make_baseline()))
+    assert text in sentence
+    assert len(sentence.split()) <= 16
 
 
 @pytest.mark.parametrize(
