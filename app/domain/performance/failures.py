@@ -84,6 +84,15 @@ _MEANINGS = {
 _SIGNALS = {"-9": "SIGKILL", "-6": "SIGABRT", "-11": "SIGSEGV", "-7": "SIGBUS"}
 
 
+_REPEATED = {
+    "First rerun: unexpected result is not reproducible": "The same GPU gave another result when it repeated the step.",
+    "First rerun: unexpected result is reproducible": "The same GPU gave the same result when it repeated the step.",
+    "Second rerun: unexpected result is not reproducible": "Another GPU gave another result: suspect the first one.",
+    "Second rerun: unexpected result is reproducible": "Another GPU gave the same result: suspect data or settings.",
+}
+"""What Megatron-LM's rerun state machine printed (`megatron/core/rerun_state_machine.py`)."""
+
+
 def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
     """Yield sentences on the details in a failure's lines. `events`: those of its kind, most specific first."""
     text = events[0].text
@@ -97,6 +106,9 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
         else:
             listed = ", ".join(str(rank) for rank in ranks[:8])
             yield f"{len(ranks)} ranks report it: {listed}{' and more' if len(ranks) > 8 else ''}."
+    if kind == "not_finite":
+        texts = [event.text for event in events]
+        yield from (told for text, told in _REPEATED.items() if any(text in line for line in texts))
     if kind == "import_error" and (module := _MODULE.search(text)):
         yield f"Missing: {module[1] or f'{module[2]} of {module[3]}'}."
     if kind == "nccl_timeout" and (operation := _OPERATION.search(text)):
@@ -178,8 +190,8 @@ KINDS: dict[str, Kind] = {
     "not_finite": Kind(
         "The NaN checks stopped the run",
         "The loss or a gradient became NaN or infinite, or differed when it was recomputed.",
-        "Rerun it. `Possible transient error` points to hardware: check the rank's node. If the failure recurs at the "
-        "same iteration, check the data of that step, the learning rate and the precision.",
+        "If the same GPU gives another result when it repeats the step, or another GPU does, check the rank's GPU and "
+        "node. If all GPUs give the same result, check the data of that step, the learning rate and the precision.",
         "not_finite",
     ),
     "loss_not_finite": Kind(

@@ -380,6 +380,24 @@ def test_failures_of_real_logs(name: str, kind: str, iteration: int | None, rank
     assert (failure.kind, failure.iteration, failure.rank) == (kind, iteration, rank)
 
 
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("First rerun: unexpected result is reproducible within the tolerance (nan = nan).", "gave the same result"),
+        ("First rerun: unexpected result is not reproducible within the tolerance", "gave another result when"),
+        ("Second rerun: unexpected result is not reproducible on a different GPU, therefore", "suspect the first"),
+        ("Second rerun: unexpected result is reproducible on a different GPU, therefore", "suspect data"),
+    ],
+)
+def test_a_stop_by_the_nan_checks_says_what_repeating_the_step_showed(line: str, says: str) -> None:
+    start = "ERROR:megatron.core.rerun_state_machine:"
+    text = f"{start}Unexpected result nan on rank 3 at iteration #7 invocation #2\n{start}{line}\n"
+    (failure,) = explain_failures(parse_text(text))
+    assert (failure.kind, failure.rank, failure.iteration, len(failure.evidence)) == ("not_finite", 3, 7, 2)
+    assert failure.explanation.count("gave") == 1
+    assert says in failure.explanation
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_is_in_the_document_with_its_texts(kind: str) -> None:
     assert f"| `{kind}` |" in DOCS
