@@ -12,6 +12,7 @@ from sqlalchemy import delete, select, update
 from sqlmodel import Session, col
 
 from app.domain.numbers import plural
+from app.domain.planning.hardware import AMD
 from app.domain.profiles.difference import compare_profiles, first_sentence
 from app.domain.run import Stated
 from app.errors import NotFound
@@ -93,6 +94,7 @@ def identity_of(document: Mapping[str, Any]) -> dict[str, Any]:
     files: Sequence[Mapping[str, Any]] = document["files"]
     return {
         "gpu": next((file["gpu"] for file in files if file["gpu"]), ""),
+        "nsys": any(name.startswith(("nsight", "nsys")) for name in document["quality"]["formats"]),
         "world_size": document["quality"]["world_size"],
         "dispatcher": document["facts"].get("resolved_dispatcher"),
         "rank": (document["facts_from"] or {}).get("rank"),
@@ -107,6 +109,8 @@ def contradictions(identity: Mapping[str, Any], contract: Mapping[str, Stated]) 
     gpu, traced = stated.get("gpu"), str(identity.get("gpu") or "")
     if isinstance(gpu, str) and traced and not re.search(rf"(?<![A-Z]){re.escape(gpu)}(?!\d)", traced, re.IGNORECASE):
         differences.append(f"the profile was taken on {traced}, the run on {gpu}")
+    elif not traced and gpu in AMD and identity.get("nsys"):
+        differences.append(f"Nsight Systems cannot trace the run's {gpu}")
     world = identity.get("world_size")
     if isinstance(stated.get("gpus"), int) and world and world != stated["gpus"]:
         differences.append(f"the profile comes from a job of {world:,} ranks, the run has {stated['gpus']:,} GPUs")

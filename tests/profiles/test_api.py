@@ -52,6 +52,13 @@ def test_the_facts_of_a_profile_are_facts_of_its_run_until_it_is_removed(client:
     assert client.get(f"/api/v1/runs/{run_id}/profiles").json() == {"items": []}
 
 
+@pytest.mark.parametrize(("gpu", "counts"), [("MI355X", False), ("A100", True)])
+def test_a_profile_of_nsight_systems_is_not_of_an_amd_gpu(client: TestClient, gpu: str, counts: bool) -> None:
+    data = (corpus() / "nsys-sp2-after.sqlite.gz").read_bytes()
+    profile = attached(client, make_run(client, gpu=gpu), data, name="after.sqlite.gz")
+    assert (profile["counts"], profile["differs"] == []) == (counts, counts)
+
+
 def test_a_profile_of_another_job_counts_only_once_it_is_confirmed(client: TestClient, engine: Engine) -> None:
     run_id = make_run(client, gpu="B200")
     profile = attached(client, run_id, trace("ddp-a100-ns"))
