@@ -79,6 +79,8 @@ class ComparePage:
         sides = self.comparison.sides
         if sides.kind == "contrast" and sides.attributed_to is None:
             return "not attributable"
+        if sides.kind == "verdict" and sides.comparability.provisional:
+            return "no known difference"
         return f"{KINDS[sides.kind]}{', other code' if self.other_code else ''}"
 
     @property

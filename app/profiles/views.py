@@ -406,6 +406,12 @@ class RunWalls:
         return tuple(wall.name for wall in self._all if wall not in self.walls)
 
     @property
+    def needs_gpu(self) -> bool:
+        """Return whether the log shows the peak memory, but nothing the size of the GPU's memory."""
+        facts = self._facts
+        return facts.get("mem_alloc_peak_gb") is not None and facts.get("hbm_gb") is None
+
+    @property
     def presumed(self) -> tuple[str, str]:
         """Return an unmeasured wall that facts of the run (`likely`) or its GPU (`expected`) point at, with that word.
 
@@ -419,8 +425,12 @@ class RunWalls:
         return next(((name, word) for wall in self._all if wall.name == name and wall.share is None), ("", ""))
 
     @property
+    def _facts(self) -> Mapping[str, Any]:
+        return self._advice.evaluation.facts if self._advice is not None else {}
+
+    @property
     def _all(self) -> tuple[RunWall, ...]:
-        facts: Mapping[str, Any] = self._advice.evaluation.facts if self._advice is not None else {}
+        facts = self._facts
         exposed, idle = facts.get("exposed_comm_frac"), facts.get("gpu_idle_frac")
         used, most = _rest(facts.get("headroom_frac")), _rest(facts.get("T_headroom"))
         return (

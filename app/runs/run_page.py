@@ -934,17 +934,19 @@ class RunPage:
 
     @property
     def missing_figures(self) -> list[tuple[str, list[str]]]:
-        """Return each reason with the figures that are unknown because of it."""
+        """Return each reason with the figures that are unknown because of it; one for all fields that they need."""
         if self.run.steady_state is None:
             return []
-        reasons = {"peak_memory_gib": self.absent}
-        for name, needed in _NEEDED.items():
-            if unknown := [field for field in needed if field in self.run.unknown]:
-                reasons[name] = f"needs {', '.join(unknown)}"
+        absent = [headline for headline in self.headlines if headline.metric is None]
+        unknown = {
+            headline.name: [field for field in _NEEDED.get(headline.name, ()) if field in self.run.unknown]
+            for headline in absent
+        }
+        to_state = f"state {', '.join(dict.fromkeys(field for fields in unknown.values() for field in fields))}"
         missing: dict[str, list[str]] = {}
-        for headline in self.headlines:
-            if headline.metric is None:
-                missing.setdefault(reasons.get(headline.name, "see Health"), []).append(headline.label)
+        for headline in absent:
+            because = self.absent if headline.name == "peak_memory_gib" else "see Health"
+            missing.setdefault(to_state if unknown[headline.name] else because, []).append(headline.label)
         return list(missing.items())
 
     @property

@@ -507,9 +507,12 @@ class WorkingRun:
 def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRun, ...]:
     """Return the newest completed runs of the run's work in its container; without any, of its model and GPUs.
 
-    Its own stack comes first, and runs of experiments come last.
+    Its own stack comes first, and runs of experiments come last. Empty if the run states no model or no GPU: any run
+    would match.
     """
     values = {name: stated.value for name, stated in run.contract.items()}
+    if not (values.get("model") and values.get("gpu")):
+        return ()
     columns = {"model": RunRow.model, "gpu": RunRow.gpu, "gpus": RunRow.gpus}
     rows = session.execute(
         select_any(

@@ -293,7 +293,7 @@ def test_an_unknown_figure_names_the_fields_that_it_needs(client: TestClient, ma
     metrics = {"step_time_ms": {"value": 400.0, "ci_low": 399.0, "ci_high": 401.0, "n": 40, "note": ""}}
     run = make(unknown=["seq_len", "gpus"], metrics=metrics)
     text = client.get(f"/runs/{run}").text
-    assert "needs seq_len, gpus" in text
+    assert "unknown: state seq_len, gpus" in text
     assert 'name="field.seq_len"' in text
 
 

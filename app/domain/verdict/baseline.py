@@ -347,11 +347,14 @@ def nearest_misses(
     return tuple(_first_of_each_stack(ranked))[:MOST_MISSES]
 
 
-def _distance(comparability: Comparability) -> tuple[int, int, int]:
-    """Return the sort key of a near miss. A model that one side does not state comes between the same and another."""
-    model = next((difference for difference in comparability.stack if difference.field == "model"), None)
-    other_model = 0 if model is None else 1 + model.is_certain
-    return other_model, len(comparability.stack), len(comparability.knobs)
+def _distance(comparability: Comparability) -> tuple[bool, int, bool, int]:
+    """Return the sort key of a near miss. A model that a side does not state is not the same; it may be, so it comes
+    before another one.
+    """
+    stack = comparability.stack
+    model = next((difference for difference in stack if difference.field == "model"), None)
+    is_same = model is None and "model" not in comparability.unknown
+    return not is_same, len(stack), model is not None and model.is_certain, len(comparability.knobs)
 
 
 def _miss(run: RunRecord, runs: Sequence[RunRecord], count: int) -> tuple[str, NearMiss]:

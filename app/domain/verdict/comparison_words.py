@@ -93,7 +93,7 @@ def _unranked(comparison: SideComparison) -> str:
 def _of_knobs(comparability: Comparability) -> str:
     knobs = comparability.knobs
     if not knobs:
-        return "same configuration"
+        return "no known difference" if comparability.provisional else "same configuration"
     if len(knobs) == 1 and knobs[0].is_certain and not comparability.other_code:
         return f"one knob: `{knobs[0].field}`"
     return _what_differs(comparability)
@@ -208,6 +208,8 @@ def _directional(comparison: SideComparison) -> str:
 def _rule(comparison: SideComparison) -> str:
     comparability, kind = comparison.comparability, comparison.kind
     if kind == "verdict":
+        if comparability.provisional:
+            return "No known difference: what differs is unknown, or code, environment or noise."
         return "Same configuration: any difference comes from code, environment or noise."
     if kind == "matched_ab":
         knob = f"Matched A/B: `{comparability.knobs[0].field}` is the only knob that differs"

@@ -7,6 +7,7 @@ from app.domain.numbers import THE_SAME, THIN, change_text, metric_text, percent
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.text import some_of
 from app.domain.verdict.assess import changed_field
+from app.domain.verdict.baseline import NearMiss
 from app.domain.verdict.comparability import Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange, shows_no_difference
@@ -133,16 +134,29 @@ def _named(difference: Difference) -> str:
 def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady: str, label: Label) -> str:
     if document.other_branch is not None:
         return f"No baseline on branch {document.other_branch.baseline_branch}."
-    if not document.misses:
-        why = f", not steady ({unsteady})" if unsteady else ""
-        own = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
-        return f"{own}Nothing to compare with yet."
-    miss = document.misses[0]
+    if document.misses:
+        return _closest(document.misses[0], label)
+    why = f", not steady ({unsteady})" if unsteady else ""
+    own = f"{step_time(own_ms)} per step{why}. " if own_ms else ""
+    return f"{own}Nothing to compare with yet."
+
+
+_IDENTITY = ("model", "gpu")
+"""Fields without which a difference from another run means nothing."""
+
+
+def _closest(miss: NearMiss, label: Label) -> str:
+    comparability = miss.comparability
     if not miss.fields:
         return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
+    unstated = {*comparability.unknown, *(item.field for item in comparability.stack if item.b is None)}
+    if names := [f"`{name}`" for name in _IDENTITY if name in unstated]:
+        return f"No comparable run yet: {some_of(names, 2)} {plural(len(names), 'is', 'are', number=False)} unknown."
+    if any(item.field == "model" and item.is_certain for item in comparability.stack):
+        return "No run of this model to compare with yet."
     fields = some_of([f"`{name}`" for name in miss.fields], _MOST_FIELDS)
     if len(miss.fields) > _NAMED:
-        unknown = sum(not item.is_certain for item in (*miss.comparability.stack, *miss.comparability.knobs))
+        unknown = sum(not item.is_certain for item in (*comparability.stack, *comparability.knobs))
         which = "all" if unknown == len(miss.fields) else f"{unknown} of them"
         fields = plural(len(miss.fields), "field") + (f", {which} unknown" if unknown else "")
     if miss.is_other_cell:

@@ -43,10 +43,25 @@ def test_a_first_run_says_why_it_is_not_steady() -> None:
     assert len(told.split()) <= 16
 
 
-@pytest.mark.parametrize(("dropped", "text"), [(3, "`model`"), (18, "18 fields, all unknown.")])
+@pytest.mark.parametrize(("dropped", "text"), [(1, "differs in `task`."), (16, "16 fields, all unknown.")])
 def test_the_closest_run_is_described_by_few_fields_or_by_their_number(dropped: int, text: str) -> None:
-    bare = make_record(fields=dict.fromkeys(list(STACK_FIELDS)[:dropped], ...))
+    fields = [name for name in STACK_FIELDS if name not in ("model", "gpu")]
+    bare = make_record(fields=dict.fromkeys(fields[:dropped], ...))
     sentence = lead(make_document(bare, make_baseline()))
+    assert text in sentence
+    assert len(sentence.split()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"model": ...}, "`model` is unknown."),
+        ({"model": ..., "gpu": ...}, "`model` and `gpu` are unknown."),
+        ({"model": "Mixtral-8x7B"}, "No run of this model"),
+    ],
+)
+def test_a_run_without_a_stated_model_or_of_another_model_has_no_closest_run(fields: dict[str, Any], text: str) -> None:
+    sentence = lead(make_document(make_record(fields=fields), make_baseline()))
     assert text in sentence
     assert len(sentence.split()) <= 16
 
