@@ -214,11 +214,11 @@ def _ordered(names: Iterable[tuple[str, int]]) -> tuple[str, ...]:
     return tuple(sorted(runs, key=lambda name: (-runs[name], name)))
 
 
-_ORDER: Mapping[Outcome, int] = {"won": 0, "undecided": 1, "equal": 1, "published": 2, "only": 3, "unranked": 4}
+_ORDER: Mapping[Outcome, int] = {"won": 0, "undecided": 1, "equal": 1, "only": 2, "published": 3, "unranked": 4}
 
 
 def _row_order(row: FamilyRow) -> int:
-    """Return the sort key of a family: with a winner first, without a ranking or published figure last."""
+    """Return the sort key of a family: with a winner first, then other own results, published figures and the rest."""
     return min(_ORDER[cell.outcome] for cell in row.cells if cell)
 
 
