@@ -117,6 +117,8 @@ def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         return "blocked", "The job must fit into memory first."
     if warnings := _scale_warnings(evaluation):
         return "open", _titles(warnings)
+    if not {"tp", "pp", "ep", "dp"} & evaluation.facts.keys():
+        return "open", "The layout is unknown: upload the launch command or the configuration."
     candidates = [
         suggestion
         for suggestion in evaluation.suggestions

@@ -557,6 +557,10 @@ def test_a_warning_about_the_layout_opens_its_phase_with_its_title_for_the_run()
     assert (scale.state, scale.because, scale.rules) == ("open", "CP 16 is wide.", ("scale-wide",))
 
 
+def test_an_unknown_layout_is_not_called_even() -> None:
+    assert (of(**FITS).step("scale").state, of(**FITS, tp=1).step("scale").state) == ("open", "done")
+
+
 def test_memory_comes_before_everything_that_follows() -> None:
     progress = of(unknown_fields=2, oom=True, oom_phase="warmup", steps_done=1)
 
@@ -565,7 +569,7 @@ def test_memory_comes_before_everything_that_follows() -> None:
 
 
 def test_a_long_healthy_run_like_real_training_is_through() -> None:
-    progress = of(**{**FITS, "steps_done": 60}, exposed_comm_frac=0.02, gpu_idle_frac=0.01, headroom_frac=0.4,
+    progress = of(**{**FITS, "steps_done": 60}, tp=1, exposed_comm_frac=0.02, gpu_idle_frac=0.01, headroom_frac=0.4,
                evidence_level="validated", semantic_class="training_equivalent")  # fmt: skip
 
     assert states(progress) == ["done"] * 6
