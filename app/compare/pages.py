@@ -78,7 +78,7 @@ class ComparePage:
     def kind(self) -> str:
         sides = self.comparison.sides
         if sides.kind == "contrast" and sides.attributed_to is None:
-            return "not attributable"
+            return "two jobs" if sides.comparability.two_jobs else "several differences"
         if sides.kind == "verdict" and sides.comparability.provisional:
             return "no known difference"
         return f"{KINDS[sides.kind]}{', other code' if self.other_code else ''}"

@@ -27,6 +27,8 @@ from app.domain.verdict.comparison import (
     window_step_times,
 )
 from app.domain.verdict.comparison_words import ComparisonText, comparison_text
+from app.domain.verdict.document import contrast_document
+from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.record import RunRecord, shared_losses
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
@@ -35,6 +37,7 @@ from app.storage.rules import RulesInForce, pair_facts, read_run, window_of
 from app.storage.runs import WITH_RESULT, RunDetail, RunListItem, detail, runs_by_id
 from app.storage.search import search_conditions
 from app.storage.stacks import facts_of
+from app.storage.suspect_evidence import suspects_with_evidence
 from app.storage.tables import ProjectRow, RunRow, SeriesRow, select_any
 
 MOST_OFFERED = 12
@@ -286,6 +289,7 @@ class ComparedSides:
     """Both sides of a complete selection. The constructor raises NotFound and NotReady."""
 
     def __init__(self, session: Session, selection: SideSelection) -> None:
+        self._session = session
         runs = read_runs(session, selection.runs)
         # Oldest first by history position, as verdicts take them.
         self.a, self.b = (
@@ -318,7 +322,23 @@ class ComparedSides:
 
     @cached_property
     def text(self) -> ComparisonText:
-        return comparison_text(self.sides)
+        return comparison_text(self.sides, self.suspects)
+
+    @cached_property
+    def suspects(self) -> tuple[RankedSuspect, ...]:
+        """Return what may explain the change, with the evidence of the project, best supported first.
+
+        None if nothing changed, and between two jobs or projects, which may differ in anything.
+        """
+        measured, comparability = self.sides.measured, self.sides.comparability
+        time = measured.step_time if measured else None
+        projects = {run.detail.project_id for run in self.runs}
+        if measured is None or time is None or comparability.two_jobs or len(projects) > 1:
+            return ()
+        if time.decision not in ("regression", "improvement"):
+            return ()
+        document = contrast_document(comparability, measured, {str(run.id): run.detail.metrics for run in self.runs})
+        return suspects_with_evidence(self._session, self.newest_b.id, document, "step_time_ms")
 
     @cached_property
     def same(self) -> tuple[SameField, ...]:

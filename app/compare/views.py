@@ -14,6 +14,7 @@ from app.domain.performance.steady_state import readable_range
 from app.domain.run import FloatArray, IntArray, Metric, Stated
 from app.domain.verdict.comparability import AXES, Axis, Difference, axis_of
 from app.domain.verdict.comparison import MetricOutcome, SameField, step_times
+from app.domain.verdict.evidence import RankedSuspect
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
 
@@ -29,7 +30,7 @@ class SideValue:
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """`follows`: the field that this difference results from. `part`: its role in words."""
+    """`follows`: the field that this difference results from. `part`: its role in words. `suspect`: with evidence."""
 
     field: str
     meaning: str
@@ -38,6 +39,7 @@ class DifferenceRow:
     follows: str
     a: SideValue
     b: SideValue
+    suspect: RankedSuspect | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,7 @@ def _row(comparison: ComparedSides, difference: Difference) -> DifferenceRow:
         follows=difference.follows,
         a=_side(name, difference.a, comparison.newest_a.id),
         b=_side(name, difference.b, comparison.newest_b.id),
+        suspect=next((item for item in comparison.suspects if item.suspect.field == name), None),
     )
 
 

@@ -8,7 +8,7 @@ from app.domain.contract.values import shown
 from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.text import range_address
-from app.domain.verdict.evidence import RankedSuspect, SharedSuspect, shared_suspects, value_text
+from app.domain.verdict.evidence import NO_EVIDENCE, RankedSuspect, SharedSuspect, shared_suspects, value_text
 from app.domain.verdict.upgrade import shared_commit_label
 from app.domain.verdict.words import side_text
 
@@ -76,7 +76,7 @@ def _card(
     ranked = shared.ranked
     suspect, difference = ranked.suspect, ranked.suspect.difference
     before, after = (_side(suspect.field, side) for side in (difference.a, difference.b)) if difference else ("", "")
-    evidence = ranked.evidence or ("No evidence yet.",)
+    evidence = ranked.evidence or (NO_EVIDENCE,)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")
     for_it = 0 if ranked.support == "unlikely" else ranked.is_supported + (ranked.support == "supported")

@@ -109,7 +109,7 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
     a, other = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0)
     again, knob = make(), make({**OTHER_CONTAINER, "ep_overlap": True}, step_time_ms=38_000.0)
     page = client.get(f"/compare?a={a}&b={other}").text
-    assert "Not ranked: container differs." in words(page)
+    assert "Likely cause: container; not ranked." in words(page)
     assert re.findall(r'class="fair"\s+href="/compare\?a=(\d+)&amp;b=(\d+)"', page) == [
         (f"{knob}", f"{other}"),
         (f"{again}", f"{a}"),
@@ -260,9 +260,10 @@ def test_nothing_chosen_offers_recent_pairs_and_runs(client: TestClient, make: M
 
 def test_a_contrast_with_other_code_is_not_attributed_to_its_field(client: TestClient, make: Make) -> None:
     a, b = make(), make(OTHER_CONTAINER, step_time_ms=40_000.0, commit="bbbb2222")
-    text = words(client.get(f"/compare?a={a}&b={b}").text)
-    assert "not attributable no winner" in text
-    assert "container and the code both changed, so either can be the cause" in text
+    page = client.get(f"/compare?a={a}&b={b}").text
+    text = words(page)
+    assert "several differences no winner" in text
+    assert re.findall(r'data-suspect="(\w+)"', page) == ["possible", "possible"], "nothing tells which of them it was"
     body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
     assert (body["kind"], body["attributed_to"]) == ("contrast", None)
 

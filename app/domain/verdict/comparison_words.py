@@ -1,6 +1,6 @@
 """Sentences of a comparison: what differs, the result, and what this kind of comparison allows to conclude."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract.fields import PREFIX
@@ -9,6 +9,7 @@ from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.comparison import SideComparison
 from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
+from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.step_time import (
     UNCERTAIN,
     StepTimeChange,
@@ -43,18 +44,19 @@ class ComparisonText:
     notes: tuple[str, ...]
 
 
-def comparison_text(comparison: SideComparison) -> ComparisonText:
-    """Describe a comparison of two sides."""
+def comparison_text(comparison: SideComparison, suspects: Sequence[RankedSuspect] = ()) -> ComparisonText:
+    """Describe a comparison of two sides. `suspects`: what may explain the change, with evidence."""
     return ComparisonText(
-        lead=_lead(comparison),
+        lead=_lead(comparison, next((item.name for item in suspects if item.is_likely), "")),
         differs=_differs(comparison),
         result=" ".join(_result(comparison)),
-        rule=_rule(comparison),
+        rule=" ".join((_rule(comparison), *(item.sentence for item in suspects))),
         notes=tuple(dict.fromkeys(_notes(comparison))),
     )
 
 
-def _lead(comparison: SideComparison) -> str:
+def _lead(comparison: SideComparison, cause: str) -> str:
+    """Return the answer. `cause`: the likely one, empty without one."""
     measured, comparability = comparison.measured, comparison.comparability
     time = None if measured is None else measured.step_time
     if measured is None or time is None:
@@ -75,10 +77,14 @@ def _lead(comparison: SideComparison) -> str:
         answer = f"B is {change.text}."
     unranked = _unranked(comparison)
     if unranked and not shows_no_difference(time):
-        return f"{answer} {unranked}."
+        return f"{answer} {f'Likely cause: {_named(cause)}; not ranked' if cause else unranked}."
     if time.decision in ("improvement", "regression") and not comparison.winner:
         return f"{answer[:-1]} but {_cost(comparison, time).removeprefix('it ')}: no winner."
     return f"{answer} {capitalized(_of_knobs(comparability))}."
+
+
+def _named(cause: str) -> str:
+    return "the code" if cause == "code" else f"`{cause}`"
 
 
 def _unranked(comparison: SideComparison) -> str:
@@ -226,12 +232,12 @@ def _rule(comparison: SideComparison) -> str:
 
 def _of_contrast(comparability: Comparability) -> str:
     if comparability.knobs:
-        return f"Not attributable: {_what_differs(comparability)}, so no single field explains the difference."
+        return f"More than one field may explain the difference: {_what_differs(comparability)}."
     field = comparability.stack[0].field
     if comparability.two_jobs:
-        return f"Not attributable: `{field}` differs, but the runs are of two jobs."
+        return f"More than `{field}` may explain the difference: the runs are of two jobs."
     if comparability.other_code:
-        return f"Not attributable: `{field}` and the code both changed, so either can be the cause."
+        return f"More than `{field}` may explain the difference: the code changed as well."
     return (
         f"Single-field contrast: the stacks differ only in `{field}`, so the difference is attributed to it. "
         "This is not a verdict on the code, and such runs are never ranked together."
@@ -242,7 +248,7 @@ def _of_one_knob(comparability: Comparability) -> str:
     if comparability.two_jobs:
         return "but the runs are of two jobs, so a difference is not attributed to it"
     if comparability.other_code:
-        return "but the code differs too, so a difference is evidence about either"
+        return "but the code differs too"
     return "so a difference is evidence about it"
 
 

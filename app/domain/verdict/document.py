@@ -4,7 +4,7 @@ Run names are run numbers (as text) in the service and file names on the command
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.domain.numbers import plural
 from app.domain.run import Metric
@@ -253,6 +253,19 @@ def verdict_document(
         definition_version=definition_version,
         rests_on=assessment.rests_on,
     )
+
+
+def contrast_document(
+    comparability: Comparability, measured: Verdict, metrics: Mapping[str, Mapping[str, Metric | None]]
+) -> VerdictDocument:
+    """Return a comparison of any two sides as a document without a verdict. `metrics`: figures by run name."""
+    before, after = measured.baseline_used, measured.candidates_used
+    changes = metric_changes(measured, metrics)
+    return VerdictDocument(
+        verdict=replace(measured, decision="no_baseline"), candidates=after, baseline_kind="none", baseline=before,
+        left_out=(), comparability=None, metrics=changes, raises_regression=False,
+        contrast=MeasuredContrast(before, comparability, measured, changes),
+    )  # fmt: skip
 
 
 def measured_contrast(contrast: Contrast, metrics: Mapping[str, Mapping[str, Metric | None]]) -> MeasuredContrast:

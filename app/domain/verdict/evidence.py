@@ -28,6 +28,7 @@ MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 LATEST = datetime.max.replace(tzinfo=UTC)
+NO_EVIDENCE = "No evidence yet."
 _MOST_NAMED = 3
 """Runs that a sentence names."""
 
@@ -149,6 +150,17 @@ class RankedSuspect:
     def label(self) -> Literal["likely", "possible", "unlikely"]:
         """Return the word that pages, the API and reports show."""
         return "likely" if self.is_likely else "unlikely" if self.support == "unlikely" else "possible"
+
+    @property
+    def sentence(self) -> str:
+        """Return `The container is a likely cause. Other jobs with the same change: 2 slower.`"""
+        article = "an" if self.label == "unlikely" else "a"
+        name = f"The {self.name}" if self.name in ("code", "container", "cluster") else f"`{self.name}`"
+        return f"{name} is {article} {self.label} cause. {self.evidence_text}"
+
+    @property
+    def evidence_text(self) -> str:
+        return " ".join(self.evidence or (NO_EVIDENCE,))
 
     @property
     def evidence(self) -> tuple[str, ...]:

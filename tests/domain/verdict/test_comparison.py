@@ -150,25 +150,25 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
         (
             {"fields": {"container": "train:2026.10", "optimizer": ..., "nan_checks": ...}},
             "Not ranked: `container` differs; 2 unknown.",
-            "Not attributable: `container` differs; 2 unknown,",
+            "More than one field may explain the difference: `container` differs; 2 unknown.",
             "Provisional: some fields are not stated on both sides",
         ),
         (
             {"fields": {"container": "train:2026.10", "optimizer": ...}},
             "Not ranked: `container` differs; `optimizer` unknown.",
-            "Not attributable: `container` differs; `optimizer` unknown,",
+            "More than one field may explain the difference: `container` differs; `optimizer` unknown.",
             "Provisional: some fields are not stated on both sides",
         ),
         (
             {"fields": {"container": "train:2026.10"}, "commit": "77aa01bc"},
             "Not ranked: `container` and `commit` differ.",
-            "Not attributable: `container` and the code both changed, so either can be the cause.",
+            "More than `container` may explain the difference: the code changed as well.",
             "",
         ),
         (
             {"fields": {"container": "train:2026.10"}, "job": "other"},
             "Not ranked: `container` differs.",
-            "Not attributable: `container` differs, but the runs are of two jobs.",
+            "More than `container` may explain the difference: the runs are of two jobs.",
             "",
         ),
         (
