@@ -8,8 +8,13 @@ const TABS = [
   [/^(decisions|pin|unpin|quarantine|release|files|reference|not-understood|report)$/, "record"],
 ];
 
+function unfold(id) {
+  document.getElementById(id)?.closest("details")?.setAttribute("open", "");
+}
+
 function openPart() {
   const id = decodeURIComponent(location.hash.slice(1));
+  unfold(id);
   if (!id || document.getElementById(id)) return;
   const tab = TABS.find(([pattern]) => pattern.test(id))?.[1];
   const link = tab && document.querySelector(`#run-tabs a[data-tab="${tab}"]`);
@@ -19,9 +24,8 @@ function openPart() {
   if (/^L\d+$/.test(id)) address.searchParams.set("line", id.slice(1));
   const part = `/runs/${address.pathname.split("/")[2]}/tab${address.search}`;
   htmx.ajax("GET", part, { target: "#run-tab", swap: "outerHTML" }).then(() => {
-    const found = document.getElementById(id);
-    found?.closest("details")?.setAttribute("open", "");
-    found?.scrollIntoView({ block: "center" });
+    unfold(id);
+    document.getElementById(id)?.scrollIntoView({ block: "center" });
   });
 }
 

@@ -250,6 +250,14 @@ class RegressionView:
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
 
+    @property
+    def rerun_of(self) -> int | None:
+        """Return the slow run to repeat while it is idle: that of the job that ran last."""
+        if self.regression.proposal != "stale":
+            return None
+        lasts = [job.last for job in self.regression.counted_jobs]
+        return max(lasts, key=lambda last: (last.ordered_at, last.run_id)).run_id if lasts else None
+
     @cached_property
     def upgrade(self) -> UpgradeReportOf | None:
         """Return the upgrade report that opened it, if one did."""

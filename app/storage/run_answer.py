@@ -21,6 +21,12 @@ from app.storage.suspect_evidence import suspects_with_evidence, within_regressi
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
 
 
+IDLE = (
+    "Idle for a month: a rerun of this commit confirms the regression, a run of the newest commit shows whether it is "
+    "fixed."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RunAnswer:
     """`document`: the verdict, with the commits since the last good run. `suspects`: with evidence. `regressions`: of
@@ -87,12 +93,13 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     recovered_from = recovery(session, run.id, document)
     request, contrast, steady = rerun_request(session, run.id, document), document.contrast, run.steady_state
     likely = [item for item in ranked if item.is_likely]
-    # Without a baseline, the only likely suspect is worth naming: the lead would blame the upgrade for it.
-    is_known = bool(likely) and (likely[0].support == "supported" or (contrast is not None and len(likely) == 1))
-    cause = likely[0].suspect.difference if is_known else None
+    # All likely suspects are supported, or one alone is left: the one that the page of its regression names.
+    cause = likely[0].suspect.difference if likely else None
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
+    if any(item.shown_state in ACTIVE and item.proposal == "stale" for item in regressions):
+        rerun = IDLE
     badge = run_badge(document, opened, is_back=recovered_from is not None)
     time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
     is_unchanged = time is not None and time.decision == "no_change"

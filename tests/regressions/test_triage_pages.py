@@ -835,12 +835,16 @@ def test_a_regression_is_a_picture_that_chats_find(client: TestClient, make: Mak
     assert client.get("/regressions/999/picture.png").status_code == 404
 
 
-def test_a_page_asks_to_close_a_regression_without_runs_as_stale(
-    client: TestClient, engine: Engine, make: Make
+def test_a_page_asks_for_a_rerun_before_a_regression_without_runs_is_closed(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
     number = make(proposal="stale")
     for address in ("/regressions", f"/regressions/{number}"):
         assert re.findall(r'data-proposal="(\w+)"', client.get(address).text) == ["stale"]
+    asked = client.get(f"/regressions/{number}").text.partition('id="proposal"')[2].partition("</form>")[0]
+    primary = re.findall(r'class="button primary"[^>]*?(?:href="([^"]*)"|>)', asked)
+    assert primary == [f"/runs/{stack.since}?tab=why#rerun"], "closing decides nothing"
+    assert 'id="rerun"' in client.get(primary[0]).text
     answer = {"author": "Ada", "proposal": "accept"}
     assert client.post(f"/regressions/{number}", data=answer, headers=HTMX).status_code == 200
     assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")
