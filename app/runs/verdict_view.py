@@ -23,6 +23,7 @@ from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.record import PEAK_MEMORY
 from app.domain.verdict.words import (
     answer,
+    attribution,
     further_notes,
     left_out_runs,
     no_regression_because,
@@ -71,13 +72,12 @@ class DiffersIn:
 
 @dataclass(frozen=True, slots=True)
 class SuspectRow:
-    """`support` and `is_likely`: as those of `RankedSuspect`. `commits`: for a code change, with links."""
+    """`label`: as that of `RankedSuspect`. `commits`: for a code change, with links."""
 
     differs: DiffersIn
     reason: str
     evidence: tuple[str, ...]
-    support: str
-    is_likely: bool
+    label: str
     commits: CommitRange | None
 
 
@@ -183,6 +183,11 @@ class VerdictView:
     @property
     def baseline(self) -> tuple[str, ...]:
         return self.document.verdict.baseline_used
+
+    @property
+    def attribution(self) -> str:
+        """Return what the difference from the other side of the contrast can be attributed to; empty without one."""
+        return attribution(self.document.contrast.comparability) if self.document.contrast else ""
 
     @property
     def more_left_out(self) -> int:
@@ -307,7 +312,7 @@ def _suspect(ranked: RankedSuspect, commits: CommitRange | None) -> SuspectRow:
     differs = _differs(difference) if difference else DiffersIn(suspect.field, AXIS_TITLES[suspect.axis], "", "")
     is_commit = difference is not None and suspect.field == COMMIT
     of_commit = commits if is_commit else None
-    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.support, ranked.is_likely, of_commit)
+    return SuspectRow(differs, suspect.reason, ranked.evidence, ranked.label, of_commit)
 
 
 def _miss(miss: NearMiss) -> MissRow:

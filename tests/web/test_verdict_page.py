@@ -184,6 +184,10 @@ def test_a_contrast_has_no_colour_of_a_verdict(client: TestClient, make: Make) -
     assert "nemo:26.06 instead of nemo:26.08" in text
     assert (verdict["verdict"], verdict["contrast"]["decision"]) == ("no_baseline", "regression")
     assert 'class="change regression"' not in text
+    compared = text.partition('id="compared-with"')[2].partition("</p>")[0]
+    assert re.findall(r"/runs/(\d+)", compared) == verdict["contrast"]["runs"][-8:]
+    chip = text.partition('class="badges"')[2].partition("</a>")[0]
+    assert ("slower" in chip, "regression" in chip) == (True, False)
     lead = re.search(r'<p class="answer regression">(.*?)</p>', text)
     assert lead
     time = client.get(f"/api/v1/runs/{run}").json()["metrics"]["step_time_ms"]["value"]
