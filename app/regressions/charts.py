@@ -5,7 +5,7 @@ Each row shows the difference from the job's usual level in percent, so that job
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -19,6 +19,7 @@ from sqlmodel import Session, col
 from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
+from app.regressions.queries import SlowElsewhere
 from app.regressions.regression import RegressionMember, SlowJob
 from app.storage.stacks import RunReader, StackRun, stack_runs
 from app.storage.tables import RunRow, not_indexed, select_any
@@ -53,7 +54,7 @@ _NEEDED = "(6 * length(datum.change) + 12)"
 _ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
 _ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
 _WITH_YEAR = timedelta(days=300)
-_ROLES = ("before", "another stack", "first slow run", "only slow run", "after", "not counted")
+_ROLES = ("before", "another stack", "first slow run", "only slow run", "after", "not counted", "slow elsewhere")
 _SLOWED = _ROLES[2:4]
 BEFORE, AFTER = _ROLES[:2], _ROLES[2:5]
 Moment = tuple[datetime, str | int]
@@ -80,35 +81,45 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class DrawnJob:
-    """A job and its drawn runs in commit order. `change`: where it became slower."""
+    """A job and its drawn runs in commit order. `change`: where it became slower. `begins`: in its own stack."""
 
     job: SlowJob
     points: tuple[Point, ...]
     change: Moment
+    begins: Moment
 
 
-_BEFORE_IT = -1
-"""Replaces the index of a stack for runs of another stack or configuration that the change was compared with."""
+_BEFORE_IT, _ELSEWHERE = -1, -2
+"""Replace the index of a stack for runs of another stack or configuration that the change was compared with, and for
+runs of the job that are as slow in stacks to which it did not move."""
 
 
 def job_rows(
-    session: Session, project_id: int, jobs: Sequence[SlowJob], metric: str, *, is_upgrade: bool
+    session: Session,
+    project_id: int,
+    jobs: Sequence[SlowJob],
+    metric: str,
+    elsewhere: Mapping[int, Sequence[SlowElsewhere]],
+    *,
+    is_upgrade: bool,
 ) -> tuple[DrawnJob, ...]:
     """Return the rows of the chart, without jobs whose level is unknown.
 
+    `elsewhere`: by first slow run, the runs of the job that are as slow in stacks to which it did not move.
     `is_upgrade`: the stack began with the change, so all its runs come after it.
     """
     rows = []
     for job in jobs[:MOST_JOBS]:
         if job.first.usual:
-            runs = _runs(session, project_id, job, is_upgrade=is_upgrade)
+            runs = _runs(session, project_id, job, elsewhere[job.first.run_id], is_upgrade=is_upgrade)
             if metric == "lm_loss":
                 # Only for this metric. Typical losses cover the iterations that all runs share.
                 facts = RunReader(session).with_losses([run.facts for run, _ in runs])
                 runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
-            own = [run for run, stack in runs if stack != _BEFORE_IT]
-            change = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
-            rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change))
+            own = [run for run, stack in runs if stack >= 0]
+            begins = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
+            change = min((begins, *(_moment(run) for run, stack in runs if stack == _ELSEWHERE)), key=_order)
+            rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change, begins))
     return _with_earlier(session, [row for row in rows if row.points], metric)
 
 
@@ -122,7 +133,9 @@ def _with_earlier(session: Session, rows: Sequence[DrawnJob], metric: str) -> tu
     )
 
 
-def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) -> list[tuple[StackRun, int]]:
+def _runs(
+    session: Session, project_id: int, job: SlowJob, elsewhere: Sequence[SlowElsewhere], *, is_upgrade: bool
+) -> list[tuple[StackRun, int]]:
     """Return the runs around the change in commit order, each with the index of its stack in the job."""
     first = job.first
 
@@ -148,6 +161,11 @@ def _runs(session: Session, project_id: int, job: SlowJob, *, is_upgrade: bool) 
         for stack_key, config_key, of_job in _compared_with(session, first):
             if (stack_key, config_key) != (first.stack_key, first.config_key):
                 drawn += [(run, _BEFORE_IT) for run in read(stack_key, MOST_BEFORE, of(config_key, of_job), earlier)]
+    slow: dict[str, list[int]] = {}
+    for run in elsewhere:
+        slow.setdefault(run.stack_key, []).append(run.id)
+    for stack_key, ids in slow.items():
+        drawn += [(run, _ELSEWHERE) for run in read(stack_key, len(ids), col(RunRow.id).in_(ids))]
     once = {run.id: (run, stack) for run, stack in drawn}.values()
     return sorted(once, key=lambda pair: (pair[0].ordered_at, pair[0].id))
 
@@ -169,7 +187,7 @@ def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, cha
     for run, stack in runs:
         value = _value(run, metric)
         if math.isfinite(value):
-            role = _role(run, job, change, stack == _BEFORE_IT)
+            role = _ROLES[-1] if stack == _ELSEWHERE else _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
             yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
 
@@ -337,7 +355,8 @@ def _moment_of(member: RegressionMember) -> Moment:
 def _places(rows: Sequence[DrawnJob]) -> dict[Moment, int]:
     """Return 1-based positions on the axis. Jobs that ran the same commit at the same time share a position."""
     moments = {_moment(point.run) for row in rows for point in row.points}
-    moments |= {_moment_of(member) for row in rows for member in row.job.stacks} | {row.change for row in rows}
+    moments |= {_moment_of(member) for row in rows for member in row.job.stacks}
+    moments |= {moment for row in rows for moment in (row.change, row.begins)}
     return {moment: k + 1 for k, moment in enumerate(sorted(moments, key=_order))}
 
 
@@ -387,7 +406,7 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
 
 def _starts(row: DrawnJob, places: dict[Moment, int]) -> list[int]:
     """Return the position at which each stack of the job begins; for the first stack, where it became slower."""
-    return [places[row.change], *(places[_moment_of(member)] for member in row.job.stacks[1:])]
+    return [places[row.begins], *(places[_moment_of(member)] for member in row.job.stacks[1:])]
 
 
 def _bands(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]:
@@ -578,14 +597,15 @@ def _text(alt: Any, data: str, field: str, **style: Any) -> Any:
     return alt.Chart(alt.NamedData(data)).mark_text(baseline="middle", **style).encode(text=f"{field}:N")
 
 
+_SHAPES = ("circle", "circle", "triangle-up", "triangle-up", "circle")
 _X = "M-1,-1L1,1M1,-1L-1,1"
 
 
 def _marks(alt: Any, data: str) -> Any:
-    shapes = alt.Scale(domain=list(_ROLES), range=["circle", "circle", "triangle-up", "triangle-up", "circle", _X])
-    colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.SPIKE, charts.ACCENT, charts.MUTED)
+    shapes = alt.Scale(domain=list(_ROLES), range=[*_SHAPES, _X, "circle"])
+    colours = (charts.ACCENT, charts.MUTED, charts.SPIKE, charts.SPIKE, charts.ACCENT, charts.MUTED, charts.SPIKE)
     size = alt.when(alt.FieldOneOfPredicate("role", list(_SLOWED))).then(alt.value(110)).otherwise(alt.value(32))
-    hollow = alt.FieldOneOfPredicate("role", ["another stack", "only slow run"])
+    hollow = alt.FieldOneOfPredicate("role", ["another stack", "only slow run", _ROLES[-1]])
     filled = alt.when(hollow).then(alt.value(0)).otherwise(alt.value(1))
     colour = {"scale": alt.Scale(domain=list(_ROLES), range=list(colours)), "legend": None}
     return (

@@ -191,7 +191,10 @@ class RegressionView:
 
     @property
     def answer(self) -> str:
-        return words.answer(self.regression)
+        counted = self.regression.counted_jobs
+        earlier = [run for row in self.jobs if row.job in counted for run in row.elsewhere if run.is_before]
+        first = min(earlier, key=lambda run: (run.ordered_at, run.id), default=None)
+        return words.answer(self.regression, first.id if first else None)
 
     @property
     def cause(self) -> str:
@@ -305,7 +308,17 @@ class RegressionView:
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression
-        return job_rows(self._session, of.project_id, jobs, of.metric, is_upgrade=of.kind == "upgrade")
+        elsewhere = {job.first.run_id: self._elsewhere(job) for job in jobs}
+        return job_rows(self._session, of.project_id, jobs, of.metric, elsewhere, is_upgrade=of.kind == "upgrade")
+
+    def _elsewhere(self, job: SlowJob) -> tuple[SlowElsewhere, ...]:
+        verdict = current_verdict(self._session, job.first.run_id)
+        if verdict is None:
+            return ()
+        document = document_of_member(verdict.document, self.regression.kind)
+        first = self._session.get_one(RunRow, job.first.run_id)
+        good = last_good(self._session, first, document, self.regression.metric)
+        return slow_elsewhere(self._session, self.regression, job, good.ordered_at if good else None)
 
     def _values_since(self, run: RunRow) -> Sequence[float]:
         """Return the values of the newest counted runs of this job and configuration from `run` on."""
@@ -349,7 +362,7 @@ class RegressionView:
             interval=self._interval(job, document.measured) if document else None,
             interval_of_upgrade=self._interval_of_upgrade(job, upgrade),
             newest_in=self._newest_in(job),
-            elsewhere=slow_elsewhere(self._session, self.regression, job, good.ordered_at if good else None),
+            elsewhere=self._elsewhere(job),
         )
 
     def _interval(self, job: SlowJob, time: StepTimeChange | None) -> tuple[str, str] | None:

@@ -322,6 +322,8 @@ class SlowElsewhere:
     """A run of a job that is as slow in another container or cluster. `is_before`: it precedes the first slow run."""
 
     id: int
+    stack_key: str
+    ordered_at: datetime
     name: str
     is_steady: bool | None
     is_before: bool
@@ -339,12 +341,13 @@ def slow_elsewhere(
         return ()
     is_before = col(RunRow.ordered_at) < first.ordered_at
     middle = math.sqrt(first.usual * first.slow)
-    chosen = select_any(RunRow.id, RunRow.name, RunRow.is_steady, is_before.label("is_before")).where(
+    columns = (RunRow.id, RunRow.stack_key, RunRow.ordered_at, RunRow.name, RunRow.is_steady)
+    chosen = select_any(*columns, is_before.label("is_before")).where(
         *slow_in_other_stacks(regression.project_id, first, regression.metric, middle, since),
         is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
     )
     in_order = chosen.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(_MOST_ELSEWHERE)
-    return tuple(SlowElsewhere(row.id, row.name, row.is_steady, row.is_before) for row in session.execute(in_order))
+    return tuple(SlowElsewhere(*row) for row in session.execute(in_order))
 
 
 def _with_shown_cause(session: Session, item: Regression) -> Regression:

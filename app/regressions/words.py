@@ -65,8 +65,11 @@ def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
     return f"{', '.join([f'{parts[0]} ({cost.text})', *parts[1:]])}."
 
 
-def answer(regression: Regression) -> str:
-    """Return number of slow jobs, first run and cost in one sentence; the title states the size of the change."""
+def answer(regression: Regression, first_elsewhere: int | None = None) -> str:
+    """Return number of slow jobs, first run and cost in one sentence; the title states the size of the change.
+
+    `first_elsewhere`: the run that was as slow before them in another stack, if any.
+    """
     since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
         each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
@@ -83,7 +86,7 @@ def answer(regression: Regression) -> str:
         text = f"{plural(len(counted), 'job')} {text}"
     else:
         text = f"{len(counted)} of {plural(len(jobs), 'job')} {text}"
-    first = f" since #{since.run_id}" if since else ""
+    first = f" since #{first_elsewhere or since.run_id}" if since else ""
     return f"{text}{first}{end}.{_claim(regression)}"
 
 

@@ -20,7 +20,6 @@ from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
 
-
 IDLE = (
     "Idle for a month: a rerun of this commit confirms the regression, a run of the newest commit shows whether it is "
     "fixed."

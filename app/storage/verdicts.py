@@ -42,7 +42,15 @@ from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.history import SAME_LEVEL
 from app.domain.verdict.policy import Policy
-from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, change_of_job, members_by_job, recovery_text, state_text
+from app.domain.verdict.triage import (
+    ACTIVE,
+    FIX_CLAIMED,
+    change_of_job,
+    is_half_gone,
+    members_by_job,
+    recovery_text,
+    state_text,
+)
 from app.storage.audit import SERVICE, continuations
 from app.storage.experiments import ExperimentSide, experiment_sides
 from app.storage.json_text import from_json, to_json
@@ -350,6 +358,24 @@ _AGAIN = (
     .correlate(RunRow, RegressionMemberRow)
     .scalar_subquery()
 )
+# The job in another container or cluster, where no member of the regression is.
+_ELSEWHERE = (
+    select_any(_Later.id)
+    .where(
+        not_indexed(col(_Later.project_id)) == RunRow.project_id,
+        col(_Later.job) == RunRow.job,
+        col(RunRow.job) != "",
+        *(col(getattr(_Later, name)) == getattr(RunRow, name) for name in ("model", "gpu", "gpus")),
+        not_indexed(col(_Later.stack_key)) != RegressionMemberRow.stack_key,
+        col(_Later.ordered_at) > RunRow.ordered_at,
+        not_indexed(col(_Later.purpose)) == "ci",
+        col(_Later.quarantine) == "",
+        col(_Later.log_step_time) > _BETWEEN,
+    )
+    .limit(1)
+    .correlate(RunRow, RegressionMemberRow)
+    .scalar_subquery()
+)
 _VALUE = case(
     (col(RegressionRow.metric) == "step_time_ms", col(_Later.step_time_ms)),
     (col(RegressionRow.metric) == "peak_memory_gib", col(_Later.peak_memory_gib)),
@@ -368,12 +394,14 @@ _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
         RunRow.job,
-        # How many runs are slow: 0, 1, or 2 for more, which is also assumed where nothing tells. The first run in a
-        # stack to which a job moved is not slow if the move made it as fast as usual.
+        # How many runs are slow: 0, 1, or 2 for more, which is also assumed where nothing tells; -1 for one here and
+        # more in other stacks. The first run in a stack to which a job moved is not slow if the move made it as fast as
+        # usual.
         case(
             (col(RegressionRow.metric) != "step_time_ms", 2),
             (or_(col(RegressionMemberRow.slow_level).is_(None), _AGAIN.is_not(None)), 2),
             (col(RunRow.log_step_time) <= _BETWEEN, 0),
+            (_ELSEWHERE.is_not(None), -1),
             else_=1,
         ).label("slow_runs"),
         _of_newest(_VALUE).label("newest"),
@@ -404,7 +432,7 @@ class StoredMember:
     """A member with the facts that give a regression its size (`counted_jobs`).
 
     `follows`: the stack in which its job was already slow before; empty if it became slow here. `is_once`: only one
-    run of its job, in all of its stacks, shows the slowdown; its node may have been slow. `newest_pct`: change of its
+    run of its job, in any stack, shows the slowdown; its node may have been slow. `newest_pct`: change of its
     newest run, None if unknown.
     """
 
@@ -427,10 +455,12 @@ def jobs_of_regressions(session: Session, ids: Collection[int]) -> dict[int, lis
     members: dict[int, list[StoredMember]] = {number: [] for number in ids}
     slow_runs: dict[tuple[int, int], int] = {}
     for row, job, slow, newest in session.execute(_MEASURED_MEMBERS, {"ids": list(ids)}):
-        slow_runs[row.regression_id, row.run_id] = slow
         newest_pct = None
         if newest and row.usual_level is not None:
             newest_pct = 100 * math.expm1(math.log(newest) - row.usual_level)
+        # Other stacks do not count once its own stack is back: they are slow for another reason.
+        elsewhere = 1 if is_half_gone(row.delta_pct, newest_pct) else 2
+        slow_runs[row.regression_id, row.run_id] = elsewhere if slow < 0 else slow
         members[row.regression_id].append(
             StoredMember(
                 row.regression_id, row.run_id, row.stack_key, job, moved.get((row.regression_id, row.run_id), ""),
