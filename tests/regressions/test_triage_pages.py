@@ -3,6 +3,7 @@
 import csv
 import html
 import json
+import math
 import re
 import struct
 import xml.etree.ElementTree as ET
@@ -337,8 +338,31 @@ def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_inter
     (named,) = re.findall(r'<div class="muted small elsewhere".*?</div>', page, re.DOTALL)
     assert re.findall(r'href="/runs/(\d+)"', named) == [str(elsewhere[1]), str(elsewhere[3])]
     assert "not steady" in named
+    assert f"since #{elsewhere[1]}" in page, "the first run as slow, in any stack"
+    data = spec_of(client, f"/regressions/{number}/chart")
+    drawn = {mark["id"]: mark["at"] for mark in data["points"] if mark["role"] == "slow elsewhere"}
+    assert drawn.keys() == {elsewhere[1], elsewhere[3]}
+    assert data["changes"][0]["at"] < drawn[elsewhere[1]]
     levels = re.findall(r'title="([\d.]+).% interval of the first slow run"', page)
     assert levels == ["99"]
+
+
+@pytest.mark.parametrize(("back", "once"), [(0, False), (3, True)])
+def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_is_back(
+    client: TestClient, engine: Engine, make: Make, back: int, *, once: bool
+) -> None:
+    facts = {"job": "nightly/h100", "model": "moe", "gpu": "H100", "gpus": 16}
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, days=(13, 1), back=back, **facts)
+        make_run(
+            session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=21_000.0,
+            log_step_time=math.log(21_000.0), ordered_at=FIRST + timedelta(days=20), **facts,
+        )  # fmt: skip
+    number = make(slow)
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, slow.since)).delta_pct = 5.0
+    roles = {mark["role"] for mark in spec_of(client, f"/regressions/{number}/chart")["points"]}
+    assert ("only slow run" in roles, "first slow run" in roles) == (once, not once)
 
 
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
