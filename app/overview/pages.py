@@ -126,7 +126,8 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
     attention = overview.attention
     if not overview.total:
-        return f"No visible runs{filters.where}." if filters.project else empty
+        unseen = f"No visible runs in {filters.project}. Check the name, or upload the first run."
+        return unseen if filters.project else empty
     costly = [item for item in attention.items if item.metric == "step_time_ms" and item.gpu_hours_per_day]
     worst = max((item.delta_pct for item in costly if item.delta_pct is not None), default=None)
     if worst is None:
@@ -143,15 +144,16 @@ def arrived(overview: Overview, filters: OverviewQuery) -> str:
     if overview.waiting:
         verb = plural(overview.waiting, "run is", "runs are", number=False)
         parts.append(f"{counted(overview.waiting)} {verb} being processed.")
-    period = f"uploaded in the last {filters.period}{filters.where}"
-    parts.append(_ended(overview, period) if overview.recent else f"Nothing was {period}.")
+    # Failures count by upload time, because a run that failed early may state no commit.
+    uploads = f"Uploads of the last {filters.period}{filters.where}"
+    parts.append(f"{uploads}: {_ended(overview) if overview.recent else 'none.'}")
     return " ".join(parts)
 
 
-def _ended(overview: Overview, period: str) -> str:
+def _ended(overview: Overview) -> str:
     runs = plural(overview.recent, "run")
     none, more = overview.recent_without_figure, "more " if overview.recent_ended_badly else ""
     without = f" {none:,} {more}could not be read." if none else ""
     if overview.recent_ended_badly:
-        return f"{overview.recent_ended_badly:,} of {runs} {period} failed.{without}"
-    return f"{runs} {period}{'' if overview.waiting else ', none failed'}.{without}"
+        return f"{overview.recent_ended_badly:,} of {runs} failed.{without}"
+    return f"{runs}{'' if overview.waiting else ', none failed'}.{without}"
