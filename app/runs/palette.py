@@ -46,7 +46,7 @@ MAX_WORDS = 200
 _PAGES: tuple[tuple[str, str, str], ...] = (
     ("Overview", "/", ""),
     ("Runs", "/runs", "all logs"),
-    ("Trends", "/history", "histories of stacks"),
+    ("Trends", "/history", "workloads over time"),
     ("Compare", "/compare", "two runs"),
     ("Regressions", "/regressions", "triage"),
     ("Rankings", "/leaderboards", "leaderboards, dispatchers"),
