@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from app.domain.numbers import plural, round_step, share_text
@@ -38,6 +38,10 @@ _LANES = (("compute", "Computation"), ("communication", "Communication"), ("copy
 _LANE_HEIGHT = 22
 
 
+BORDERLINE = 0.02
+"""Distance below its threshold up to which a share is called borderline. Our choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """A figure of a wall with its threshold. `share` None: unknown."""
@@ -52,31 +56,46 @@ class Number:
             return False
         return self.share >= self.threshold
 
+    @property
+    def is_borderline(self) -> bool:
+        if self.share is None or self.threshold is None:
+            return False
+        return self.threshold - BORDERLINE <= self.share < self.threshold
+
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """A card with its numbers and suggestions as (rule, title)."""
+    """A card with its numbers and suggestions as (rule, title). `by_exclusion`: no figure reaches a threshold."""
 
     name: str
     label: str
     numbers: tuple[Number, ...]
     suggestions: tuple[tuple[str, str], ...]
+    by_exclusion: bool = False
 
     @property
     def is_wall(self) -> bool:
-        return any(number.is_wall for number in self.numbers)
+        return self.by_exclusion or any(number.is_wall for number in self.numbers)
+
+    @property
+    def borderline(self) -> Number | None:
+        """Return the figure that is just below its threshold; None for a wall."""
+        return None if self.is_wall else next((number for number in self.numbers if number.is_borderline), None)
+
+    @property
+    def measure(self) -> Number:
+        """Return the figure that decides whether it is a wall."""
+        return next((number for number in self.numbers if number.threshold is not None), self.numbers[0])
 
     @property
     def shown(self) -> tuple[Number, ...]:
-        """Return the figures of the card: the first, and the others that are known and above zero."""
-        first, *others = self.numbers
-        return first, *(number for number in others if number.share)
+        """Return the figures of the card: the leading one, and the others that are known and above zero."""
+        return self.leading, *(number for number in self.numbers if number.share and number is not self.leading)
 
     @property
     def leading(self) -> Number:
-        """Return the figure that makes it a wall, else the first that is known."""
-        measured = [number for number in self.numbers if number.share is not None]
-        return next((number for number in measured if number.is_wall), measured[0] if measured else self.numbers[0])
+        """Return the figure that makes it a wall, else the first."""
+        return next((number for number in self.numbers if number.is_wall), self.numbers[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +156,14 @@ def time_axis(window_ms: float) -> TimeAxis:
     return TimeAxis(unit, tuple((100 * k * step / total, f"{k * step:,.6g}", k % every == 0) for k in range(count)))
 
 
+_EXPOSED = "k-communication exposed"
 _TIMELINE_KEY = {
     "k-compute": "other computation",
     "k-compute grouped": "expert GEMM",
     "k-communication": "other communication",
     "k-communication expert": "expert dispatch and combine",
     "k-copy": "copies",
+    _EXPOSED: "exposed: communication without computation",
 }
 
 
@@ -223,8 +244,15 @@ class ProfilePage:
             return "The table contains only sums of kernel times, which do not show a wall. Export the whole report."
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
+        if not walls:
+            unknown = [wall.label.lower() for wall in self.walls if wall.measure.share is None]
+            return f"No wall is measured: {' and '.join(unknown)} unknown, the rest below the thresholds."
         if not numbers:
-            return "Compute is the wall: exposed communication and idle time are below their thresholds."
+            near = next((wall.borderline for wall in self.walls if wall.borderline), None)
+            if near is None:
+                return "Compute is the wall: exposed communication and idle time are below their thresholds."
+            figure, threshold = share_text(near.share or 0.0), share_text(near.threshold or 0.0)
+            return f"Compute is the wall; {near.label} is borderline at {figure} (threshold {threshold})."
         number, wall = max(numbers, key=lambda item: _excess(item[0]))
         figure, threshold = (
             share_text(share) if share is not None else "" for share in (number.share, number.threshold)
@@ -236,6 +264,8 @@ class ProfilePage:
         facts: Mapping[str, Any] = self.document["facts"] if self.document is not None else {}
         evaluated: Mapping[str, Any] = self._evaluation.facts if self._evaluation is not None else {}
         communication, idle, memory = (evaluated.get(name) for name in ("T_comm", "T_idle", "T_headroom"))
+        view = self.document["view"] if self.document is not None else None
+        window: Mapping[str, Any] = view["window"] if view is not None else {}
         numbers = {
             "memory": (
                 Number(
@@ -247,23 +277,28 @@ class ProfilePage:
             ),
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
-                Number("of it waiting for other ranks", facts.get("exposed_wait_frac"), None),
+                Number("exposed, waiting for other ranks", facts.get("exposed_wait_frac"), None),
+                Number("communication in total", _share_of_window(window, "comm_ms"), None),
+                Number("of it hidden behind computation", facts.get("comm_hidden_frac"), None),
                 Number(
                     f"others waiting for rank {facts.get('straggler_rank')}, the straggler",
                     facts.get("straggler_frac"),
                     None,
                 ),
-                Number("of communication is hidden", facts.get("comm_hidden_frac"), None),
-                Number("of the step: dispatch and permutation", facts.get("dispatcher_share"), None),
+                Number("dispatch and permutation", facts.get("dispatcher_share"), None),
             ),
             "compute": (
+                Number("computation", _share_of_window(window, "compute_ms"), None),
                 Number("idle", facts.get("gpu_idle_frac"), idle),
                 Number("launch-starved", facts.get("launch_starved_frac"), idle),
                 Number("host synchronization", facts.get("host_sync_frac"), idle),
-                Number("of the step: expert GEMM", facts.get("expert_gemm_share"), None),
+                Number("expert GEMM", facts.get("expert_gemm_share"), None),
             ),
         }
-        return tuple(Wall(name, label, numbers[name], self._suggestions(walls)) for name, label, walls in _WALLS)
+        cards = [Wall(name, label, numbers[name], self._suggestions(walls)) for name, label, walls in _WALLS]
+        if not any(wall.is_wall or wall.measure.share is None for wall in cards):
+            cards[-1] = replace(cards[-1], by_exclusion=True)
+        return tuple(cards)
 
     def _suggestions(self, walls: Sequence[str]) -> tuple[tuple[str, str], ...]:
         if self._evaluation is None or not self.stored.counts:
@@ -273,6 +308,11 @@ class ProfilePage:
             for suggestion in self._evaluation.suggestions
             if suggestion.rule.wall in walls
         )[:2]
+
+    @property
+    def next(self) -> tuple[str, str] | None:
+        """Return rule and title of the first suggestion about the wall."""
+        return next((wall.suggestions[0] for wall in self.walls if wall.is_wall and wall.suggestions), None)
 
     @property
     def window(self) -> Mapping[str, Any]:
@@ -304,10 +344,18 @@ class ProfilePage:
         return timeline(self.document) if self.document is not None else ()
 
     @property
+    def exposed(self) -> tuple[tuple[float, float, float, float], ...]:
+        """Return where communication runs and nothing computes: x and width on the timeline, times in ms."""
+        drawn = self.document["view"]["timeline"] if self.document is not None else {}
+        total = float(drawn.get("window_ms") or 1.0) / STEP_BAR_WIDTH
+        return tuple((start / total, length / total, start, length) for start, length in drawn.get("exposed_comm") or ())
+
+    @property
     def timeline_key(self) -> tuple[tuple[str, str], ...]:
         """Return the colours of the timeline that occur, each with its label."""
         drawn = {name for lane in self.lanes for _, _, name, _, _ in lane.rectangles}
         kinds = {timeline_kind(name) for name in drawn}
+        kinds |= {_EXPOSED} if self.exposed else set()
         return tuple((kind, label) for kind, label in _TIMELINE_KEY.items() if kind in kinds)
 
     @property
@@ -480,6 +528,12 @@ def _trusted(quality: Mapping[str, Any]) -> Iterator[str]:
 
 def _rest(share: float | None) -> float | None:
     return None if share is None else 1 - share
+
+
+def _share_of_window(window: Mapping[str, Any], name: str) -> float | None:
+    """Return a time of the typical step over its length."""
+    time = window.get(name)
+    return None if time is None or not window["window_ms"] else time / window["window_ms"]
 
 
 def _excess(number: Number) -> float:

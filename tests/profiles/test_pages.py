@@ -7,7 +7,7 @@ import re
 import pytest
 from starlette.testclient import TestClient
 
-from app.profiles.views import segments, time_axis
+from app.profiles.views import Number, Wall, segments, time_axis
 from tests.domain.profiles.traces import event, trace_bytes
 from tests.profiles.attaching import attach, attached, make_run, trace
 from tests.runs.uploading import LOG
@@ -32,6 +32,29 @@ def test_the_page_shows_the_walls_and_what_to_do_next(client: TestClient) -> Non
     assert "is the wall" in text
     assert 'data-suggestion="' in text
     assert re.search(r'data-class="comm.collective"', text)
+
+
+def test_a_figure_just_below_its_threshold_is_borderline_and_opens_nothing() -> None:
+    def card(share: float | None) -> Wall:
+        return Wall("communication", "Communication", (Number("exposed", share, 0.10),), ())
+
+    states = [(card(share).is_wall, card(share).borderline is not None) for share in (None, 0.07, 0.08999, 0.1, 0.24)]
+    assert states == [(False, False), (False, False), (False, True), (True, False), (True, False)]
+
+
+def test_compute_is_the_wall_by_exclusion_and_its_card_says_so(client: TestClient) -> None:
+    run_id = make_run(client, gpu="H100")
+    client.patch(f"/api/v1/runs/{run_id}/facts", json={"facts": {"mem_alloc_peak_gb": 56.0}, "author": "Ada"}).raise_for_status()
+    kernels = [
+        *(event(name="gemm", ts=1000 * at, dur=860, args={"stream": 7}) for at in range(10)),
+        *(event(name="ncclDevKernel_AllReduce", ts=1000 * at + 860, dur=90, args={"stream": 9}) for at in range(10)),
+    ]
+    profile = attached(client, run_id, trace_bytes(kernels))
+    text = page(client, f"/runs/{run_id}/profiles/{profile['id']}")
+    walls = {name: is_wall for is_wall, name in re.findall(r'class="wall( is-wall)?"\s+data-wall="(\w+)"', text)}
+    assert walls == {"memory": "", "communication": "", "compute": " is-wall"}
+    assert "borderline at 9 %" in text.replace("\u202f", " ")
+    assert len(re.findall(r'<rect class="k-communication exposed"', text)) == 10
 
 
 def test_the_bar_gives_idle_time_the_reasons_of_the_comparison() -> None:
@@ -93,7 +116,7 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     assert f'href="/runs/{run_id}/profiles#attach"' in part
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
-    assert "of the step: dispatch and permutation" in page(client, f"/runs/{run_id}/profiles/{profile['id']}")
+    assert "dispatch and permutation" in page(client, f"/runs/{run_id}/profiles/{profile['id']}")
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
     assert f"/runs/{run_id}/profiles/{profile['id']}" in part
     assert 'class="step-bar"' in part

@@ -123,7 +123,7 @@ class Device:
         self.comm = self._of(groups == 1)
         self.copy = self._of(groups == 2)
         self.comm_copy = Coverage.join((self.comm, self.copy))
-        self._exposed_comm = self.comm.minus(self.compute)
+        self.exposed_comm = self.comm.minus(self.compute)
         self._exposed_copy = self.copy.minus(self.compute).minus(self.comm)
         local = trace.class_by_use == NUMBER[LOCAL_DISPATCH]
         expert = trace.class_by_use == NUMBER[EXPERT_COMMUNICATION]
@@ -161,8 +161,8 @@ class Device:
 
         trace, local = self.trace, self._local
         compute, comm, copy = covered(self.compute), covered(self.comm), covered(self.copy)
-        exposed_comm, exposed_copy = covered(self._exposed_comm), covered(self._exposed_copy)
-        without_copies = covered(self._exposed_comm.minus(self.copy))
+        exposed_comm, exposed_copy = covered(self.exposed_comm), covered(self._exposed_copy)
+        without_copies = covered(self.exposed_comm.minus(self.copy))
         dispatcher = covered(self._of(local | self._expert))
         by_name = covered(self._of(local | (trace.class_by_name == NUMBER[EXPERT_COMMUNICATION])))
         exposed_dispatcher = exposed_comm

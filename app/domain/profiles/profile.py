@@ -552,28 +552,31 @@ def _collective_rows(analysis: Analysis, budget: Budget) -> list[Document]:
 
 
 def _timeline(device: Device, budget: Budget) -> Document:
-    """Return rectangles [start in ms, length in ms] of one step for each class."""
+    """Return rectangles [start in ms, length in ms] of one step for each class, and for exposed communication."""
     trace = device.trace
-    lanes: dict[str, list[list[float]]] = {}
-    near = max(1, budget.window // _MERGE)
     classes = np.unique(trace.class_by_use)
-    most = max(20, MAX_RECTANGLES // max(1, classes.size))
-    for number in classes:
-        which = trace.class_by_use == number
-        coverage = Coverage.of(trace.start[which], trace.end[which])
-        start, end = coverage.within(budget.first, budget.last)
-        distance = near
-        while start.size:
-            joined = Coverage.of(start, end + distance)
-            if joined.start.size <= most:
-                start, end = joined.start, joined.end - distance
-                break
-            distance *= 2
-        if start.size:
-            lanes[CLASSES[number]] = [
-                [_ms(int(a - budget.first)), _ms(int(b - a))] for a, b in zip(start, end, strict=True)
-            ]
-    return {"step": budget.step, "window_ms": _ms(budget.window), "lanes": lanes}
+    most = max(20, MAX_RECTANGLES // (classes.size + 1))
+    of_class = {CLASSES[number]: trace.class_by_use == number for number in classes}
+    lanes = {
+        name: rectangles
+        for name, which in of_class.items()
+        if (rectangles := _rectangles(Coverage.of(trace.start[which], trace.end[which]), budget, most))
+    }
+    exposed = None if budget.has_whole_graphs else _rectangles(device.exposed_comm, budget, most)
+    return {"step": budget.step, "window_ms": _ms(budget.window), "lanes": lanes, "exposed_comm": exposed}
+
+
+def _rectangles(coverage: Coverage, budget: Budget, most: int) -> list[list[float]]:
+    """Return at most `most` rectangles: neighbours are joined over as short gaps as that takes."""
+    start, end = coverage.within(budget.first, budget.last)
+    distance = max(1, budget.window // _MERGE)
+    while start.size:
+        joined = Coverage.of(start, end + distance)
+        if joined.start.size <= most:
+            start, end = joined.start, joined.end - distance
+            break
+        distance *= 2
+    return [[_ms(int(a - budget.first)), _ms(int(b - a))] for a, b in zip(start, end, strict=True)]
 
 
 def _persistent(trace: DeviceTrace, budget: Budget) -> list[str]:

@@ -42,6 +42,17 @@ def test_the_time_without_a_launch_is_divided_by_what_the_host_did() -> None:
     assert reasons["host_sync"] == 0.005
 
 
+def test_the_timeline_shades_communication_without_computation() -> None:
+    kernels = [
+        event(name="gemm", ts=0, dur=600, args={"stream": 7}),
+        event(name="ncclDevKernel_AllReduce", ts=500, dur=300, args={"stream": 9}),
+        event(name="gemm", ts=700, dur=300, args={"stream": 7}),
+    ]
+    view = document(read(trace_bytes(kernels)))["view"]
+    assert view["timeline"]["exposed_comm"] == [[0.6, 0.1]]
+    assert view["window"]["exposed_comm_ms"] == 0.1
+
+
 def test_ranks_are_compared_within_their_stage() -> None:
     traces = [kineto(f"synthetic/seed-11/ranks-{rank}") for rank in range(4)]
     alone = [
