@@ -242,6 +242,10 @@ class ProfilePage:
             return "The trace is incomplete, so the rules do not use it."
         if self.document["view"] is None:
             return "The table contains only sums of kernel times, which do not show a wall. Export the whole report."
+        return self._named_wall
+
+    @property
+    def _named_wall(self) -> str:
         walls = [wall for wall in self.walls if wall.is_wall]
         numbers = [(number, wall) for wall in walls for number in wall.numbers if number.is_wall]
         if not walls:
@@ -348,7 +352,8 @@ class ProfilePage:
         """Return where communication runs and nothing computes: x and width on the timeline, times in ms."""
         drawn = self.document["view"]["timeline"] if self.document is not None else {}
         total = float(drawn.get("window_ms") or 1.0) / STEP_BAR_WIDTH
-        return tuple((start / total, length / total, start, length) for start, length in drawn.get("exposed_comm") or ())
+        spans = drawn.get("exposed_comm") or ()  # profiles that an earlier version read have none
+        return tuple((start / total, length / total, start, length) for start, length in spans)
 
     @property
     def timeline_key(self) -> tuple[tuple[str, str], ...]:

@@ -44,7 +44,8 @@ def test_a_figure_just_below_its_threshold_is_borderline_and_opens_nothing() -> 
 
 def test_compute_is_the_wall_by_exclusion_and_its_card_says_so(client: TestClient) -> None:
     run_id = make_run(client, gpu="H100")
-    client.patch(f"/api/v1/runs/{run_id}/facts", json={"facts": {"mem_alloc_peak_gb": 56.0}, "author": "Ada"}).raise_for_status()
+    stated = {"facts": {"mem_alloc_peak_gb": 56.0}, "author": "Ada"}
+    client.patch(f"/api/v1/runs/{run_id}/facts", json=stated).raise_for_status()
     kernels = [
         *(event(name="gemm", ts=1000 * at, dur=860, args={"stream": 7}) for at in range(10)),
         *(event(name="ncclDevKernel_AllReduce", ts=1000 * at + 860, dur=90, args={"stream": 9}) for at in range(10)),
