@@ -232,7 +232,7 @@ class JourneyPage:
         times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
         tried = plural(len(edges), "experiment")
         decided = f"{len(accepted)} of {tried} accepted" + (f", {unproven} not validated" if unproven else "")
-        return f"{gain_change(gain).than} at the start: {times[0]} {ARROW} {times[1]}. {decided}."
+        return f"Step time {times[0]} {ARROW} {times[1]}, {gain_change(gain).figure} than at the start. {decided}."
 
     @property
     def beside(self) -> list[JourneyRow]:
@@ -256,6 +256,7 @@ class JourneyPage:
 
 def _row(node: JourneyNode, edge: JourneyEdge | None, depth: int) -> JourneyRow:
     figure = "" if node.step_time_ms is None else step_time(node.step_time_ms)
+    figure += f" ({len(node.runs)} runs)" if len(node.runs) > 1 else ""
     number = f"experiment #{edge.experiment_id if edge else 0}" if node.run_id is None else f"#{node.run_id}"
     from_root = node.gain_from_root_pct
     return JourneyRow(

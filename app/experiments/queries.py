@@ -1,14 +1,17 @@
 """Reads experiments for pages and API: the filters of the list, and the journey of a run."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
+import numpy as np
 from pydantic import Field
 from sqlalchemy import Engine, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
 from app.domain.experiments.values import STATES, ExperimentResult
+from app.domain.verdict.step_time import centre
 from app.errors import NotFound
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, ExperimentItem, find_experiments, knobs_of
@@ -118,13 +121,33 @@ def journey_of(session: Session, run_id: int) -> Journey:
         steps += [row for row in waiting if row.id not in ids][: MOST_STEPS - len(steps)]
         waiting = _experiments(session, col(ExperimentRow.parent_id).in_([row.id for row in waiting]))
     results = {row.id: from_json(ExperimentResult, row.result or {}) for row in steps}
-    candidates = {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
-    runs = _runs(session, {root_id, *candidates.values()})
+    newest: dict[int | None, int] = {None: root_id}
+    newest |= {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
+    counted: dict[int | None, dict[str, None]] = {number: {str(run): None} for number, run in newest.items()}
+    for row in steps:  # the baseline of an experiment is the candidate that it started from
+        result = results[row.id or 0]
+        start = row.parent_id if row.parent_id in counted else None
+        counted.get(row.id, {}).update(dict.fromkeys(result.candidate))
+        counted[start].update(dict.fromkeys(result.baseline))
+    runs = _runs(session, {int(run) for names in counted.values() for run in names})
     if root_id not in runs:
         raise NotFound.of(f"Run {run_id}")
-    project, root = runs[root_id]
-    journey_steps = [_step(row, results[row.id or 0], runs.get(candidates.get(row.id or 0, 0))) for row in steps]
-    return make_journey(run_id, project, root, journey_steps)
+    configurations = {
+        number: _configuration(runs[newest[number]], [runs[int(run)] for run in names if int(run) in runs])
+        for number, names in counted.items()
+        if newest[number] in runs
+    }
+    journey_steps = [_step(row, results[row.id or 0], configurations.get(row.id)) for row in steps]
+    return make_journey(run_id, runs[root_id].slug, configurations[None], journey_steps)
+
+
+def _configuration(newest: Any, runs: Sequence[Any]) -> JourneyRun:
+    """Return the means of a configuration over its runs, as an A/B takes them."""
+    timed = sorted((run for run in runs if run.step_time_ms), key=lambda run: run.id)
+    times = [run.step_time_ms for run in timed]
+    tokens = [run.tokens_per_s_per_gpu for run in timed if run.tokens_per_s_per_gpu]
+    step_time_ms, rate = (math.exp(centre(np.log(values))) if values else None for values in (times, tokens))
+    return JourneyRun(newest.id, newest.name, step_time_ms, rate, tuple(run.id for run in timed))
 
 
 def _root_of(session: Session, run_id: int) -> int:
@@ -161,18 +184,16 @@ def _experiments(session: Session, *conditions: Any) -> Sequence[ExperimentRow]:
     return session.execute(chosen).scalars().all()
 
 
-def _runs(session: Session, run_ids: set[int]) -> dict[int, tuple[str, JourneyRun]]:
+def _runs(session: Session, run_ids: set[int]) -> dict[int, Any]:
     rows = session.execute(
         select_any(RunRow.id, RunRow.name, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu, ProjectRow.slug)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RunRow.id).in_(sorted(run_ids)))
     )
-    return {
-        row.id: (row.slug, JourneyRun(row.id, row.name, row.step_time_ms, row.tokens_per_s_per_gpu)) for row in rows
-    }
+    return {row.id: row for row in rows}
 
 
-def _step(row: ExperimentRow, result: ExperimentResult, run: tuple[str, JourneyRun] | None) -> JourneyStep:
+def _step(row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | None) -> JourneyStep:
     return JourneyStep(
         experiment_id=row.id or 0,
         parent_id=row.parent_id,
@@ -182,5 +203,5 @@ def _step(row: ExperimentRow, result: ExperimentResult, run: tuple[str, JourneyR
         gain=result.gain,
         evidence_level=result.evidence_level,
         winner=result.winner,
-        candidate=None if run is None else run[1],
+        candidate=candidate,
     )

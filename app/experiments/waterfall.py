@@ -1,7 +1,8 @@
 """The accepted changes of a journey as a waterfall: the start, a bar for each change, the result.
 
-The bar of a change has the size that its A/B measured. Start and result are single runs, so the bar before the result
-is what those differ from the means of the A/Bs: run-to-run variation and no change, so it has no colour of one.
+The bar of a change has the size that its A/B measured. Start and result are means over the runs of their
+configurations. The bar before the result is what those differ by from the product of the A/Bs: no change, so it has no
+colour of one.
 """
 
 import math
@@ -91,7 +92,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
 
     column = min(max(_FRAME // (len(links) + 2), _LEAST_COLUMN), _MOST_COLUMN)
     at = level(first)
-    bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""), changes[0].runs[0])]
+    bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""), changes[0].of[0])]
     for place, link in enumerate(links, 1):
         top, bottom = sorted((level(link.before_ms), level(link.after_ms)))
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
@@ -108,7 +109,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
                 kind=_kind(link),
                 above=figure,
                 label=shortened(link.title, _LETTERS),
-                note=interval if link.experiment_id else "single runs",
+                note=interval if link.experiment_id else "between the A/Bs",
                 title=f"{link.title}: {figure}",
                 href=f"/experiments/{link.experiment_id}" if link.experiment_id else "",
                 join=level(link.after_ms),
@@ -117,7 +118,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         )
     texts = (step_time(last), "now", gain_change(throughput_gain(first, last)).figure)
     at = level(last)
-    bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, changes[-1].runs[1], last=True))
+    bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, changes[-1].of[1], last=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     placed = tuple(
         replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
@@ -137,12 +138,14 @@ def _tick_ms(span_ms: float) -> float:
 
 
 def _end(
-    x: int, y: int, height: int, texts: tuple[str, str, str], run_id: int | None, *, last: bool = False
+    x: int, y: int, height: int, texts: tuple[str, str, str], of: tuple[int | None, int], *, last: bool = False
 ) -> WaterfallBar:
-    """Draw the start or the result, a run. `texts`: the figure above it, its label and its note."""
+    """Draw the start or the result. `texts`: the figure above it, its label and its note. `of`: a run, and how many."""
+    run_id, count = of
     above, label, note = texts
     kind, join = ("result", None) if last else ("start", y)
-    label, href = (f"{label} #{run_id}", f"/runs/{run_id}") if run_id is not None else (label, "")
+    label = f"{label}, mean of {count}" if count > 1 else label if run_id is None else f"{label} #{run_id}"
+    href = "" if run_id is None else f"/runs/{run_id}"
     return WaterfallBar(x, y, height, kind, above, label, note, f"{label}: {above}", href, join)
 
 

@@ -580,7 +580,7 @@ def test_the_journey_is_exported_as_pictures_and_as_a_recipe(client: TestClient,
     assert client.get(f"{files}/recipe.pdf").status_code == 404
 
 
-def test_what_single_runs_differ_from_the_abs_is_drawn_to_scale_and_as_no_change() -> None:
+def test_what_configurations_differ_from_the_abs_is_drawn_to_scale_and_as_no_change() -> None:
     gain = PlannedGain(25.0, 20.0, 30.0)  # 30 s to 24 s by the A/B, and 25 s by the run that is the result
     picture = waterfall([AcceptedChange(1, "ep_overlap on", 30_000.0, 25_000.0, gain)])
     assert picture is not None
@@ -599,7 +599,7 @@ def test_an_axis_has_round_step_times_and_the_ends_name_their_runs(
     before_ms: float, gain_pct: float, ticks: list[str]
 ) -> None:
     after_ms = before_ms / (1 + gain_pct / 100)
-    change = AcceptedChange(1, "ep_overlap on", before_ms, after_ms, None, (11, 12))
+    change = AcceptedChange(1, "ep_overlap on", before_ms, after_ms, None, ((11, 1), (12, 3)))
     picture = waterfall([change])
     assert picture is not None
     assert [text for _, text in picture.ticks] == ticks

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.experiments.values import KnobChange, PlannedGain, State, state_text
-from app.domain.numbers import gain_change, step_time, throughput_gain
+from app.domain.numbers import gain_change, step_time, throughput_gain, time_saved
 from app.domain.text import cut, one_line
 
 Mark = Literal["", "root", "winner", "current"]
@@ -17,9 +17,11 @@ Mark = Literal["", "root", "winner", "current"]
 
 @dataclass(frozen=True, slots=True)
 class JourneyNode:
-    """One configuration, represented by a run: `run_id` None while none of its runs counts.
+    """One configuration, represented by its newest run: `run_id` None while none of its runs counts.
 
-    `gain_from_root_pct`: throughput against the root, by both step times; None where one is not measured.
+    `step_time_ms`, `tokens_per_s_per_gpu`: means over `runs`. `gain_from_root_pct`: of throughput against the root,
+    and `step_time_saved_pct`: the same change as a share of the step time, by both step times; None where one is not
+    measured.
     `on_path`: on the path from the root to the current node.
     """
 
@@ -32,6 +34,8 @@ class JourneyNode:
     on_path: bool = False
     gain_from_root_pct: float | None = None
     depth: int = 0
+    step_time_saved_pct: float | None = None
+    runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,13 @@ class Journey:
 
 @dataclass(frozen=True, slots=True)
 class JourneyRun:
+    """A configuration: means over `runs`, and the run that represents it."""
+
     run_id: int
     name: str
     step_time_ms: float | None
     tokens_per_s_per_gpu: float | None
+    runs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +147,7 @@ def _node(run: JourneyRun | None, key: str, mark: Mark, root: JourneyRun, depth:
     gain = throughput_gain(before, after) if before and after else None
     return JourneyNode(
         key, run.run_id, run.name, run.step_time_ms, run.tokens_per_s_per_gpu, mark, gain_from_root_pct=gain,
-        depth=depth,
+        depth=depth, step_time_saved_pct=None if gain is None else time_saved(gain), runs=run.runs,
     )  # fmt: skip
 
 
@@ -163,18 +170,21 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """`gain`: of throughput by the A/B of the change, None if not measured. `runs`: before and after it."""
+    """`gain`: of throughput by the A/B of the change, None if not measured.
+
+    `of`: the run that represents the configuration before it, and how many runs its step time has; the same after it.
+    """
 
     experiment_id: int
     title: str
     before_ms: float
     after_ms: float
     gain: PlannedGain | None
-    runs: tuple[int | None, int | None] = (None, None)
+    of: tuple[tuple[int | None, int], tuple[int | None, int]] = ((None, 0), (None, 0))
 
 
 def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
-    """Return the changes on the path from the root to the current run, as far as their runs have step times."""
+    """Return the changes on the path from the root to the current node, as far as their runs have step times."""
     nodes = {node.key: node for node in journey.nodes}
     changes = []
     for edge in journey.edges:
@@ -185,8 +195,8 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
         fields = {knob.field for knob in edge.knobs}
         knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
         text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
-        runs = source.run_id, target.run_id
-        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain, runs))
+        of = (source.run_id, len(source.runs)), (target.run_id, len(target.runs))
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain, of))
     return tuple(changes)
 
 

@@ -95,7 +95,8 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     if not isinstance(unknown, int):
         return "open", "The contract has not been stated yet."
     if unknown:
-        return "open", f"{plural(unknown, 'unknown contract field')}: comparisons are provisional."
+        names = evaluation.facts.get("unknown_names") or plural(unknown, "contract field")
+        return "open", f"Comparisons are provisional; unknown: {names}."
     return "done", "All contract fields are known."
 
 

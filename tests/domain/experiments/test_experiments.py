@@ -345,6 +345,8 @@ def test_gains_on_the_way_multiply() -> None:
     assert [node.mark for node in tree.nodes] == ["root", "winner", "current", ""]
     assert [node.on_path for node in tree.nodes] == [True, True, True, False]
     assert tree.current_run_id == 102
+    saved = [None if node.step_time_saved_pct is None else round(node.step_time_saved_pct, 2) for node in tree.nodes]
+    assert saved == [0.0, 9.09, 17.36, None], "the same gains as shares of the step time"
 
 
 def test_without_accepted_changes_the_journey_is_at_its_root() -> None:
