@@ -518,14 +518,22 @@ class RulePageOf:
         """Format the change of peak memory in the A/Bs of a rule that saves memory; empty for others."""
         if not self.rule.hints.for_memory or not self.item.results.gains:
             return ""
-        changes = memory_changes(self._session, self.item.results.gains)
+        changes = self._memory_changes.values()
         if not changes:
             return "no A/B measured its peak memory"
-        least, most = min(changes), max(changes)
         where = plural(len(changes), "A/B")
-        if max(abs(least), abs(most)) < EQUAL_MEMORY_PCT:
+        if max(map(abs, changes)) < EQUAL_MEMORY_PCT:
             return f"no difference in peak memory in {where}"
-        return f"peak memory changed by {signed(least)} to {signed(most)} in {where}"
+        return f"peak memory changed by {signed(min(changes))} to {signed(max(changes))} in {where}"
+
+    @cached_property
+    def _memory_changes(self) -> Mapping[int, float]:
+        return memory_changes(self._session, self.item.results.gains) if self.rule.hints.for_memory else {}
+
+    def memory_of(self, measurement: MeasuredHere) -> str:
+        """Return the change of peak memory on the stack of an A/B: `+0.1 %`; empty if unknown or of no interest."""
+        changes = [self._memory_changes[run] for run in measurement.runs if run in self._memory_changes]
+        return " to ".join(dict.fromkeys((signed(min(changes)), signed(max(changes))))) if changes else ""
 
     @property
     def planned_abs(self) -> tuple[int, ...]:

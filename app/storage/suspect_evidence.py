@@ -757,8 +757,8 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
     )
 
 
-def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> list[float]:
-    """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion."""
+def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> dict[int, float]:
+    """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion, by run."""
 
     def by(key: Any, document: Any, names: Iterable[int], *conditions: ColumnElement[bool]) -> dict[int, float | None]:
         pct = document["metrics", "peak_memory_gib", "delta_pct"].as_float()
@@ -770,11 +770,11 @@ def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> list[floa
     alone = {gain.run_id for gain in gains if gain.experiment_id is None}
     of_experiment = by(col(ExperimentRow.id), col(ExperimentRow.result), planned)
     of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current).is_(True))
-    changes = []
+    changes = {}
     for gain in gains:
         pct = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
         if pct is not None:
-            changes.append(pct if gain.forwards else _throughput(pct))
+            changes[gain.run_id] = pct if gain.forwards else _throughput(pct)
     return changes
 
 

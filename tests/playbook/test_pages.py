@@ -289,8 +289,11 @@ def test_a_rule_that_saves_memory_is_judged_by_peak_memory(client: TestClient, e
         plan(session, baseline, "", "done", candidate=candidate, result=result | {"candidate": [str(candidate)]})
     body = client.get("/api/v1/rules/disp-headroom").json()
     assert (body["tried"], body["paid_off"]) == (1, 0)
-    lead = client.get("/playbook/disp-headroom").text.partition('class="answer"')[2].partition("</p>")[0]
+    page = client.get("/playbook/disp-headroom").text
+    lead = page.partition('class="answer"')[2].partition("</p>")[0]
     assert re.search(r"peak memory changed by \u22124\.0.* in 1 A/B\.", lead)
+    by_stack = page.partition('id="effect"')[2].partition("</table>")[0]
+    assert re.search(r"\(3\.0 to 5\.0\),\s+peak memory \u22124\.0", by_stack), "the effect with its interval"
 
 
 def test_gains_over_different_values_are_not_combined() -> None:
