@@ -7,7 +7,8 @@ from functools import partial
 from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
-from app.domain.numbers import axis_limit_pct, contract_value, gain_change, plural
+from app.domain.numbers import THIN, axis_limit_pct, contract_value, gain_change, grouped, plural
+from app.domain.planning.hardware import in_gib
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import MEASURED_HERE, Statement
@@ -271,6 +272,14 @@ class StepPage:
     def unknown(self) -> tuple[str, ...]:
         """Return the unknown contract fields, for the rule that asks for them."""
         return self.run.unknown if self.suggestion is not None and "{unknown_names}" in self.rule.why else ()
+
+    def memory_of(self, requirement: CheckedRequirement) -> str:
+        """Return the peak memory of the run where a prerequisite depends on it: `69.8 of 80 GiB`; else empty."""
+        facts = self._advice.evaluation.facts
+        peak, size = facts.get("mem_alloc_peak_gb"), facts.get("hbm_gb")
+        if "headroom_frac" not in requirement.condition or not (isinstance(peak, float) and isinstance(size, float)):
+            return ""
+        return f"{grouped(in_gib(peak), 1)} of {grouped(in_gib(size))}{THIN}GiB"
 
     def lacks(self, requirement: CheckedRequirement) -> list[Lacking]:
         """Return the missing facts of a prerequisite."""
