@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
+from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.text import capitalized
@@ -536,6 +537,7 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
     page = find_experiments(session, query.filter, query.page, next_first=True)
     complete = find_experiments(session, replace(query.filter, state="done"), page_size=_MOST_ANSWERED)
     projects = projects_with_experiments(session)
+    workloads = [item.workload for item in page.items]
     return render(
         request,
         "experiments/list.html",
@@ -546,6 +548,8 @@ def list_experiments(request: Request, session: ReadSession) -> HTMLResponse:
         tabs=[("", sum(page.states.values())), *((state, page.states.get(state, 0)) for state in STATES)],
         answer=_answer(complete) if projects else "An experiment is a planned A/B of one knob.",
         more_runs=more_runs,
+        workloads=dict(zip((item.id for item in page.items), without_common(workloads), strict=True)),
+        workload_share=SEPARATOR.join(common_parts(workloads)),
         projects=projects,
     )
 
