@@ -290,6 +290,11 @@ def change_words(delta_pct: float | None, metric: str, *, up_to: bool = False) -
     return f"{size}{change.word} {noun}".rstrip()
 
 
+def level_text(level_pct: float) -> str:
+    """Return the level of an interval, as all pages name it: `99.6 %`."""
+    return f"{level_pct:.3g}{THIN}%"
+
+
 def is_worse(metric: str) -> str:
     """Return `is slower` or `needs more memory`, for the name of what regressed to precede."""
     verb = {"step_time_ms": "is", "peak_memory_gib": "needs"}.get(metric, "has")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from app.domain.contract.fields import METRICS
 from app.domain.experiments.plan import MOST_ASKED_EACH
 from app.domain.experiments.values import UNDECIDED, ExperimentResult
-from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, plural, significant
+from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, level_text, plural, significant
 from app.domain.run import Metric
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.step_time import LossChange, Verdict
@@ -105,7 +105,7 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
         figure=change_text(time.delta_pct).figure,
         equal=f"{limit:g}",
-        level=f"{time.interval_level_pct:.3g}",
+        level=level_text(time.interval_level_pct),
     )
 
 

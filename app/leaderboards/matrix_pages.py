@@ -41,12 +41,12 @@ from app.domain.rules.rule import PublishedResult, RuleBook
 from app.domain.run import Activity, Value
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison import compare_sides
-from app.domain.verdict.step_time import IMPROVEMENT_P, StepTimeChange
+from app.domain.verdict.step_time import StepTimeChange
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
 from app.leaderboards.picture import DispatcherExperiment, EpPicture, ab_at_equal_knobs, ep_picture
 from app.leaderboards.queries import dispatcher_experiments
-from app.leaderboards.words import board_time, board_unit, label, routing_words
+from app.leaderboards.words import GAIN_LEVEL, board_time, board_unit, label, routing_words
 from app.storage.experiments import prior_of_sides
 from app.storage.json_text import from_json
 from app.storage.remembered import UntilRankedAgain
@@ -514,8 +514,22 @@ class LedgerPage:
         if all(with_graphs):
             return f"All runs use CUDA graphs ({plural(runs, 'run')}), so nothing shows the gain."
         if not any(with_graphs):
-            return f"No CUDA graphs in {plural(runs, 'run')}."
+            return f"No CUDA graphs in {plural(runs, 'run')}, so nothing shows their gain."
         return "No two runs differ in CUDA graphs alone."
+
+    @property
+    def starts_from(self) -> int | None:
+        """Return the newest run that fitted, from which a comparison starts where all runs have one kind of scope."""
+        has_graphs = {row.scope.scope != NO_GRAPHS for row in self.rows}
+        runs = [row.scope.plan_from for row in self.rows if row.scope.plan_from]
+        return max(runs, default=None) if len(has_graphs) == 1 else None
+
+    @property
+    def free_gib(self) -> float | None:
+        """Return the memory that the highest peak leaves free; None if the GPU or all peaks are unknown."""
+        peaks = [row.scope.peaks_gib[1] for row in self.rows if row.scope.peaks_gib]
+        size = GPU_MEMORY_GIB.get(self.hardware)
+        return size - max(peaks) if size and peaks else None
 
     @property
     def tries_graphs(self) -> bool:
@@ -708,7 +722,7 @@ def show_matrix(request: Request, session: ReadSession, stacks: Stacks) -> Respo
         board_time=board_time,
         interval_text=interval_text,
         tint_of=tint_of,
-        certainty_pct=100 * IMPROVEMENT_P,
+        gain_level=GAIN_LEVEL,
     )
 
 

@@ -17,7 +17,6 @@ from app.domain.numbers import TimeUnit, change_text
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board, would_decide
-from app.domain.verdict.step_time import IMPROVEMENT_P
 from app.errors import NotFound
 from app.leaderboards import charts, words
 from app.leaderboards.api import (
@@ -395,6 +394,13 @@ class LeaderboardPage:
         ]
         return availability_table([*here, *ran])
 
+    def pooled(self, item: DispatcherExperiment) -> int:
+        """Return how many runs the ranks of both dispatchers rest on; 0 where the A/B has all of them."""
+        entries = self.ranked[1].entries if self.ranked else ()
+        ranked = {run for entry in entries if entry.dispatcher in item.dispatchers for run in entry.runs}
+        own = {str(run) for runs in item.runs.values() for run in runs}
+        return len(ranked) if own < ranked else 0
+
     @property
     def experiments(self) -> list[DispatcherExperiment]:
         """Return the A/Bs between the dispatchers of the only ranking."""
@@ -524,5 +530,5 @@ def _render(request: Request, page: LeaderboardPage, block: str) -> HTMLResponse
         told_head=head_text,
         would_decide=would_decide,
         most_compared=MOST_COMPARED,
-        certainty_pct=100 * IMPROVEMENT_P,
+        gain_level=words.GAIN_LEVEL,
     )

@@ -7,14 +7,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Literal, Self
 
-from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, plural, round_step, step_time
+from app.domain.naming import SEPARATOR, common_parts, field_words, without_common
+from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, level_text, plural, round_step, step_time
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed
 from app.domain.run import Value
-from app.domain.verdict.step_time import IMPROVEMENT_P
 from app.leaderboards.words import board_time, board_unit, day_text
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
@@ -191,13 +190,14 @@ INCONCLUSIVE = "inconclusive"
 class DispatcherExperiment:
     """A finished A/B of two dispatchers alone, the candidate first. `runs`: by dispatcher, those that count.
 
-    `comparison`: None if the step times cannot be compared.
+    `comparison`: None if the step times cannot be compared; `level_pct`: of its interval.
     """
 
     id: int
     dispatchers: tuple[str, str]
     comparison: PairwiseComparison | None = None
     runs: Mapping[str, Collection[str]] = field(default_factory=dict)
+    level_pct: float = 0.0
 
     @property
     def faster(self) -> str:
@@ -215,7 +215,8 @@ class DispatcherExperiment:
     def interval(self) -> str:
         """Return the interval of an inconclusive one."""
         pair = self.comparison
-        return gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval if pair and not self.faster else ""
+        text = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval if pair and not self.faster else ""
+        return f"{text} at {level_text(self.level_pct)}" if text else ""
 
     @property
     def text(self) -> str:
@@ -316,7 +317,7 @@ def board_picture(
         if missing.dispatcher not in names
     ]
     return BoardPicture(
-        stack.name.removeprefix(f"{stack.family}{SEPARATOR}"),
+        _with_work(stack.name.removeprefix(f"{stack.family}{SEPARATOR}"), [stack]),
         tuple(bars),
         board_sentence(board, experiments),
         _ticks(axis, unit),
@@ -431,7 +432,7 @@ def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison
     """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
     Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at
-    99.8 %)`.
+    99.6 %)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
         return f"{listed([_timed(first, name) for name in names])} are equal"
@@ -440,7 +441,7 @@ def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     ahead = f"{_timed(first, pair.first)} is {change.size} ahead of {_timed(first, pair.second)}"
-    return f"{ahead}, undecided ({change.interval} at {100 * IMPROVEMENT_P:.1f}{THIN}%)"
+    return f"{ahead}, undecided ({change.interval} at {level_text(pair.interval_level_pct)})"
 
 
 def _gains_of_leaders(board: Board) -> str:
@@ -613,7 +614,19 @@ def runs_picture(
         for stack_key, dispatcher in chosen
     )
     title = SEPARATOR.join(common_parts([stack.name for stack in alike])) if len(alike) > 1 else newest.name
-    return RunsPicture(title.removeprefix(f"{newest.family}{SEPARATOR}"), rows, _ticks(axis, unit), missing)
+    title = _with_work(title.removeprefix(f"{newest.family}{SEPARATOR}"), alike)
+    return RunsPicture(title, rows, _ticks(axis, unit), missing)
+
+
+def _with_work(title: str, stacks: Sequence[StoredStandings]) -> str:
+    """Add the sequence length, batch size and precision that all stacks share, so that a row need not name them."""
+    texts = [
+        {field_words(name, stack.about[name]) if stack.about.get(name) is not None else "" for stack in stacks}
+        for name in SAME
+        if name != "gpus"
+    ]
+    shared = [words.pop() for words in texts if len(words) == 1]
+    return SEPARATOR.join([title, *(words for words in shared if words and words not in title)])
 
 
 def _work(stack: StoredStandings) -> tuple[object, ...]:

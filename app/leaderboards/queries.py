@@ -157,7 +157,8 @@ def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExper
         outcome = _OUTCOMES.get(result.decision, "undecided")
         comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
     runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
-    return DispatcherExperiment(item.id, sides, comparison, runs)
+    time = result.verdict.step_time if result.verdict else None
+    return DispatcherExperiment(item.id, sides, comparison, runs, time.interval_level_pct if time else 0.0)
 
 
 def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from app.domain.numbers import TimeUnit, gain_change, plural, step_time, time_unit_of
+from app.domain.numbers import TimeUnit, gain_change, level_text, plural, step_time, time_unit_of
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import Why
 from app.domain.ranking.standings import Board, BoardSegment, within, would_decide
 from app.domain.run import evidence_label
+from app.domain.verdict.step_time import IMPROVEMENT_P, two_sided_pct
 
 EVIDENCE = {
     "smoke": "Fewer than six iterations after warm-up: a first impression only.",
@@ -48,6 +49,8 @@ LEFT_OUT: dict[Why, str] = {
 EP_SIZES = {"small": "small (up to 8)", "medium": "medium", "large": "large (from 32)", "unknown": "unknown"}
 INFERRED = "The log does not name the active dispatcher, but iterations ran, and the trainer does not start without it."
 WORSE_LOSS = "Significantly worse loss over common iterations. A faster run with worse loss is not an improvement."
+GAIN_LEVEL = level_text(two_sided_pct(IMPROVEMENT_P))
+"""Of the interval of a gain, which excludes zero where one dispatcher is ranked before another."""
 FROM_PRIOR = "One run shows no launch-to-launch variation. The interval is estimated from the model family."
 UNPROVEN = "No log shows the active dispatcher. It needs no package, and nothing else runs under its name."
 

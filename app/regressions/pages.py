@@ -20,6 +20,7 @@ from app.domain.numbers import (
     THIN,
     change_text,
     grouped,
+    level_text,
     metric_text,
     plural,
     short_commit,
@@ -373,7 +374,7 @@ class RegressionView:
         text = change_text(first, time.ci_low_pct, time.ci_high_pct)
         if text.figure != change_text(time.delta_pct).figure:
             return None
-        return text.interval, f"{time.interval_level_pct:.3g}{THIN}% interval of the first slow run"
+        return text.interval, f"{level_text(time.interval_level_pct)} interval of the first slow run"
 
     def _interval_of_upgrade(self, job: SlowJob, upgrade: MeasuredContrast | None) -> tuple[str, str] | None:
         """Return the interval of the job's change and its level; None if its size was not measured so."""

@@ -7,7 +7,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.experiments.plan import upload_command
 from app.domain.naming import SEPARATOR, field_words, short_job, stack_title, without_common
-from app.domain.numbers import THIN, grouped
+from app.domain.numbers import THIN, grouped, level_text
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import REGRESSION_P, MemoryChange, StepTimeChange
@@ -75,7 +75,7 @@ class ComparedStackRow:
             suggests_other = low * high > 0 >= time.ci_low_pct * time.ci_high_pct
         else:
             suggests_other = self.word == "no change" and max(-low, high) > time.equal_pct
-        return f"{time.interval_level_pct:.3g}{THIN}%" if suggests_other else ""
+        return level_text(time.interval_level_pct) if suggests_other else ""
 
 
 @dataclass(frozen=True, slots=True)

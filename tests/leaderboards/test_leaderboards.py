@@ -747,7 +747,7 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     size = change.size.replace("\u202f", " ")
     assert lead.startswith(f"hybridep (402.0 ms) is {size} ahead of deepep, undecided (")
-    assert f"{change.interval} at 99.8 %)".replace("\u202f", " ") in lead
+    assert f"{change.interval} at 99.6 %)".replace("\u202f", " ") in lead
 
 
 def ab_of(number: int, candidate: str, baseline: str, outcome: Outcome) -> DispatcherExperiment:

@@ -15,7 +15,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value
 from app.domain.experiments.plan import turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
-from app.domain.numbers import contract_value, gain_change, plural, signed
+from app.domain.numbers import contract_value, gain_change, level_text, plural, signed
 from app.domain.run import EVIDENCE_LEVELS, Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
@@ -186,7 +186,9 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
     rests_on = f"{plural(len(result.candidate), 'run')} against {len(result.baseline)}"
     if verdict.step_time is None or result.gain is None:
         return f"The step time cannot be compared ({rests_on}). {verdict.reason}"
-    measured = f"{_gained(result.gain)}, {rests_on}"
+    change = gain_change(result.gain.pct, result.gain.low_pct, result.gain.high_pct)
+    interval = f" ({change.interval} at {level_text(verdict.step_time.interval_level_pct)})" if change.interval else ""
+    measured = f"{change.figure}{interval}, {rests_on}"
     if not result.finished:
         return f"So far {measured}. No decision before {runs_each} runs per side are complete."
     early = " Decided early, by the stricter test for interim looks." if result.early else ""

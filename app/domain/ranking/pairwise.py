@@ -24,6 +24,7 @@ from app.domain.verdict.step_time import (
     RELEVANT_SHIFT,
     Comparison,
     Prior,
+    two_sided_pct,
 )
 
 # --- The loss guard: a faster dispatcher with a worse loss is not an improvement and does not win.
@@ -111,6 +112,10 @@ class PairwiseComparison:
     tie_because: str = ""
     worse_loss: str = ""
     loss_delta_pct: float | None = None
+
+    @property
+    def interval_level_pct(self) -> float:
+        return two_sided_pct(EQUIVALENCE_P if self.outcome == "equal" else IMPROVEMENT_P)
 
     @property
     def tie(self) -> bool:

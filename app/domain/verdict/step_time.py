@@ -646,7 +646,12 @@ def _deciding_p(decision: str, shift: float) -> float:
 
 def interval_level_pct(decision: str, shift: float, looks: int) -> float:
     """Return the level, in percent, of the interval of a change that was decided with the certainty of `looks`."""
-    return 100 * (2 * _surer(_deciding_p(decision, shift), looks) - 1)
+    return two_sided_pct(_surer(_deciding_p(decision, shift), looks))
+
+
+def two_sided_pct(p: float) -> float:
+    """Return the level, in percent, of the interval whose ends have the one-sided certainty `p` each."""
+    return 100 * (2 * p - 1)
 
 
 def _surer(p: float, looks: int) -> float:
