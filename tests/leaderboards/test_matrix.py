@@ -260,6 +260,8 @@ def test_runs_without_graphs_offer_the_experiment_with_them(client: TestClient, 
     (plan,) = re.findall(r'href="(/runs/\d+/experiments/new[^"]+)"', client.get(f"{PAGE}/graphs").text)
     assert plan == f"/runs/{runs[-1]}/experiments/new?field=graph_impl"
     assert client.get(plan).status_code == 200
+    missing = client.get(f"{PAGE}/graphs").text.partition('id="missing"')[2]
+    assert re.findall(r'href="(/runs/\d+)"', missing) == [f"/runs/{runs[-1]}"]
 
 
 @pytest.mark.parametrize(
