@@ -260,6 +260,9 @@ class LayoutPlanOut(ApiValue):
     closest: list[OfferOut] = Field(
         description="When nothing is feasible: the layouts that violate the fewest constraints, smallest memory first."
     )
+    too_large: list[OfferOut] = Field(
+        description="Layouts that violate nothing but the usable memory, smallest peak first; at most 12."
+    )
     enough_gpus: int | None = Field(
         description="When only memory is short: the first doubling of the GPUs with a feasible layout."
     )
@@ -282,6 +285,7 @@ class LayoutPlanOut(ApiValue):
             given=out(plan.given) if plan.given else None,
             offers=[out(offer) for offer in plan.offers],
             closest=[out(offer) for offer in plan.closest],
+            too_large=[out(offer) for offer in plan.too_large],
             rejected=[
                 RejectedOut.from_values(row, row.constraint, constraint=row.constraint.id) for row in plan.rejected
             ],

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Request
@@ -12,6 +14,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.numbers import grouped
+from app.domain.performance.model_shape import known_values
 from app.domain.planning.estimate import Record
 from app.domain.planning.hardware import in_gib
 from app.domain.planning.layout import SOURCE, SOURCE_URL, Layout, degrees_text
@@ -22,7 +25,10 @@ from app.domain.rules.load import built_in_rules
 from app.domain.rules.rule import Source
 from app.errors import InvalidQuery
 from app.planner import queries
+from app.planner.charts import HEIGHT, is_drawable, layout_chart
 from app.planner.queries import asked, is_asked, planned
+from app.planner.views import LayoutQuery, LayoutRow, layout_rows
+from app.storage.database import ListPage
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession
 from app.web.forms import Form
@@ -31,10 +37,6 @@ from app.web.templating import render
 # --- The planner's page: the form as filled in, and the plan if there is one.
 
 GPUS = ("H100", "H200", "B200", "B300", "GB200", "GB300", "VR200", "A100")
-BEST = 3
-"""Offers shown first, with their predicted step time, memory and reason."""
-IN_FULL = 5
-"""Offers shown with their flags; the others are rows of a table that link to theirs."""
 _CUT = ("vpp", "pp_layout", "pp_account")
 EXAMPLES = (
     ("DeepSeek-V3 on 256 H100", "model=DeepSeek-V3&mtp=1&gpu=H100&gpus=256&seq_len=4096&gbs=8192&precision=fp8_sc"),
@@ -61,6 +63,13 @@ LABELS: Mapping[str, str] = {
     "num_experts": "Experts",
     "hidden_size": "Hidden size",
 } | {name: name.upper() for name in DEGREES}
+
+
+_SHAPE_TEXTS = {
+    "num_layers": "{} layers", "hidden_size": "hidden size {}", "num_attention_heads": "{} heads",
+    "num_query_groups": "{} key and value heads", "num_experts": "{} experts", "topk": "top {}",
+    "moe_ffn_hidden_size": "expert width {}", "vocab_size": "vocabulary {}",
+}  # fmt: skip
 
 
 class LayoutForm(Form):
@@ -90,18 +99,22 @@ class Used:
 class PlanPage:
     """The data of the template. Without a plan: a refused form. `start`: what is planned without a request.
 
-    `assumed`: inputs that were not stated, if a record or a run of the model has them.
+    `order`: of the table of layouts. `assumed`: inputs that were not stated, by a record or run of the model, or by
+    default.
     """
 
     def __init__(
         self,
         form: LayoutForm,
+        order: LayoutQuery,
         plan: Plan | None = None,
         used: tuple[Used, ...] = (),
+        *,
         start: str = "",
         assumed: queries.AssumedWork | None = None,
     ) -> None:
         self.form = form
+        self.order = order
         self.plan = plan
         self.used = used
         self.start = start
@@ -113,6 +126,7 @@ class PlanPage:
         self.degree_names, self.shape_names = DEGREES, SHAPE
         self.reasons, self.examples, self.not_estimated = REASONS, EXAMPLES, queries.NOT_ESTIMATED
         self.memory_source, self.memory_url = SOURCE, SOURCE_URL
+        self.architecture = known_values(form.value("model"))
 
     @property
     def sentences(self) -> list[str]:
@@ -120,10 +134,8 @@ class PlanPage:
 
     @property
     def flags_of(self) -> str:
-        """Return the part of the page with the flags to start with; "" without a feasible layout."""
-        if self.plan is None or (self.plan.given and self.plan.given.violations):
-            return ""
-        return "given-flags" if self.plan.given else "offer-1" if self.plan.offers else ""
+        """Return the part of the page with the flags of the chosen layout; "" if it is not feasible."""
+        return "flags" if self.chosen is not None and not self.chosen.violations else ""
 
     @property
     def frees_first(self) -> bool:
@@ -136,10 +148,43 @@ class PlanPage:
         return queries.sizing(self.plan) if self.plan else []
 
     @property
-    def best(self) -> tuple[Offer, ...]:
-        """Return the first offers, if something is predicted of them."""
-        offers = self.plan.offers[:BEST] if self.plan else ()
-        return offers if all(offer.prediction is not None for offer in offers) else ()
+    def published_shape(self) -> str:
+        """Return the published architecture of the model: `32 layers, hidden size 4,096`; "" for an unknown name."""
+        shape = {name: value for name, value in self.architecture.items() if isinstance(value, int)}
+        return ", ".join(text.format(grouped(shape[name])) for name, text in _SHAPE_TEXTS.items() if name in shape)
+
+    @property
+    def chosen(self) -> Offer | None:
+        """Return the layout that the request states, else the first feasible one; None without either."""
+        if self.plan is None:
+            return None
+        return self.plan.given or next(iter(self.plan.offers), None)
+
+    @cached_property
+    def rows(self) -> list[LayoutRow]:
+        return layout_rows(self.plan) if self.plan else []
+
+    @property
+    def shown(self) -> ListPage[LayoutRow]:
+        """Return the shown page of the table."""
+        return ListPage.cut(self.order.sorted_rows(self.rows), self.order.page, self.order.page_size)
+
+    @property
+    def has_etp(self) -> bool:
+        return any(row.offer.layout.etp > 1 for row in self.rows)
+
+    @property
+    def chart_height(self) -> int:
+        """Return the height of the picture with its axis; 0 without one."""
+        return HEIGHT + 48 if is_drawable(self.rows) else 0
+
+    def chart(self) -> dict[str, Any]:
+        assert self.plan is not None  # noqa: S101  # only a plan is drawn
+        return layout_chart(self.plan, self.rows, lambda row: self.fixed(row.offer.layout))
+
+    def listed(self, page: int = 1, **changes: str) -> str:
+        """Return the query of this plan with its table in another order, or another page of it."""
+        return "&".join(filter(None, [self.query, self.order.query(page, **changes)]))
 
     @property
     def published(self) -> tuple[Record, str] | None:
@@ -147,7 +192,8 @@ class PlanPage:
 
         None without one, and beside a measured first layout.
         """
-        if self.plan is None or not self.best or self.best[0].measured:
+        chosen = self.chosen
+        if self.plan is None or chosen is None or chosen.prediction is None or chosen.measured:
             return None
         speeds = {record.href: record for record in self.plan.records if record.by and record.gpu_seconds}
         record = next((speeds[row.layout.href] for row in self.used if row.layout.href in speeds), None)
@@ -175,12 +221,10 @@ class PlanPage:
         return queries.residual_rows(self.plan) if self.plan else []
 
     def why(self, offer: Offer) -> str:
-        return queries.why(offer, self.plan.offers[0], self.plan.request) if self.plan and self.plan.offers else ""
-
-    def short_reason(self, offer: Offer) -> str:
         if not self.plan or not self.plan.offers:
             return ""
-        return queries.short_reason(offer, self.plan.offers[0], self.plan.request)
+        best = self.plan.offers[0]
+        return queries.why(best if offer.layout == best.layout else offer, best, self.plan.request)
 
     def short_step_time(self, offer: Offer) -> str:
         """Format the predicted step time without its range."""
@@ -256,14 +300,6 @@ class PlanPage:
         return queries.memory_bar(offer.prediction, self.plan.gpu_memory_gb)
 
     @property
-    def in_full(self) -> tuple[Offer, ...]:
-        return self.plan.offers[:IN_FULL] if self.plan else ()
-
-    @property
-    def others(self) -> tuple[Offer, ...]:
-        return self.plan.offers[IN_FULL:] if self.plan else ()
-
-    @property
     def has_experts(self) -> bool:
         return self.plan is not None and self.plan.request.model.experts is not None
 
@@ -332,35 +368,78 @@ router = APIRouter(include_in_schema=False)
 @router.get("/plan")
 @requires(Action.READ)
 def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
-    values = asked(request.query_params)
+    """Show a plan: the requested one, else that for the work of the newest run."""
+    order = LayoutQuery.from_params(request.query_params)
+    values = {name: text for name, text in asked(request.query_params).items() if name not in ("sort", "page")}
     if not is_asked(values):
-        return render(request, "planner/plan.html", p=_first_plan(session), unknown=())
+        return _render(request, _first_plan(session, order), block="layout_table")
     assumed = queries.assumed_work(session, values)
     values |= assumed.values if assumed else {}
     try:
-        page = _page(session, values, assumed=assumed)
+        page = _page(session, values, order, assumed=assumed)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
-        unknown = tuple(name[:60] for name in errors if name not in INPUTS)
-        page = PlanPage(LayoutForm(values, errors))
-        return render(request, "planner/plan.html", status=422, p=page, unknown=unknown)
-    return render(request, "planner/plan.html", p=page, unknown=())
+        return _render(request, PlanPage(LayoutForm(values, errors), order), status=422)
+    return _render(request, page, block="layout_table")
 
 
-def _first_plan(session: Session) -> PlanPage:
+@router.get("/plan/model")
+@requires(Action.READ)
+def show_model(request: Request, model: str = "") -> HTMLResponse:
+    """Return the part of the form with the shape of a model, which follows the choice of a model."""
+    page = PlanPage(LayoutForm({"model": model[:100]}), LayoutQuery())
+    return _render(request, page, block="model_shape")
+
+
+@router.get("/plan/chart")
+@requires(Action.READ)
+def show_chart(request: Request, session: ReadSession) -> HTMLResponse:
+    """Return the picture of a plan alone: it loads after the figures, so that drawing does not delay them."""
+    page = _page(session, asked(request.query_params), LayoutQuery())
+    return _render(request, page, block="layout_chart", chart=page.chart())
+
+
+def _render(
+    request: Request,
+    page: PlanPage,
+    *,
+    block: str | None = None,
+    status: int = 200,
+    chart: dict[str, Any] | None = None,
+) -> HTMLResponse:
+    unknown = tuple(name[:60] for name in page.form.errors if name not in INPUTS)
+    address = f"{PATH}?{page.listed(page.order.page)}" if block == "layout_table" else None
+    return render(
+        request,
+        "planner/plan.html",
+        block=block,
+        address=address,
+        status=status,
+        p=page,
+        unknown=unknown,
+        chart=chart,
+    )
+
+
+def _first_plan(session: Session, order: LayoutQuery) -> PlanPage:
     """Return the plan for the work of the newest run, else for the first example."""
     if newest := queries.newest_work(session):
         with suppress(InvalidQuery):  # the run's facts contradict each other
-            return _page(session, newest[1], start=f"#{newest[0]}")
-    return _page(session, dict(parse_qsl(EXAMPLES[0][1])), start=EXAMPLES[0][0])
+            return _page(session, newest[1], order, start=f"#{newest[0]}")
+    return _page(session, dict(parse_qsl(EXAMPLES[0][1])), order, start=EXAMPLES[0][0])
 
 
 def _page(
-    session: Session, values: dict[str, str], start: str = "", assumed: queries.AssumedWork | None = None
+    session: Session,
+    values: dict[str, str],
+    order: LayoutQuery,
+    *,
+    start: str = "",
+    assumed: queries.AssumedWork | None = None,
 ) -> PlanPage:
     offered = planned(session, values)
     used = (Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in offered.nearby)
-    return PlanPage(LayoutForm(values), offered.plan, tuple(used), start, assumed)
+    return PlanPage(LayoutForm(values), order, offered.plan, tuple(used), start=start, assumed=assumed)
 
 
 def _stated(layout: UsedLayout) -> dict[str, str]:

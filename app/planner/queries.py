@@ -15,8 +15,8 @@ from app.domain.contract.values import GB_PER_GIB, canonical_model, known_model
 from app.domain.experiments.plan import turned
 from app.domain.numbers import grouped, plural, share_text
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
-from app.domain.planning.hardware import AMD, in_gib
-from app.domain.planning.layout import SHARD_CEILING, SHARD_FLOOR, degrees_text
+from app.domain.planning.hardware import AMD, gpu_memory_gb, in_gib
+from app.domain.planning.layout import REPLICATED, SHARD_CEILING, SHARD_FLOOR, SHARED, degrees_text
 from app.domain.planning.plan import DecidedChange, Offer, Plan, make_plan
 from app.domain.planning.records import UsedLayout, decided_change, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import (
@@ -30,6 +30,7 @@ from app.domain.planning.request import (
     input_text,
     named_models,
     plan_address,
+    planned_model,
     read_request,
 )
 from app.domain.ranking.runs import family_of
@@ -185,7 +186,7 @@ def newest_work(session: Session, models: Sequence[str] = named_models()) -> tup
 @dataclass(frozen=True, slots=True)
 class AssumedWork:
     """Inputs that a request for a model leaves open, as its record or run has them. `source`: which one, `href`: its
-    page."""
+    page; both are empty for defaults."""
 
     values: Mapping[str, str]
     source: str
@@ -195,8 +196,8 @@ class AssumedWork:
 def assumed_work(session: Session, stated: Mapping[str, str]) -> AssumedWork | None:
     """Return the open inputs by the published record that agrees most with the stated ones, the newest first.
 
-    Without a record they are those of the newest run. None if nothing required is open, or neither exists. Batch and
-    precision suit the other inputs, so they are taken only from a source that differs in none.
+    Without a record they are those of the newest run, else defaults. None if nothing required is open, and for an
+    unknown model. Batch and precision suit the other inputs, so they are taken only from a source that differs in none.
     """
     model = canonical_model(stated.get("model", ""))
     if all(stated.get(name) for name in REQUIRED) or known_model(model) is None:
@@ -210,13 +211,31 @@ def assumed_work(session: Session, stated: Mapping[str, str]) -> AssumedWork | N
         sources.append(AssumedWork(newest[1], f"run #{newest[0]}", f"/runs/{newest[0]}"))
     complete = [source for source in sources if all(source.values.get(name) for name in REQUIRED)]
     if not complete:
-        return None
+        return AssumedWork(_default_work({**stated, "model": model}), "", "")
     given = {name: stated[name] for name in WORK if stated.get(name)} | {"model": model}
     best = max(complete, key=lambda source: sum(source.values.get(name) == text for name, text in given.items()))
     agrees = all(best.values.get(name, text) == text for name, text in given.items())
     names = WORK if agrees else REQUIRED
     taken = {name: best.values[name] for name in names if name in best.values and not stated.get(name)}
     return replace(best, values=taken)
+
+
+_DEFAULT_GPU, _DEFAULT_LENGTH, _SEQUENCES = "H100", 4096, 8
+"""The default batch has 8 sequences for each GPU, as the planner assumes where the batch is undecided."""
+
+
+def _default_work(stated: dict[str, str]) -> dict[str, str]:
+    """Return defaults of what is not stated. The GPUs are the first power of two, from 8, with twice the static
+    memory."""
+    gpu = stated.get("gpu") or _DEFAULT_GPU
+    model, _ = planned_model({"model": stated["model"]})
+    memory, billions = gpu_memory_gb(gpu), model.total_billions if model else None
+    needed = 2 * (REPLICATED + SHARED) * billions / memory if memory and billions else 8.0
+    gpus = str(1 << max(3, math.ceil(math.log2(needed))))
+    work = {"gpu": gpu, "gpus": gpus, "seq_len": str(_DEFAULT_LENGTH)}
+    count = stated.get("gpus") or gpus
+    work |= {"gbs": str(_SEQUENCES * int(count))} if count.isdecimal() else {}
+    return {name: text for name, text in work.items() if not stated.get(name)}
 
 
 def _work_texts(contract: Mapping[str, Value]) -> dict[str, str]:
@@ -360,11 +379,16 @@ def middle_time(prediction: Prediction) -> str:
     """Format the predicted step time without its range."""
     if prediction.step_time_s is None:
         return ""
-    return f"{'at least ' * prediction.is_capped}{_seconds(prediction.step_time_s)}\u202fs"
+    return f"{'at least ' * prediction.is_capped}{seconds_text(prediction.step_time_s)}"
 
 
 def _seconds(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 1 else f"{value:.2f}"
+
+
+def seconds_text(value: float) -> str:
+    """Format seconds with their unit: `13.8 s`."""
+    return f"{_seconds(value)}\u202fs"
 
 
 _PARTS = {
@@ -391,12 +415,18 @@ def why(offer: Offer, best: Offer, request: PlanRequest) -> str:
     prediction = offer.prediction
     if prediction is None or prediction.step_time_s is None:
         return ""
-    total = sum(prediction.parts_s.values())
-    others = sorted((name for name in prediction.parts_s if name != "gemm"), key=lambda name: -prediction.parts_s[name])
-    shares = [f"{_PARTS[name]} {share_text(prediction.parts_s[name] / total)}" for name in others[:3]]
+    gemms = prediction.parts_s["gemm"] / sum(prediction.parts_s.values())
+    shares = [f"{name} {share_text(share)}" for name, share in costs(prediction)[:3]]
     sentences = [_measured(offer, request), short_reason(offer, best, request)]
-    sentences.append(f"GEMMs take {share_text(prediction.parts_s['gemm'] / total)} of the step, {', '.join(shares)}.")
+    sentences.append(f"GEMMs take {share_text(gemms)} of the step, {', '.join(shares)}.")
     return " ".join(filter(None, sentences))
+
+
+def costs(prediction: Prediction) -> list[tuple[str, float]]:
+    """Return what takes time next to GEMMs, as shares of the step, the largest first."""
+    total = sum(prediction.parts_s.values())
+    others = [(_PARTS[name], seconds / total) for name, seconds in prediction.parts_s.items() if name != "gemm"]
+    return sorted(others, key=lambda part: -part[1])
 
 
 def short_reason(offer: Offer, best: Offer, request: PlanRequest) -> str:
@@ -482,7 +512,7 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
     differs, recipe = record.differs(request), _other_recipe(record, offer)
     if differs or record.tflops_per_gpu is not None:
-        source, time = f"from {_scaled_from(record, differs)}", f"{_seconds(seconds)}\u202fs"
+        source, time = f"from {_scaled_from(record, differs)}", seconds_text(seconds)
         return LayoutTime("scaled", source, recipe, record.href, seconds, time, bool(differs))
     source = f"by {record.by or _source(record)}"
     return LayoutTime(_kind(record), source, recipe, record.href, seconds, f"{seconds:.4g}\u202fs", False)
@@ -506,7 +536,7 @@ def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
     elif seconds is None:
         figure = f"{grouped(round(1 / (record.gpu_seconds or math.inf)))} tokens/s/GPU"
     else:
-        figure = f"{_seconds(seconds)}\u202fs"
+        figure = seconds_text(seconds)
     at = ", ".join(words[name] for name in differs if getattr(work, name, 0) is not None)
     return f"{source}'s {figure}{f' at {at}' if at else ''}"
 

@@ -125,6 +125,7 @@ NO_PAGES = frozenset(
         *(f"/compare/{part}" for part in ("profiled", "distributions", "series", "picture.{kind}")),
         *("/regressions/{regression_id}/chart", "/regressions/{regression_id}/picture.{kind}"),
         *(f"/leaderboards/{{hardware}}/{{family}}/{part}" for part in ("gains", "leaders", "picture.{kind}")),
+        *("/plan/chart", "/plan/model"),
         *("/upgrade/chart", "/upgrade/picture.{kind}", "/scaling/chart", "/overview/trend", "/overview/loading"),
     )
 )

@@ -35,15 +35,30 @@ def test_the_form_is_filled_in_and_its_answer_can_be_shared_without_script(open_
     expect(page.get_by_role("region", name="Megatron-LM flags of TP1 PP8 VPP2 CP1 EP32 ETP1")).to_contain_text(
         "--pipeline-model-parallel-layout 'Et*4|(tttt|)*14tmL'"
     )
-    page.get_by_role("link", name="Check this layout only").first.click()
+    page.locator("#layout-table").get_by_role("rowheader").first.get_by_role("link").click()
     expect(page.locator(".answer")).to_contain_text("satisfies every constraint")
+
+
+def test_the_table_is_sorted_and_the_picture_is_drawn(open_page: OpenPage) -> None:
+    page = open_page(DEEPSEEK)
+    expect(page.locator("#layout-chart canvas")).to_be_visible()
+    page.locator("#layout-table").get_by_role("link", name="Memory").click()
+    expect(page).to_have_url(re.compile("sort=memory"))
+    expect(page.get_by_role("columnheader", name="Memory")).to_have_attribute("aria-sort", "ascending")
+
+
+def test_choosing_a_model_shows_its_shape(open_page: OpenPage) -> None:
+    page = open_page("/plan")
+    page.get_by_label("Model", exact=True).fill("Mixtral-8x7B")
+    page.get_by_label("GPUs", exact=True).focus()
+    expect(page.get_by_label("Experts", exact=True)).to_have_attribute("placeholder", "8")
 
 
 def test_flags_are_copied(open_page: OpenPage) -> None:
     page = open_page(DEEPSEEK)
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.get_by_role("link", name="Show flags").click()
-    page.locator("#offers .offer").first.get_by_role("button", name="Copy").first.click()
+    page.locator("#flags").get_by_role("button", name="Copy").first.click()
     assert "--expert-model-parallel-size 32" in page.evaluate("navigator.clipboard.readText()")
 
 

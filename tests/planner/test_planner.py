@@ -1,10 +1,11 @@
 """The planner through the public interface: a page to share, the same as JSON, errors with advice, and a run's link."""
 
 import html
+import json
 import re
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from sqlalchemy import Engine
@@ -17,6 +18,7 @@ from app.domain.run import Value
 from app.pipeline.rank import rebuild_all
 from app.planner.pages import EXAMPLES
 from app.planner.queries import short_reason
+from app.planner.views import ROWS
 from app.storage.database import transaction
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
@@ -108,10 +110,10 @@ def test_what_cannot_be_understood_is_refused_by_field(client: TestClient) -> No
 
 def test_the_page_begins_with_the_newest_run_else_with_an_example(client: TestClient, engine: Engine) -> None:
     text = page(client, {})
-    assert 'id="offers"' in text
+    assert 'id="flags"' in text
     assert re.search(r'name="model"\s+value="DeepSeek-V3"', text)
     examples = [re.search(rf'href="(/plan\?[^"]+)">{re.escape(label)}<', text) for label, _ in EXAMPLES]
-    assert all(link and 'id="offers"' in client.get(link[1]).text for link in examples)
+    assert all(link and 'id="flags"' in client.get(link[1]).text for link in examples)
     with transaction(engine) as session:
         make_run(session, name="older", gpus=32)
         newest = make_run(session, name="newest")
@@ -158,7 +160,7 @@ def test_where_memory_is_short_the_answer_states_it_and_the_gpus_that_are_enough
     for asked in (query, query | dict(zip(("tp", "pp", "cp", "ep"), "1118", strict=True))):
         (primary,) = re.findall(r'<a class="button primary"\s+href="(/plan[^"]+)"', page(client, asked))
         assert dict(parse_qsl(html.unescape(primary).removeprefix("/plan?"))) == query | {"gpus": str(enough)}
-        assert 'id="offers"' in page(client, query | {"gpus": str(enough)})
+        assert 'id="flags"' in page(client, query | {"gpus": str(enough)})
 
 
 def test_a_published_speed_beside_the_plan_has_the_same_number_format(client: TestClient) -> None:
@@ -186,21 +188,72 @@ def test_a_quarantined_run_is_not_an_example(client: TestClient, engine: Engine)
     assert f'href="/runs/{run}"' not in page(client, query)
 
 
-def test_the_page_answers_first_with_three_layouts_their_step_time_and_memory(client: TestClient) -> None:
+def table_rows(client: TestClient, **query: str) -> list[str]:
+    """Return the rows of the table of layouts, as the browser gets it after a click on a heading."""
+    answer = client.get("/plan", params=query, headers={"HX-Request": "true", "Accept": "text/html"})
+    assert answer.status_code == 200
+    return html.unescape(answer.text).partition("<tbody>")[2].partition("</tbody>")[0].split("<tr")[1:]
+
+
+def test_the_page_shows_picture_and_chosen_layout_then_the_table_of_all(client: TestClient) -> None:
     text = page(client, DEEPSEEK)
-    best = text[text.index('id="best"') : text.index("</section>", text.index('id="best"'))]
-    assert best.count("<article") == best.count('class="memory-bar"') == 3
-    seconds = [float(value) for value in re.findall(r'data-seconds="([\d.]+)"', best)]
-    offers = planned(client, **DEEPSEEK)["offers"][:3]
-    first = offers[0]["prediction"]
-    assert ("optimizer states in host memory" in best) is (first["optimizer_offload"] > 0)
-    for offer, article in zip(offers[1:], best.split("<article")[2:], strict=True):
-        is_tie = offer["prediction"]["step_time_s"] == pytest.approx(first["step_time_s"], rel=0.01)
-        assert ("; larger TP." in article) is (is_tie and offer["tp"] > offers[0]["tp"])
-        assert re.search("; [a-z]|slower", article), "each says what puts it behind the first"
-    assert seconds == pytest.approx([offer["prediction"]["step_time_s"] for offer in offers], rel=1e-4)
-    assert "GEMMs take" in text[text.index('id="offers"') :]
-    assert text.index('id="best"') < text.index('id="offers"') < text.index('id="residuals"')
+    document = planned(client, **DEEPSEEK)
+    first = document["offers"][0]["prediction"]
+    (seconds,) = (float(value) for value in re.findall(r'data-seconds="([\d.]+)"', text))
+    assert seconds == pytest.approx(first["step_time_s"], rel=1e-4)
+    card = text[text.index('id="best"') : text.index("</article>")]
+    assert ("optimizer states in host memory" in card) is (first["optimizer_offload"] > 0)
+    assert text.index('class="answer"') < text.index('id="layout-chart"') < text.index('id="layout-table"')
+    assert "GEMMs take" in text[text.index('id="details"') :]
+    rows = table_rows(client, **DEEPSEEK)
+    assert len(rows) == ROWS
+    assert f"of {len(document['offers']) + len(document['too_large'])}" in text
+    assert [row.count('aria-current="true"') for row in rows] == [1] + [0] * (ROWS - 1)
+    for offer, row in zip(document["offers"], rows, strict=False):
+        assert f"{in_gib(offer['prediction']['peak_gb']):.0f} GiB" in row
+        (address,) = re.findall(r'href="(/plan\?[^"]+)"', row)
+        assert dict(parse_qsl(urlsplit(address).query)) == dict(parse_qsl(urlsplit(offer["url"]).query))
+
+
+@pytest.mark.parametrize(("sort", "is_reversed"), [("memory", False), ("-memory", True), ("time", False)])
+def test_the_table_of_layouts_is_sorted_by_its_address(client: TestClient, sort: str, is_reversed: bool) -> None:
+    document = planned(client, **DEEPSEEK)
+    predictions = [offer["prediction"] for offer in document["offers"] + document["too_large"]]
+    name = "step_time_s" if sort == "time" else "peak_gb"
+    wanted = sorted((prediction[name] for prediction in predictions), reverse=is_reversed)[:ROWS]
+    figures = [
+        re.search(r"([\d.]+)\s(GiB|s)" if sort != "time" else r"([\d.]+)\u202f(s)", row)
+        for row in table_rows(client, **DEEPSEEK, sort=sort)
+    ]
+    shown = [float(figure[1]) for figure in figures if figure]
+    assert shown == pytest.approx([value if sort == "time" else in_gib(value) for value in wanted], abs=0.6)
+    assert client.get("/plan", params=DEEPSEEK | {"sort": "speed"}).status_code == 422
+
+
+def test_the_picture_has_a_mark_for_each_layout_and_the_limit_of_the_memory(client: TestClient) -> None:
+    document = planned(client, **DEEPSEEK)
+    answer = client.get("/plan/chart", params=DEEPSEEK, headers={"HX-Request": "true"})
+    data = json.loads(answer.text.partition('application/json">')[2].partition("</script>")[0])["datasets"]
+    offers, too_large = document["offers"], document["too_large"]
+    assert len(data["points"]) == len(offers) + len(too_large)
+    usable = in_gib(offers[0]["prediction"]["usable_gb"])
+    assert data["limit"][0]["gib"] == pytest.approx(usable, rel=1e-3)
+    assert [point["kind"] for point in data["points"]] == ["fits"] * len(offers) + ["too large"] * len(too_large)
+    assert all((point["gib"] > usable) == (point["kind"] == "too large") for point in data["points"])
+    (chosen,) = data["chosen"]
+    assert dict(parse_qsl(urlsplit(chosen["href"]).query)) == dict(parse_qsl(urlsplit(offers[0]["url"]).query))
+    assert {violation["constraint"] for offer in too_large for violation in offer["violations"]} == {"plan-fits"}
+
+
+def test_a_chosen_model_shows_its_published_shape(client: TestClient) -> None:
+    shape = client.get("/plan/model", params={"model": "mixtral-8x7b"}, headers={"HX-Request": "true"}).text
+    placeholders = dict(re.findall(r'name="(\w+)"[^>]*placeholder="(\d+)"', shape))
+    assert placeholders == {
+        "num_layers": "32", "num_attention_heads": "32", "num_query_groups": "8", "num_experts": "8",
+        "hidden_size": "4096",
+    }  # fmt: skip
+    other = client.get("/plan/model", params={"model": "mine"}, headers={"HX-Request": "true"}).text
+    assert re.findall(r'placeholder="(\d+)"', other) == []
 
 
 def test_own_runs_correct_the_plan_and_their_residuals_are_shown(client: TestClient, engine: Engine) -> None:
@@ -225,11 +278,11 @@ def test_a_model_without_widths_is_planned_without_prediction(client: TestClient
     assert "Nothing is predicted" in text
 
 
-def best_cards(client: TestClient, query: dict[str, str]) -> list[str]:
-    """Return the first cards of the page as words."""
+def chosen_card(client: TestClient, query: dict[str, str]) -> str:
+    """Return the card of the chosen layout as words."""
     text = page(client, query)
-    best = text[text.index('id="best"') : text.index("</section>", text.index('id="best"'))]
-    return [" ".join(re.sub(r"<[^>]+>", " ", card).split()) for card in best.split("<article")[1:]]
+    card = text[text.index('id="best"') : text.index("</article>")]
+    return " ".join(re.sub(r"<[^>]+>", " ", card).split())
 
 
 def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was_measured(client: TestClient) -> None:
@@ -245,17 +298,18 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
     text = page(client, query)
     assert "<h1>Plan DeepSeek-V3 on 1,024 × H100</h1>" in text
     assert "seq 4,096 · GBS 8,192 · bf16" in text
-    card = best_cards(client, query)[0]
+    card = chosen_card(client, query)
     assert re.search(rf"{predicted:.3g}\ss \(.*\) predicted ; 30.9\ss scaled", card)
     assert "measured" not in card
     same = planned(client, **(query | {"gbs": "16384"}))
     assert ": 61.76\u202fs/step published, " in same["answer"]
     assert "Published by NVIDIA." in same["answer"]
     assert not same["offers"][0]["measured"]["is_scaled"]
-    first, *others = best_cards(client, query | {"gbs": "16384"})
-    assert "61.76 s published" in first
-    for card in others:
-        seconds, pct, word = re.search(r"ETP1 ([\d.]+).s .*GiB (\d+).% (faster|slower)", card).groups()
+    assert "61.76 s published" in chosen_card(client, query | {"gbs": "16384"})
+    for row in table_rows(client, **(query | {"gbs": "16384"}))[1:]:
+        seconds, pct, word = re.search(r'title="(?:[^"]* )?(\d+).% (faster|slower)[^>]*>(?:≥ )?([\d.]+)', row).group(
+            3, 1, 2
+        )
         signed = int(pct) if word == "slower" else -int(pct)
         assert 100 * (float(seconds) / 61.76 - 1) == pytest.approx(signed, abs=0.6), "against the time that is shown"
 
@@ -315,15 +369,13 @@ def test_the_first_sentence_names_recomputation_and_offload_in_at_most_16_words(
     assert len(seen) > 1
 
 
-def test_a_layout_at_the_usable_limit_says_so(client: TestClient) -> None:
+@pytest.mark.parametrize("gpu", ["H100", "GB200"])
+def test_a_layout_at_the_usable_limit_says_so(client: TestClient, gpu: str) -> None:
     """The page says it of exactly those layouts whose rounded peak is the rounded limit."""
-    query = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": "64", "seq_len": "4096", "gbs": "1024"}
-    full = [
-        round(in_gib(offer["prediction"]["peak_gb"])) >= round(in_gib(offer["prediction"]["usable_gb"]))
-        for offer in planned(client, **query)["offers"][:3]
-    ]
-    assert ["at the usable limit" in card for card in best_cards(client, query)] == full
-    assert any(full)
+    query = {"model": "Qwen3-235B-A22B", "gpu": gpu, "gpus": "64", "seq_len": "4096", "gbs": "1024"}
+    prediction = planned(client, **query)["offers"][0]["prediction"]
+    is_full = round(in_gib(prediction["peak_gb"])) >= round(in_gib(prediction["usable_gb"]))
+    assert ("at the usable limit" in chosen_card(client, query)) is is_full
 
 
 def test_what_an_experiment_rejected_is_last_until_a_newer_one_accepts_it(client: TestClient, engine: Engine) -> None:
@@ -355,7 +407,7 @@ def test_what_an_experiment_rejected_is_last_until_a_newer_one_accepts_it(client
     offers = planned(client, **overlapped)["offers"]
     assert (place, offer["rejected_in"]) == (len(offers) - 1, first)
     assert [other["rejected_in"] for other in offers[:-1]] == [None] * (len(offers) - 1)
-    assert f'href="/experiments/{first}"' in page(client, overlapped)
+    assert f'href="/experiments/{first}"' in page(client, overlapped | {"page": str(place // ROWS + 1)})
     given = dict(zip(("tp", "pp", "cp", "ep", "etp"), ("1", "1", "1", "16", "1"), strict=True))
     assert f"but experiment #{first} rejected it." in planned(client, **overlapped, **given)["answer"]
     assert planned(client, **(overlapped | {"gbs": "2048"}))["offers"][0]["rejected_in"] is None, "other work"
@@ -396,7 +448,19 @@ def test_a_request_for_a_model_is_completed_from_its_record_and_says_so(
         assert re.search(rf'name="{name}"[^>]*value="{record[name]}"|<option selected>{record[name]}<', text), name
     complete = page(client, DEEPSEEK)
     assert 'id="assumed"' not in complete
-    assert client.get("/plan?model=Mixtral-8x22B").status_code == 422, "no record and no run has its work"
+
+
+def test_a_model_without_a_record_is_planned_with_defaults_that_are_named(client: TestClient) -> None:
+    text = page(client, {"model": "Mixtral-8x22B"})
+    assumed = text.partition('id="assumed"')[2].partition("</p>")[0]
+    assert 'href="' not in assumed
+    values = dict(re.findall(r'name="(gpus|seq_len|gbs)"[^>]*value="(\d+)"', text))
+    assert set(values) == {"gpus", "seq_len", "gbs"}
+    assert all(f" {value}" in assumed for value in values.values())
+    assert planned(client, model="Mixtral-8x22B", gpu="H100", **values)["feasible"] > 0
+    stated = page(client, {"model": "Mixtral-8x22B", "gpus": "512"})
+    assert re.search(r'name="gpus"[^>]*value="512"', stated)
+    assert "GPUs" not in stated.partition('id="assumed"')[2].partition("</p>")[0]
 
 
 def test_generated_runs_are_called_generated_not_measured(client: TestClient, engine: Engine) -> None:

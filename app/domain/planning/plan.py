@@ -343,6 +343,7 @@ def _etp(layout: Layout) -> Note | None:
 
 OFFERED = 50
 _CLOSEST = 3
+_TOO_LARGE = 12
 _MOST_DOUBLINGS = 8
 
 
@@ -438,8 +439,9 @@ class Plan:
     """`given`: the layout that the request states, if any; the others then have free degrees.
 
     `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: infeasible layouts that break the
-    fewest constraints, those that exceed the memory least first; only when nothing is feasible. `enough_gpus`: the
-    first doubling of the GPUs with a feasible layout, where only memory is short; None without one.
+    fewest constraints, those that exceed the memory least first; only when nothing is feasible. `too_large`: layouts
+    that break nothing but the limit of the memory, the smallest first. `enough_gpus`: the first doubling of the GPUs
+    with a feasible layout, where only memory is short; None without one.
     """
 
     request: PlanRequest
@@ -448,6 +450,7 @@ class Plan:
     feasible: int
     offers: tuple[Offer, ...]
     closest: tuple[Offer, ...]
+    too_large: tuple[Offer, ...]
     rejected: tuple[Rejected, ...]
     first_cp: int
     gpu_memory_gb: float | None
@@ -481,6 +484,7 @@ def make_plan(
         feasible=len(feasible),
         offers=tuple(sorted(offers, key=lambda offer: offer.rejected_in is not None)),
         closest=() if len(feasible) else _closest(asked, options),
+        too_large=_too_large_offers(asked, options, min(first, _TOO_LARGE)),
         rejected=_rejected(options.broken),
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request.gpu),
@@ -602,6 +606,14 @@ def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
     ranked = best_first(request, options, np.flatnonzero(broken == broken.min()))
     ranked = ranked[np.lexsort(_missing_memory(request, options, ranked))]
     return offers_of(request, [options.layout(request, int(index)) for index in ranked[:_CLOSEST]])
+
+
+def _too_large_offers(request: PlanRequest, options: Candidates, most: int) -> tuple[Offer, ...]:
+    if options.peak_gb is None:
+        return ()
+    exceeding = np.flatnonzero(options.broken == BITS["plan-fits"])
+    ranked = exceeding[np.argsort(options.peak_gb[exceeding], kind="stable")][:most]
+    return offers_of(request, [options.layout(request, int(index)) for index in ranked])
 
 
 def _missing_memory(request: PlanRequest, options: Candidates, among: IntArray) -> tuple[npt.NDArray[Any], ...]:

@@ -1,0 +1,108 @@
+"""Memory against step time: one mark per layout, the chosen one named, with the memory that tensors may use."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from app.domain.planning.hardware import in_gib
+from app.domain.planning.plan import Plan
+from app.planner import queries
+from app.planner.views import LayoutRow
+from app.web import charts
+
+HEIGHT = 230
+
+
+def is_drawable(rows: Sequence[LayoutRow]) -> bool:
+    """Return whether a layout has both coordinates: they need a batch, and the widths of the model."""
+    return any(row.gib is not None and row.seconds is not None for row in rows)
+
+
+def layout_chart(plan: Plan, rows: Sequence[LayoutRow], address: Callable[[LayoutRow], str]) -> dict[str, Any]:
+    """Return the Vega-Lite specification that charts.js embeds. `address`: of the page of a layout."""
+    points = [_point(row, address(row)) for row in rows if row.gib is not None and row.seconds is not None]
+    prediction = next(row.offer.prediction for row in rows if row.offer.prediction)
+    usable = in_gib(prediction.usable_gb)
+    spec = dict(_specification(_ticks([point["seconds"] for point in points])))
+    spec["datasets"] = {
+        "points": points,
+        "chosen": [point for point in points if point["is_chosen"]],
+        "limit": [{"gib": usable, "label": f"usable: {usable:.0f} of {in_gib(plan.gpu_memory_gb or 0.0):.0f} GiB"}],
+    }
+    spec["description"] = f"Memory and step time of {len(points)} layouts. The table has the same values."
+    return spec
+
+
+def _point(row: LayoutRow, href: str) -> dict[str, Any]:
+    word = "measured" if row.is_measured else "predicted"
+    return {
+        "layout": row.name,
+        "seconds": row.seconds,
+        "gib": row.gib,
+        "kind": "fits" if row.fits else "too large",
+        "word": row.timed.kind if row.timed is not None and row.is_measured else word,
+        "is_chosen": row.is_chosen,
+        "time": f"{queries.seconds_text(row.seconds or 0.0)} {word}",
+        "memory": f"{row.gib:.0f}\u202fGiB",
+        "limit": row.limit,
+        "rank": row.reason or ("first" if row.rank == 1 else "does not fit" if not row.fits else "as fast"),
+        "href": href,
+    }
+
+
+_STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
+
+
+def _ticks(seconds: Sequence[float]) -> tuple[float, ...]:
+    """Return round values between the shortest and the longest step, whose axis is logarithmic."""
+    low, high = min(seconds), max(seconds)
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return tuple(tick for decade in decades for step in _STEPS if low <= (tick := step * 10.0**decade) <= high)
+
+
+@lru_cache(maxsize=64)
+def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
+    import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
+
+    scale = alt.Scale(type="log", nice=False, padding=24)
+    axis = alt.Axis(values=list(ticks), format="~g", labelOverlap=True)
+    x = alt.X("seconds:Q", title="step time, s; left is faster", scale=scale, axis=axis)
+    y = alt.Y("gib:Q", title="peak memory, GiB", scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(tickCount=6))
+    colour = alt.Color(
+        "kind:N", scale=alt.Scale(domain=["fits", "too large"], range=[charts.ACCENT, charts.MUTED]), legend=None
+    )
+    shape = alt.Shape(
+        "word:N",
+        scale=alt.Scale(domain=["predicted", "measured", "generated", "published"], range=["circle", *["diamond"] * 3]),
+        legend=None,
+    )
+    limit = alt.Chart(alt.NamedData("limit"))
+    rule = limit.mark_rule(color=charts.TEXT, strokeDash=[4, 3]).encode(y=y)
+    label = limit.mark_text(align="right", dy=-7, color=charts.TEXT).encode(
+        x=alt.value(alt.expr("width")), y=y, text="label:N"
+    )
+    dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=70)
+    opacity = alt.condition("datum.kind === 'fits'", alt.value(0.8), alt.value(0.45))
+    tooltip = [
+        alt.Tooltip("layout:N"),
+        alt.Tooltip("memory:N"),
+        alt.Tooltip("time:N", title="step time"),
+        alt.Tooltip("limit:N", title="limited by"),
+        alt.Tooltip("rank:N"),
+    ]
+    chosen = alt.Chart(alt.NamedData("chosen"))
+    ring = chosen.mark_point(size=240, strokeWidth=2, filled=False, color=charts.TEXT).encode(x, y)
+    # The name stands on the side with more room, on a border in the colour of the page.
+    is_right = "pow(datum.seconds, 2) > domain('x')[0] * domain('x')[1]"
+    names = [
+        chosen.mark_text(
+            align=alt.expr(f"{is_right} ? 'right' : 'left'"),
+            dx=alt.expr(f"{is_right} ? -14 : 14"),
+            fontWeight=600,
+            **ink,
+        ).encode(x, y, text="layout:N")
+        for ink in ({"stroke": charts.BACKGROUND, "strokeWidth": 5}, {"color": charts.TEXT})
+    ]
+    chart = alt.layer(rule, label, dots.encode(x, y, colour, shape, opacity=opacity, tooltip=tooltip), ring, *names)
+    return charts.finished(chart, HEIGHT)
