@@ -352,9 +352,10 @@ def _measured_statement(rival: _Rival) -> Statement:
 
 
 def _changes_text(differences: Sequence[Difference]) -> str:
-    """Return the changes from this run to the other: `pp 2 to 1, ep 4 to 8`."""
+    """Return the settings of the other run, with those of this one: `pp 1 in place of 2, ep 8 in place of 4`."""
     texts = [
-        f"{item.field} {on_off(value_text(item.b))[:60]} to {on_off(value_text(item.a))[:60]}" for item in differences
+        f"{item.field} {on_off(value_text(item.a))[:60]} in place of {on_off(value_text(item.b))[:60]}"
+        for item in differences
     ]
     return some_of(texts, 6)
 

@@ -316,6 +316,16 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
     if expected is not None:
         own = expected.statement.own
         evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {own.where}"
+        if own is not None and not own.same_contract:
+            others = (
+                sum(
+                    statement.own.n
+                    for statement in suggestion.evidence.statements
+                    if statement.own is not None and statement.level == expected.statement.level
+                )
+                - own.n
+            )
+            evidence += f"; the range covers {others} more" if others else ""
         if own is not None and own.same_contract:
             evidence += "".join(
                 f"; {gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"

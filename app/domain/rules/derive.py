@@ -657,6 +657,16 @@ def _memory_pressure(values: Values) -> str | None:
     return f"{share_text(free)} of the GPU's memory is free" if isinstance(free, float) else None
 
 
+def _sharding_case(values: Values) -> str | None:
+    """Return the kind of model for which full sharding is worth trying."""
+    if values.get("vlm") is True:
+        return "a vision-language model, whose stages are hard to balance"
+    active, length = values.get("active_billions"), values.get("seq_len")
+    if not isinstance(active, float) or not isinstance(length, int):
+        return None
+    return f"a small model ({active:g} billion active parameters) with long sequences ({length:,} tokens)"
+
+
 _LOW_UTILIZATION = 0.15
 """Our own choice: most published records of tuned MoE training reach more."""
 
@@ -759,6 +769,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("headroom_frac", _of_ratio(lambda used: max(0.0, 1 - used), "mem_alloc_peak_gb", "hbm_gb")),
     ("ample_memory", _ample_memory),
     ("memory_pressure", _memory_pressure),
+    ("sharding_case", _sharding_case),
     ("too_wide", _too_wide),
     ("fragmentation_gb", _fragmentation),
     ("tokens_s_gpu", _tokens_s_gpu),

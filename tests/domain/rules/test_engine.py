@@ -231,10 +231,22 @@ def test_after_a_crash_neither_sizes_nor_a_profile_are_suggested() -> None:
     assert evaluation.suggestions[0].rule.id == "fit-crash"
 
 
+@pytest.mark.parametrize(
+    ("facts", "named"),
+    [({"model": "Qwen3-VL-235B-A22B"}, [True, False]), ({"model": "Qwen3-30B-A3B", "seq_len": 65_536}, [False, True])],
+)
+def test_full_sharding_is_reasoned_with_the_kind_of_the_model_at_hand(
+    facts: dict[str, object], named: list[bool]
+) -> None:
+    evaluation = evaluate({**facts, "fsdp": "none", "oom": True}, built_in_rules())
+    (why,) = (item.why for item in evaluation.suggestions if item.rule.id == "fit-fsdp")
+    assert [words in why for words in ("vision-language", "65,536 tokens")] == named
+
+
 def test_a_profile_waits_for_a_blocker_a_rerun_and_a_faster_run_and_is_then_not_offered() -> None:
     ran = {"steps_done": 50, "window": 40, "fits": True, "gpu": "H100"}
     faster = {
-        "faster_pct": 9.0, "faster_run": 7, "faster_changes": "ep 4 to 8", "faster_take": "Set ep to 8.",
+        "faster_pct": 9.0, "faster_run": 7, "faster_changes": "ep 8 in place of 4", "faster_take": "Set ep to 8.",
         "faster_doubt": "", "faster_also": "", "faster_in_container": "", "faster_same_code": False,
     }  # fmt: skip
     asking = {"profile-required", "profile-platform-prior"}
