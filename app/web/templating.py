@@ -148,7 +148,6 @@ def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
 _FILTERS = (
     changes.change_text,
     changes.change_words,
-    changes.daily_cost,
     changes.gain_change,
     changes.time_saved,
     changes.with_sign,
