@@ -51,11 +51,13 @@ def _point(row: LayoutRow, href: str) -> dict[str, Any]:
     }
 
 
+_FEWEST_TICKS = 3
+"""Fewer round values than this mean a narrow range, whose axis is linear."""
 _STEPS = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9)
 
 
 def _ticks(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Return round values between the shortest and the longest step, whose axis is logarithmic."""
+    """Return round values between the shortest and the longest step, for a logarithmic axis."""
     low, high = min(seconds), max(seconds)
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return tuple(tick for decade in decades for step in _STEPS if low <= (tick := step * 10.0**decade) <= high)
@@ -65,8 +67,11 @@ def _ticks(seconds: Sequence[float]) -> tuple[float, ...]:
 def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    scale = alt.Scale(type="log", nice=False, padding=24)
-    axis = alt.Axis(values=list(ticks), format="~g", labelOverlap=True)
+    if len(ticks) >= _FEWEST_TICKS:
+        scale = alt.Scale(type="log", nice=False, padding=24)
+        axis = alt.Axis(values=list(ticks), format="~g", labelOverlap=True)
+    else:
+        scale, axis = alt.Scale(zero=False, padding=24), alt.Axis(tickCount=6)
     x = alt.X("seconds:Q", title="step time, s; left is faster", scale=scale, axis=axis)
     y = alt.Y("gib:Q", title="peak memory, GiB", scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(tickCount=6))
     colour = alt.Color(

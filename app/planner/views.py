@@ -96,7 +96,7 @@ def _limit(offer: Offer) -> str:
     if offer.violations:
         if prediction is not None and not prediction.fits:
             return f"memory, {math.ceil(in_gib(prediction.peak_gb - prediction.usable_gb))}\u202fGiB too much"
-        return offer.violations[0].constraint.title
+        return f"violated: {offer.violations[0].constraint.title}"
     if prediction is None or prediction.step_time_s is None:
         return ""
     name, share = queries.costs(prediction)[0]
