@@ -275,9 +275,14 @@ def test_a_run_without_the_package_of_its_dispatcher_names_the_flag_that_works(c
     placed = {"stack_key": "a" * 64, "dispatcher": "deepep", "outcome": "completed", "purpose": "ci"}
     works = make(**placed, ordered_at=datetime(2026, 9, 1, tzinfo=UTC))
     make(stack_key="b" * 64, dispatcher="allgather", outcome="completed", step_time_ms=300.0)
-    run = make(status="failed", failures=[failure], health={"outcome": "failed"}, stack_key="a" * 64)
+    stated = {"model": "Qwen3-30B-A3B", "gpu": "H100"}
+    contract = {name: {"value": value, "source": "metadata", "detail": ""} for name, value in stated.items()}
+    failed = {"status": "failed", "failures": [failure], "health": {"outcome": "failed"}, "stack_key": "a" * 64}
+    run = make(**failed, contract=contract)
     text = client.get(f"/runs/{run}").text
     assert f"as in run #{works}</a>" in text
+    unnamed = client.get(f"/runs/{make(**failed)}").text
+    assert "as in run" not in unnamed, "another run without a stated model may be of any model"
     primary = re.search(r'<a class="button primary"\s+href="(/runs/[^"]+)"', text)
     assert primary is not None
     assert primary[1] == f"/runs/{run}/next/disp-package-missing"
