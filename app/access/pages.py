@@ -29,7 +29,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import TokenRow, select_any, utc_now
 from app.storage.visible import project_slugs, seeing
 from app.web.access_rule import Open, requires
-from app.web.dependencies import AppEngine, AppSettings, api_router
+from app.web.dependencies import ApiValue, AppEngine, AppSettings, api_router
 from app.web.errors import documented
 from app.web.forms import sent_form
 from app.web.identity import access_of
@@ -186,7 +186,7 @@ api = api_router("access", "/api/v1/account/sessions")
 Key = Annotated[str, Path(pattern=SESSION_KEY, max_length=16, description="Key of the session, as listed.")]
 
 
-class SessionOut(BaseModel):
+class SessionOut(ApiValue):
     key: str
     current: bool = Field(description="The session of this request.")
     agent: str = Field(description="User agent of the browser.")
@@ -266,12 +266,9 @@ def _sessions(request: Request, engine: Engine) -> Sequence[SessionOut]:
     access, user = access_of(request), _user(request)
     with read_session(engine) as session:
         return [
-            SessionOut(
-                key=_key(row.id), current=row.id == access.session_id, agent=row.agent, address=row.address,
-                created_at=row.created_at, seen_at=row.seen_at, expires_at=row.expires_at,
-            )
+            SessionOut.from_values(row, key=_key(row.id), current=row.id == access.session_id)
             for row in users.sessions_of(session, user.user_id)
-        ]  # fmt: skip
+        ]
 
 
 def _end(request: Request, engine: Engine, key: str) -> bool:

@@ -33,6 +33,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     StackRow,
+    in_batches,
     select_any,
 )
 from app.storage.verdicts import changes_of_jobs
@@ -64,7 +65,6 @@ MOST_EARLIER = 1
 """Earlier containers of a workload that its row links to; the page of its stack has all."""
 LEAST_RANGE = 0.12
 """Minimum range of the trend in a row as a share of the step time, so that rows are comparable."""
-_AT_ONCE = 500
 
 
 class StackQuery(ListQuery):
@@ -552,7 +552,7 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return workload and container of each stack, as its newest run states them."""
     works = {key: work for key in keys if (work := _remembered_works.find((key,), None)) is not None}
     unread = [key for key in keys if key not in works]
-    for start in range(0, len(unread), _AT_ONCE):
+    for some in in_batches(unread):
         newest = (
             select_any(RunRow.id)
             .where(READ, col(RunRow.project_id) == StackRow.project_id, col(RunRow.stack_key) == StackRow.stack_key)
@@ -560,7 +560,7 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
             .limit(1)
             .scalar_subquery()
         )
-        numbers = select_any(newest).where(col(StackRow.stack_key).in_(unread[start : start + _AT_ONCE]))
+        numbers = select_any(newest).where(col(StackRow.stack_key).in_(some))
         contracts = session.execute(
             select_any(RunRow.stack_key, RunResultRow.contract)
             .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)

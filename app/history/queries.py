@@ -44,6 +44,8 @@ from app.storage.tables import (
     RunRow,
     StackRow,
     VerdictRow,
+    from_row,
+    in_batches,
     not_indexed,
     select_any,
 )
@@ -179,14 +181,12 @@ def get_stacks(session: Session, stack_keys: Sequence[str]) -> dict[str, History
         .where(col(RunRow.id).in_(select_any(_NEWEST_READ).where(col(StackRow.stack_key).in_(stack_keys))))
     )
     return {
-        stack_key: HistoryStack(
+        stack_key: from_row(
+            HistoryStack,
+            project,
             stack_key=stack_key,
             project_id=project.id,
             project=project.slug,
-            generated=project.generated,
-            baseline_branch=project.baseline_branch,
-            commit_url=project.commit_url,
-            compare_url=project.compare_url,
             run_id=run_id,
             contract=stored_contract(contract),
         )
@@ -196,8 +196,6 @@ def get_stacks(session: Session, stack_keys: Sequence[str]) -> dict[str, History
 
 MOST_PROBES, FEWEST_PROBES = 100, 12
 """Maximum runs at which versions are read, because contracts are large; and how many of each stack at least."""
-_AT_ONCE = 500
-"""Maximum run numbers per query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,8 +338,8 @@ def _priors(session: Session, run_ids: Sequence[int]) -> dict[int, Prior]:
     """Return the prior of the current verdict of these runs, by run number."""
     priors: dict[int, Prior] = {}
     column = col(VerdictRow.document)["verdict"]["prior"].label("prior")
-    for start in range(0, len(run_ids), _AT_ONCE):
-        chosen = col(VerdictRow.run_id).in_(run_ids[start : start + _AT_ONCE]), col(VerdictRow.current)
+    for some in in_batches(run_ids):
+        chosen = col(VerdictRow.run_id).in_(some), col(VerdictRow.current)
         rows = session.execute(select_any(VerdictRow.run_id, column).where(*chosen))
         priors |= {run_id: from_json(Prior, stored) for run_id, stored in rows}
     return priors
@@ -373,8 +371,7 @@ def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dic
     """Return one headline figure of these runs, by run number."""
     figures: dict[int, Metric | None] = {}
     column = col(RunResultRow.metrics)[metric].label("stored")
-    for start in range(0, len(runs), _AT_ONCE):
-        ids = [run.id for run in runs[start : start + _AT_ONCE]]
+    for ids in in_batches([run.id for run in runs]):
         rows = session.execute(select_any(RunResultRow.run_id, column).where(col(RunResultRow.run_id).in_(ids)))
         figures |= {run_id: metrics_of({metric: stored})[metric] for run_id, stored in rows}
     return figures
@@ -383,8 +380,8 @@ def read_figures(session: Session, runs: Sequence[StackRun], metric: str) -> dic
 def read_all_figures(session: Session, run_ids: Sequence[int]) -> dict[int, Mapping[str, Metric | None]]:
     """Return the headline figures of these runs, by run number."""
     figures: dict[int, Mapping[str, Metric | None]] = {}
-    for start in range(0, len(run_ids), _AT_ONCE):
-        wanted = col(RunResultRow.run_id).in_(run_ids[start : start + _AT_ONCE])
+    for some in in_batches(run_ids):
+        wanted = col(RunResultRow.run_id).in_(some)
         rows = session.execute(select_any(RunResultRow.run_id, RunResultRow.metrics).where(wanted))
         figures |= {run_id: metrics_of(stored) for run_id, stored in rows}
     return figures

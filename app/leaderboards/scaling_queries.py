@@ -24,7 +24,7 @@ from app.domain.run import Value
 from app.storage.json_text import from_json, frozen
 from app.storage.remembered import UntilRankedAgain
 from app.storage.standings import check_project, hardware_and_families, leaderboards_named
-from app.storage.tables import ProjectRow, StandingRow, select_any
+from app.storage.tables import ProjectRow, StandingRow, from_row, in_batches, select_any
 from app.web.lists import FilterQuery, OneOf
 
 # --- Filters of the scaling view. The query string is its whole state, so it is validated as input.
@@ -124,22 +124,15 @@ def _read_workloads(session: Session) -> tuple[Workloads, ...]:
 
 
 _sizes_by_key: dict[str, Sizes] = {}
-_AT_ONCE = 500
 
 
 def _sizes(session: Session, stack_keys: Sequence[str]) -> Mapping[str, Sizes]:
     """Return the sizes of stacks. They are remembered, because they follow from the key: only new stacks are read."""
     new = [key for key in stack_keys if key not in _sizes_by_key]
-    for start in range(0, len(new), _AT_ONCE):
-        about = select_any(StandingRow.stack_key, StandingRow.about).where(
-            col(StandingRow.stack_key).in_(new[start : start + _AT_ONCE])
-        )
-        _sizes_by_key.update(
-            {
-                row.stack_key: sizes_of({name: frozen(value) for name, value in row.about.items()})
-                for row in session.execute(about)
-            }
-        )
+    for some in in_batches(new):
+        about = select_any(StandingRow.stack_key, StandingRow.about).where(col(StandingRow.stack_key).in_(some))
+        for row in session.execute(about):
+            _sizes_by_key[row.stack_key] = sizes_of({name: frozen(value) for name, value in row.about.items()})
     return _sizes_by_key
 
 
@@ -153,14 +146,10 @@ def _workloads(rows: Sequence[Any], sizes_by_key: Mapping[str, Sizes]) -> Worklo
             containers.setdefault(row.container or UNKNOWN, []).append(row.stack_key)
     sizes = {name: most_sizes([values[key] for key in names]) for name, names in containers.items()}
     newest = rows[0]
-    return Workloads(
+    return from_row(
+        Workloads,
+        newest,
         project=newest.slug,
-        project_id=newest.project_id,
-        generated=newest.generated,
-        hardware=newest.hardware,
-        hardware_slug=newest.hardware_slug,
-        family=newest.family,
-        family_slug=newest.family_slug,
         containers={name: tuple(containers[name]) for name in sorted(containers, key=lambda name: -sizes[name])},
         sizes=sizes,
     )

@@ -39,6 +39,7 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
+    from_row,
     not_indexed,
     select_any,
 )
@@ -196,20 +197,7 @@ def _item(
             "is_up_to": is_up_to(size, [change_of_job(job) for job in counted]),
             "once": once if all(is_once(job) for job in counted) else "",
         }  # fmt: skip
-    return OverviewRegression(
-        id=row.id or 0,
-        project_id=row.project_id,
-        changed_at=row.changed_at,
-        state=row.state,
-        metric=row.metric,
-        project=project,
-        gpu_hours_per_day=row.gpu_hours_per_day,
-        cause="",
-        assignee=row.assignee,
-        opened_at=row.opened_at,
-        spark=spark,
-        **of_jobs,
-    )
+    return from_row(OverviewRegression, row, project=project, cause="", spark=spark, **of_jobs)
 
 
 # --- Filters of the first page: period, project and branch. The query string is its whole state.

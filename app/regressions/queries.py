@@ -28,7 +28,7 @@ from app.storage.database import ListPage, read_session
 from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import shown_cause, slow_in_other_stacks
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, select_any
+from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, from_row, select_any
 from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
 from app.web.lists import CellKind, ListQuery, OneOf
 
@@ -370,14 +370,11 @@ def _regression(
     row: RegressionRow = listed.RegressionRow
     project: ProjectRow = listed.ProjectRow
     assert row.id is not None  # noqa: S101  # a row that was read has its key
-    return Regression(
-        id=row.id, project_id=row.project_id, project=project.slug, generated=project.generated, kind=row.kind,
-        cause=row.cause, cause_key=row.cause_key, axis=axis_of_cause(row.cause_key) or "", metric=row.metric,
-        state=row.state, assignee=row.assignee, note=row.note, external_url=row.external_url,
-        opened_at=row.opened_at, changed_at=row.changed_at,
+    return from_row(
+        Regression, row, project,
+        project=project.slug, axis=axis_of_cause(row.cause_key) or "",
         # `proposal_run_id` can also belong to an earlier, declined proposal.
-        proposal=row.proposal, proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
-        gpu_hours_per_day=row.gpu_hours_per_day,
+        proposal_run_id=None if row.proposal == "stale" else row.proposal_run_id,
         members=tuple(
             _member(member, _title(member, members, names), stored[row.id, member.RegressionMemberRow.run_id])
             for member in members
@@ -388,14 +385,9 @@ def _regression(
 
 def _member(row: Row[Any], title: str, stored: StoredMember) -> RegressionMember:
     member: RegressionMemberRow = row.RegressionMemberRow
-    return RegressionMember(
-        run_id=member.run_id, run_name=row.name, job=row.job, branch=row.branch, commit=row.commit,
-        ordered_at=row.ordered_at, quarantine=row.quarantine, model=row.model, gpu=row.gpu, gpus=row.gpus,
-        dispatcher=row.dispatcher, stack_key=member.stack_key, config_key=member.config_key, title=title,
-        usual=figure_of(member.usual_level), slow=figure_of(member.slow_level), delta_pct=member.delta_pct,
-        first_delta_pct=member.first_delta_pct,
-        gpu_hours_per_day=member.gpu_hours_per_day, proposal=member.proposal, joined_at=member.joined_at,
-        follows=stored.follows, is_once=stored.is_once, newest_pct=stored.newest_pct,
+    return from_row(
+        RegressionMember, member, row, stored,
+        run_name=row.name, title=title, usual=figure_of(member.usual_level), slow=figure_of(member.slow_level),
     )  # fmt: skip
 
 

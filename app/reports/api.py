@@ -51,6 +51,7 @@ from app.storage.tables import (
     RunAlarmRow,
     RunResultRow,
     RunRow,
+    from_row,
     select_any,
 )
 from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
@@ -217,16 +218,12 @@ def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: st
         .order_by(col(RegressionRow.id).desc())
     )
     for regression, members in rows:
-        yield RegressionOfRun(
-            id=regression.id,
+        yield from_row(
+            RegressionOfRun,
+            regression,
             address=f"{address}/regressions/{regression.id}",
-            state=regression.state,
-            proposal=regression.proposal,
             cause=cause_of(session, regression).rstrip("."),
             stacks=members,
-            assignee=regression.assignee,
-            external_url=regression.external_url,
-            gpu_hours_per_day=regression.gpu_hours_per_day,
             opened_by_it=regression.id in opened,
         )
 

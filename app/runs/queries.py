@@ -50,6 +50,7 @@ from app.storage.tables import (
     SeriesRow,
     StackWorkRow,
     VerdictRow,
+    from_row,
     not_indexed,
     select_any,
     utc_now,
@@ -295,12 +296,9 @@ def get_state(session: Session, run_id: int) -> RunState:
     row = session.execute(_STATE, {"run_id": run_id}).one_or_none()
     if row is None:
         raise NotFound.of(f"Run {run_id}")
-    return RunState(
-        id=row.id,
-        status=row.status,
-        attempts=row.attempts,
-        created_at=row.created_at,
-        processed_at=row.processed_at,
+    return from_row(
+        RunState,
+        row,
         receiving=row.reception == "receiving",
         updating=is_updating(row.status, row.work),
         judged=Judged(row.verdict_id or 0, waiting=row.stack_work in WAITS_FOR_VERDICTS),

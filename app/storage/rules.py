@@ -54,6 +54,7 @@ from app.storage.tables import (
     RunAlarmRow,
     RunResultRow,
     RunRow,
+    from_row,
     select_any,
     table_of,
     utc_now,
@@ -427,19 +428,11 @@ def read_run(session: Session, run_id: int, in_memory: RunInMemory | None = None
     statements = statements_of(session, run_id) if extras.stated else ()
     profile = measured_facts(session, run_id, run.contract) if extras.profile else NO_PROFILE
     verdict = in_memory.verdict if in_memory is not None else None
-    reading = RunReading(
-        contract=run.contract,
-        metrics=run.metrics,
-        health=run.health,
+    reading = from_row(
+        RunReading,
+        run,
         steady=run.steady_state,
-        timers=run.timers,
-        failures=run.failures,
-        activity=run.activity,
-        availability=run.availability,
         unknown=run.unknown if run.contract else None,
-        trainer=run.trainer,
-        semantic_class=run.semantic_class,
-        evidence_level=run.evidence_level,
         fair_for_timing=run.fair_for_timing if run.status == "ready" else None,
         arguments=_arguments(session, run) if in_memory is None else in_memory.arguments,
         extra={name: value for name, value in extra.items() if name not in ("launch_args", "env")},

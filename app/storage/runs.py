@@ -49,6 +49,7 @@ from app.storage.tables import (
     RunValueRow,
     SegmentRow,
     VerdictRow,
+    from_row,
     select_any,
 )
 
@@ -317,28 +318,14 @@ def detail(
 ) -> RunDetail:
     assert row.id is not None  # noqa: S101  # a row that was read has its key
     result = row.result
-    return RunDetail(
-        id=row.id, name=row.name, project=project.slug, generated=project.generated, purpose=row.purpose,
-        branch=row.branch, commit=row.commit, ci_url=row.ci_url, tags=tuple(row.tags),
-        created_at=row.created_at, uploaded_by=row.uploaded_by, processed_at=row.processed_at, status=row.status,
-        attempts=row.attempts, error=row.error, warnings=run_warnings(row), trainer=row.trainer,
-        contract=stored_contract(result.contract),
-        unknown=tuple(result.unknown), stack_key=row.stack_key, config_key=row.config_key, provisional=row.provisional,
-        steady_state=_steady_state(result.steady_state), metrics=metrics_of(result.metrics), health=result.health,
-        evidence_level=row.evidence_level, semantic_class=row.semantic_class,
-        definition_version=row.definition_version, metadata_stated=result.metadata_stated, files=files,
-        reception=row.reception, heard_at=row.heard_at, updating=is_updating(row.status, row.work),
-        definitions=result.definitions, fair_for_timing=row.fair_for_timing, amendments=amendments,
-        project_id=row.project_id, ordered_at=row.ordered_at, verdict=row.verdict, quarantine=_quarantine(row),
-        commit_url=project.commit_url, compare_url=project.compare_url, notes=row.notes or "", job=row.job,
-        commit_time=row.commit_time, merge_base=row.merge_base, **read(result),
+    return from_row(
+        RunDetail, row, result, project,
+        project=project.slug, files=files, amendments=amendments,
+        tags=tuple(row.tags), notes=row.notes or "", updating=is_updating(row.status, row.work),
+        quarantine=Quarantine(row.quarantine, row.quarantined_by, row.quarantined_at) if row.quarantine else None,
+        warnings=run_warnings(row), unknown=tuple(result.unknown), contract=stored_contract(result.contract),
+        steady_state=_steady_state(result.steady_state), metrics=metrics_of(result.metrics), **read(result),
     )  # fmt: skip
-
-
-def _quarantine(row: RunRow) -> Quarantine | None:
-    if not row.quarantine:
-        return None
-    return Quarantine(row.quarantine, row.quarantined_by, row.quarantined_at)
 
 
 def run_warnings(row: RunRow) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ from app.storage.tables import (
     RunResultRow,
     RunRow,
     VerdictRow,
+    from_row,
     in_batches,
     not_indexed,
     select_any,
@@ -577,17 +578,12 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
         member = slow_member(session, row.id or 0, run_id)
         usual_level = member.usual_level if member is not None and member.config_key == config_key else None
         regressions.append(
-            RunRegression(
-                id=row.id or 0,
-                kind=row.kind,
+            from_row(
+                RunRegression,
+                row,
                 shown_state=shown_state,
-                proposal=row.proposal,
-                cause=row.cause,
-                metric=row.metric,
-                assignee=row.assignee,
                 delta_pct=row.worst_delta_pct if member is None else changes[row.id, member.run_id],
                 first_delta_pct=None if member is None else member.first_delta_pct,
-                gpu_hours_per_day=row.gpu_hours_per_day,
                 is_member=row.id in own,
                 opened=openers.get(row.id or 0) == run_id,
                 continues=row.id in continued,
