@@ -219,13 +219,11 @@ def make_stack(
     return result
 
 
-def run_columns(
-    project: str, fields: Mapping[str, Value | EllipsisType], step_time_ms: float, *, iterations: int = 60
-) -> dict[str, Any]:
+def run_columns(project: str, fields: Mapping[str, Value | EllipsisType], step_time_ms: float) -> dict[str, Any]:
     """Return the columns of a `ci` run of a stack, without its series, for `insert_runs`."""
     stated = _contract(fields)
     keys = {"stack_key": stack_key(project, stated), "config_key": config_key(project, stated)}
-    columns = _stated() | _result(step_times(step_time_ms, iterations)) | _listed(stated) | keys | {"purpose": "ci"}
+    columns = _stated() | _result(step_times(step_time_ms, 60)) | _listed(stated) | keys | {"purpose": "ci"}
     row = run_row(**columns)
     return row.model_dump(exclude={"id", "project_id", "content_key"}) | row.result.model_dump(exclude={"run_id"})
 
@@ -363,7 +361,7 @@ def step_times(median_ms: float, n: int) -> FloatArray:
     return np.round(times, 1)
 
 
-def megatron_log(times: FloatArray, *, tail: str = "") -> str:
+def megatron_log(times: FloatArray) -> str:
     """A log in Megatron-LM's format; iteration k is on line FIRST_LINE + k."""
     head = ["using world size: 16, data-parallel size: 16", "-" * 24 + " arguments " + "-" * 24]
     head += [f"  {argument + ' ':.<48} {value}" for argument, value in _arguments()]
@@ -377,7 +375,7 @@ def megatron_log(times: FloatArray, *, tail: str = "") -> str:
         f"0 | number of nan iterations:   0 |"
         for k, time in enumerate(times)
     ]
-    return "\n".join([*head, *lines, tail, ""])
+    return "\n".join([*head, *lines, "", ""])
 
 
 @cache

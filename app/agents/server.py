@@ -66,7 +66,7 @@ class _StrictServer(MCPServer):
         return await super().call_tool(name, arguments, context)
 
 
-def make_server(url: str = "", *, over_http: bool = False, writes: bool = False) -> MCPServer:
+def make_server(url: str, *, over_http: bool, writes: bool) -> MCPServer:
     """Return the server. `writes` adds the tool that plans experiments for real."""
     server = _StrictServer("threewalls", title="Threewalls", instructions=_INSTRUCTIONS, version=version("threewalls"))
 

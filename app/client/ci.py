@@ -280,12 +280,11 @@ _GIT_SECONDS = 10
 _LARGEST_EVENT_BYTES = 32 << 20
 
 
-def surrounding_job(env: Mapping[str, str], folder: Path | None = None) -> CiJob | None:
+def surrounding_job(env: Mapping[str, str], folder: Path) -> CiJob | None:
     """Return the CI job that this process runs in, with commit time and merge base, if known to git in `folder`."""
     job = ci_job(env, _event(env))
     if job is None:
         return None
-    folder = folder or Path.cwd()
     if job.system == "Slurm":
         return _with_checkout(job, folder)
     if job.commit and not job.commit_time:

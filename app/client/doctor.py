@@ -151,7 +151,7 @@ def _proxies(env: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _job(env: Mapping[str, str]) -> Iterator[Finding]:
-    job = surrounding_job(env)
+    job = surrounding_job(env, Path.cwd())
     if job is None:
         yield Finding(GOOD, "job", "no CI job; state the code with --set branch=... and --set commit=...")
         return

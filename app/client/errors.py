@@ -125,7 +125,7 @@ class CommandFailure:
         return {"exit_code": self.exit_code, "error": self.message, "errors": fields}
 
 
-def failure(error: Exception, url: str, *, of_upload: bool = False) -> CommandFailure:
+def failure(error: Exception, url: str, *, of_upload: bool) -> CommandFailure:
     """Return how a command ends after this error. `url` is the address of the service.
 
     A refusal has exit code 2 if it names a field of the command line; a refused log has exit code 3.

@@ -156,7 +156,7 @@ def upload(options: argparse.Namespace, settings: ClientSettings, env: Mapping[s
 
     Raises UsageError, Refused or SpoolError.
     """
-    job = None if options.no_ci else surrounding_job(env)
+    job = None if options.no_ci else surrounding_job(env, Path.cwd())
     stated = {"name": options.name, "purpose": options.purpose, "project": options.project or ""}
     stated |= {"read_as": options.read_as, "format": options.format}
     meta = upload_metadata(job=job, documents=options.meta, settings=options.set, stated=stated, tags=options.tag)

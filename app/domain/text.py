@@ -60,10 +60,10 @@ def shortened(text: str, most: int) -> str:
     return f"{text[: most - 1 - end].rstrip()}…{text[len(text) - end :].lstrip()}"
 
 
-def name_end(name: str, least: int = 28, most: int = 44) -> int:
-    """Return the length of the end of a long name that stays in sight: at least `least`, from the start of a word."""
-    start = 1 + max(name.rfind(separator, 0, len(name) - least) for separator in (" ", "_", "-", "/"))
-    return len(name) - start if len(name) - start <= most else least
+def name_end(name: str) -> int:
+    """Return the length of the end of a long name that stays in sight: 28 to 44, from the start of a word."""
+    start = 1 + max(name.rfind(separator, 0, len(name) - 28) for separator in (" ", "_", "-", "/"))
+    return len(name) - start if len(name) - start <= 44 else 28
 
 
 def coded_names(names: Iterable[str]) -> str:

@@ -145,7 +145,7 @@ class OfferedPlan:
 
 
 def offer(
-    session: Session, settings: Settings, run_id: int, form: PlanForm, advice: RunSuggestions | None = None
+    session: Session, settings: Settings, run_id: int, form: PlanForm, advice: RunSuggestions | None
 ) -> OfferedPlan:
     """Return the offer. `advice`: for the run, if the caller has it. Raises NotFound for an unknown run or rule."""
     try:

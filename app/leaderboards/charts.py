@@ -38,7 +38,7 @@ class GainRow:
     href: str
 
 
-def gain_rows(items: Sequence[StoredStandings], page: str = "") -> tuple[GainRow, ...]:
+def gain_rows(items: Sequence[StoredStandings], page: str) -> tuple[GainRow, ...]:
     """Return rows in the order of the stacks and, in each, of its ranking. `page`: the address with their cards."""
     shorter = without_common([stack.name for stack in items])
     return tuple(

@@ -268,11 +268,11 @@ def board_picture(
     stack: StoredStandings,
     board: Board,
     published: Iterable[Reference],
-    contenders: Iterable[Contender] = (),
+    contenders: Iterable[Contender],
     *,
     knobs: Mapping[str, str],
     dates: Mapping[str, datetime],
-    experiments: Sequence[DispatcherExperiment] = (),
+    experiments: Sequence[DispatcherExperiment],
 ) -> BoardPicture:
     """Return the picture of a ranking. `published`: figures of the same model family.
 
@@ -343,7 +343,7 @@ def _change(pair: PairwiseComparison) -> str:
     return gain_change(pair.gain_pct).figure + (f", {_tie_word(pair)}" if pair.tie else "")
 
 
-def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
+def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment]) -> str:
     """Return the result of a ranking with the A/Bs that contradict it; the stored sentence of a board without one."""
     return f"{lead_sentence(board, experiments)}." if board.is_ranking else board.sentence
 

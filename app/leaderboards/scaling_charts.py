@@ -37,7 +37,7 @@ _OFFSET = 0.016
 """Offset of series along the axis as a share of it, so that their intervals do not overlap."""
 
 
-def shown_sizes(section: Section, first: int = 0, last: int = 0) -> tuple[list[int], bool]:
+def shown_sizes(section: Section, first: int, last: int) -> tuple[list[int], bool]:
     """Return the drawn sizes from `first` to `last`, and whether some are left out; all if fewer than two are left."""
     shown = [view for view in section.series if view.series.compared][:MOST_DRAWN]
     sizes = sorted({row.point.size for view in shown for row in view.points if row.efficiency})
@@ -45,7 +45,7 @@ def shown_sizes(section: Section, first: int = 0, last: int = 0) -> tuple[list[i
     return (inside, True) if 1 < len(inside) < len(sizes) else (sizes, False)
 
 
-def scaling_chart(section: Section, scale: tuple[float, float], first: int = 0, last: int = 0) -> dict[str, Any]:
+def scaling_chart(section: Section, scale: tuple[float, float], first: int, last: int) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds.
 
     `scale`: the ends of the efficiency axis. `first` and `last`: sizes at the ends of the zoom, whose axis fits them.

@@ -95,8 +95,8 @@ def get_receiver(session: Session, slug: str, receiver_id: int) -> Receiver:
 
 
 def deliveries_of(
-    session: Session, slug: str, *, receiver_id: int | None = None, state: str = "", page: int = 1,
-    page_size: int = PAGE_SIZE,
+    session: Session, slug: str, *, receiver_id: int | None = None, state: str, page: int,
+    page_size: int,
 ) -> DeliveryPage:  # fmt: skip
     """Return a page of the deliveries, newest first. Raises NotFound."""
     project = find_project(session, slug)

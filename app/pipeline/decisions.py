@@ -82,7 +82,7 @@ def pin(session: Session, run_id: int, who: str, note: str = "") -> list[int]:
     return work_ids
 
 
-def unpin(session: Session, pin_id: int, who: str, note: str = "") -> list[int]:
+def unpin(session: Session, pin_id: int, who: str, note: str) -> list[int]:
     """End a pin if it is active. Raises NotFound, InvalidChange."""
     who, note = checked(who, note)
     pin = session.get(PinRow, pin_id)

@@ -607,7 +607,7 @@ class DeliveryQueue(WorkQueue):
             secret=receiver.secret, rules=receiver.rules,
         )  # fmt: skip
 
-    def delivered(self, session: Session, claim: DeliveryClaim, *, status: int | None, note: str = "") -> bool:
+    def delivered(self, session: Session, claim: DeliveryClaim, *, status: int | None, note: str) -> bool:
         """Record the arrival; all waiting deliveries of the receiver become due. Return False if the claim was lost."""
         if not self.write(
             session, claim, work="", state="delivered", lease_until=None, answer_status=status, error=note,

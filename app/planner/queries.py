@@ -88,9 +88,7 @@ def _decided(session: Session, request: PlanRequest) -> _Experiments:
     return _Experiments(tuple(changes), rejected)
 
 
-def used_layouts(
-    session: Session, request: PlanRequest, rejected: frozenset[tuple[str, str]] = frozenset()
-) -> list[UsedLayout]:
+def used_layouts(session: Session, request: PlanRequest, rejected: frozenset[tuple[str, str]]) -> list[UsedLayout]:
     """Return published layouts and those of our own runs. `rejected`: stack and key of rejected configurations."""
     return [*_published(session, request), *_runs(session, request, rejected)]
 

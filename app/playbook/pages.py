@@ -199,7 +199,7 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
     return tuple(sorted(matching, key=_ORDERS[query.sort]))
 
 
-def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str = "") -> RuleItem:
+def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str) -> RuleItem:
     project_id = counted_project(session, project)
     return _item(rule, rules, fired_counts(session, project_id), rule_results(session, [rule], project_id))
 

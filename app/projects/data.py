@@ -128,7 +128,7 @@ def preview_deletion(session: Session, slug: str, selection: DeletionSelection) 
     return preview(session, find_project(session, slug).id or 0, selection)
 
 
-def delete_runs(engine: Engine, slug: str, selection: DeletionSelection, *, author: str, note: str = "") -> Deletion:
+def delete_runs(engine: Engine, slug: str, selection: DeletionSelection, *, author: str, note: str) -> Deletion:
     """Delete the selected runs; a large deletion continues in the worker. Raises NotFound, InvalidChange."""
     who, note = checked(author, note)
     with transaction(engine, durable=True) as session:
@@ -137,7 +137,7 @@ def delete_runs(engine: Engine, slug: str, selection: DeletionSelection, *, auth
     return _carried_out(engine, deletion_id)
 
 
-def delete_run(engine: Engine, run_id: int, *, author: str, note: str = "") -> Deletion:
+def delete_run(engine: Engine, run_id: int, *, author: str, note: str) -> Deletion:
     """Delete one run. Raises NotFound."""
     with read_session(engine) as session:
         owner = select_any(ProjectRow.slug).join(RunRow, col(RunRow.project_id) == ProjectRow.id)

@@ -56,7 +56,7 @@ class ReferenceAuthor:
     seen: datetime | None = None
 
 
-def add_reference(engine: Engine, statement: ReferenceStatement, by: ReferenceAuthor, project: str = "") -> int:
+def add_reference(engine: Engine, statement: ReferenceStatement, by: ReferenceAuthor, project: str) -> int:
     """Add a figure for `project`, or for all, and return its number. Raises InvalidChange."""
     by, errors = _checked(by)
     point = _point({}, statement, errors)
@@ -74,7 +74,7 @@ def add_reference(engine: Engine, statement: ReferenceStatement, by: ReferenceAu
 
 
 def change_reference(
-    engine: Engine, number: int, statement: ReferenceStatement, by: ReferenceAuthor, project: str | None = None
+    engine: Engine, number: int, statement: ReferenceStatement, by: ReferenceAuthor, project: str | None
 ) -> None:
     """Correct a figure; `project` None: offered as before. Raises NotFound, InvalidChange, EditConflict."""
     by, errors = _checked(by)

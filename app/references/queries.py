@@ -166,7 +166,7 @@ class ReferenceComparison:
         return self.nearest.measure if self.nearest else ""
 
 
-def compare_with_references(session: Session, *, run: int | None = None, stack: str = "") -> ReferenceComparison:
+def compare_with_references(session: Session, *, run: int | None, stack: str) -> ReferenceComparison:
     """Run the claim check of a run or a stack. Raises NotFound, and InvalidQuery unless exactly one is named."""
     if (run is None) == (not stack):
         error = FieldError("run", "or `stack` is required, not both")

@@ -26,7 +26,7 @@ from app.storage.tables import AmendmentRow, RunRow
 log = structlog.get_logger(__name__)
 
 
-def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str = "") -> None:
+def amend_contract(engine: Engine, run_id: int, *, fields: Mapping[str, object], author: str, note: str) -> None:
     """Record the corrections, all or none, and request that the run is read again.
 
     Raises NotFound, and InvalidMetadata naming `fields.NAME`, `author` or `note`.
@@ -97,7 +97,7 @@ def _check_taken_back(session: Session, run_id: int, stated: Mapping[str, Stated
 # --- The description of the step lines of a log that no reader understands (`domain/logs/line_template.py`).
 
 
-def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, note: str = "") -> None:
+def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, note: str) -> None:
     """Record how the log is to be read, and request that it is. An empty description withdraws the earlier one.
 
     Raises NotFound, and InvalidMetadata naming `read_as`, `author` or `note`.
@@ -142,7 +142,7 @@ def describe_lines(engine: Engine, run_id: int, *, read_as: str, author: str, no
 # --- Corrections of labels that the upload stated.
 
 
-def correct(engine: Engine, run_ids: Sequence[int], changes: Mapping[str, Any], *, author: str, note: str = "") -> int:
+def correct(engine: Engine, run_ids: Sequence[int], changes: Mapping[str, Any], *, author: str, note: str) -> int:
     """Correct runs, all or none, and request what follows. Return how many changed.
 
     Raises NotFound, Conflict, and InvalidChange naming fields.

@@ -92,7 +92,7 @@ def marks(columns: Mapping[str, FloatArray], run: RunDetail, file: int) -> LogMa
 
 
 def log_page(
-    log_files: LogFiles, files: Sequence[RunFile], marked: LogMarks, file: int, line: int, *, seek_ending: bool = False
+    log_files: LogFiles, files: Sequence[RunFile], marked: LogMarks, file: int, line: int, *, seek_ending: bool
 ) -> LogPage:
     """Return the lines around `line` (from 1) of `files[file]`. Raises Unavailable.
 

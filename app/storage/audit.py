@@ -157,7 +157,7 @@ class AuditPage:
     next_before: int | None
 
 
-def find_events(session: Session, wanted: AuditFilter, *, before: int | None = None, limit: int) -> AuditPage:
+def find_events(session: Session, wanted: AuditFilter, *, before: int | None, limit: int) -> AuditPage:
     """Return a page of entries, newest first. `before`: only entries with a lower number."""
     chosen = _matching(select(AuditEventRow), wanted).order_by(col(AuditEventRow.id).desc()).limit(limit + 1)
     if before is not None:

@@ -214,7 +214,7 @@ def fired_counts(session: Session, project_id: int | None) -> Mapping[str, int]:
     return _fired.get(session, (project_id,), lambda: {row[0]: row[1] for row in session.execute(counted)})
 
 
-def last_fired(session: Session, rule: str, most: int, project_id: int | None = None) -> tuple[FiredIn, ...]:
+def last_fired(session: Session, rule: str, most: int, project_id: int | None) -> tuple[FiredIn, ...]:
     """Return the runs in which a rule fires, newest first."""
     chosen = (
         select_any(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)

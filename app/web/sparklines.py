@@ -40,11 +40,10 @@ def sparkline(
     *,
     metric: str = "step_time_ms",
     least: float = _LEAST_RANGE,
-    mark: str = "first slow run",
 ) -> Sparkline | None:
     """Return the sparkline of values, oldest first; None for fewer than two.
 
-    `changed`: index of the marked value. `mark`: its name. `least`: minimum range as a share of the value.
+    `changed`: index of the first slow run, which is marked. `least`: minimum range as a share of the value.
     """
     if len(values) < 2:
         return None
@@ -68,7 +67,7 @@ def sparkline(
     if changed is None:
         return line
     x, y = places[changed]
-    label += f"; {mark} {changed + 1}, {metric_text(metric, values[changed])}"
+    label += f"; first slow run {changed + 1}, {metric_text(metric, values[changed])}"
     return replace(line, changed_x=x, changed_y=y, label=label)
 
 

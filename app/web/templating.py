@@ -264,7 +264,7 @@ def address_of_htmx_page(request: Request) -> str | None:
 
 
 def render_error(
-    request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]] = ()
+    request: Request, status: int, title: str, detail: str, back: Sequence[tuple[str, str]]
 ) -> HTMLResponse:
     """Render the page of an error. `back`: addresses and labels of links to other pages.
 

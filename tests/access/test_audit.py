@@ -208,7 +208,7 @@ def _as_sent(path: str, sent: Any) -> dict[str, Any]:
 def _events(teams: Teams) -> tuple[AuditEvent, ...]:
     """The newest first."""
     with read_session(teams.engine) as session:
-        return find_events(session, AuditFilter(), limit=20).events
+        return find_events(session, AuditFilter(), before=None, limit=20).events
 
 
 def test_the_page_hides_actions_of_the_service_by_default(teams: Teams) -> None:

@@ -56,8 +56,8 @@ def threewalls_process(*arguments: object, stdin: bytes | None = None, env: Mapp
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
-def setting(fields: Mapping[str, object], option: str = "--set") -> list[str]:
-    return [word for name, value in fields.items() for word in (option, f"{name}={value}")]
+def setting(fields: Mapping[str, object]) -> list[str]:
+    return [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
 
 
 def generated_log(

@@ -381,7 +381,7 @@ def test_unreadable_files_are_reported_by_name(call: Called, log: str, tmp_path:
 def test_a_defect_of_ours_is_70_and_a_line_with_its_place(
     call: Called, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.client.upload_command.surrounding_job", lambda _: {}["nothing"])
+    monkeypatch.setattr("app.client.upload_command.surrounding_job", lambda *_: {}["nothing"])
     done = call("http://127.0.0.1:1", "upload", log, "--json")
     assert (done.code, len(done.err.splitlines())) == (70, 1)
     assert "KeyError: 'nothing' (test_command_line.py:" in done.err

@@ -40,9 +40,9 @@ NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 META = st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=8) | st.lists(st.text()))
 
 
-def make_upload(folder: Path, text: bytes = b"iteration 1\n", **meta: object) -> Upload:
+def make_upload(folder: Path, **meta: object) -> Upload:
     folder.mkdir(exist_ok=True)
-    (folder / "train.log").write_bytes(text)
+    (folder / "train.log").write_bytes(b"iteration 1\n")
     return read_upload(logs=[folder / "train.log"], meta=meta)
 
 

@@ -86,7 +86,5 @@ def make_log(
     )
 
 
-def make_metadata(
-    fields: Mapping[str, Value] | None = None, *, project: str = "default", window: Window | None = None
-) -> Metadata:
-    return Metadata(project=project, window=window, fields=make_stated(fields or {}, "metadata"))
+def make_metadata(fields: Mapping[str, Value] | None = None, *, window: Window | None = None) -> Metadata:
+    return Metadata(project="default", window=window, fields=make_stated(fields or {}, "metadata"))

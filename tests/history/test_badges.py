@@ -125,9 +125,9 @@ def stack(teams: Teams) -> Stack:  # noqa: F811
         return Stack(KEY, make_run(session, project=OURS, stack_key=KEY))
 
 
-def address_on_page(teams: Teams, stack: Stack, who: str = "viewer") -> str:  # noqa: F811
-    """As somebody copies it."""
-    page = teams.client(who).get(f"/history/{stack.key}").text
+def address_on_page(teams: Teams, stack: Stack) -> str:  # noqa: F811
+    """As a viewer copies it."""
+    page = teams.client("viewer").get(f"/history/{stack.key}").text
     address = urlsplit(page.split("![Verdict](")[1].split(")")[0])
     return f"{address.path}?{address.query}" if address.query else address.path
 

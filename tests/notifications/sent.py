@@ -84,7 +84,7 @@ def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
     return put_delivery(session, receiver_id, notification, cause) or 0
 
 
-def put_news(session: Session, receiver_id: int, event: str, number: int = 7) -> int:
+def put_news(session: Session, receiver_id: int, event: str, number: int) -> int:
     """Of a regression."""
     notification = regression_notification(
         f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,

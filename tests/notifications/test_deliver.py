@@ -253,7 +253,7 @@ def test_a_worker_that_was_given_up_and_wakes_changes_nothing(engine: Engine, re
     assert second is not None
     with transaction(engine) as session:
         assert not delivery_queue.given_up(session, first, status=None, error="late")
-        assert delivery_queue.delivered(session, second, status=200)
+        assert delivery_queue.delivered(session, second, status=200, note="")
     assert states(engine) == [("test", "delivered", 2)]
 
 

@@ -190,7 +190,7 @@ def test_a_pinned_run_is_the_baseline_of_what_comes_after_it(engine: Engine, set
         assert result is not None
         pins = people.pins(session, result.project_id, [result.stack_key])[result.stack_key]
         assert [(pin.run_id, pin.in_force) for pin in pins] == [(runs[4], True), (runs[2], False)]
-        people.unpin(session, pins[0].id, "ada")
+        people.unpin(session, pins[0].id, "ada", "")
     judge_all(engine, settings)
     assert document_of(engine, runs[5]).baseline_kind == "same_config"
 

@@ -43,8 +43,8 @@ def run_of(client: TestClient, run_id: int) -> dict[str, Any]:
     return run
 
 
-def stored_text(client: TestClient, run_id: int, position: int = 0) -> bytes:
-    return client.get(f"/api/v1/runs/{run_id}/files/{position}").content
+def stored_text(client: TestClient, run_id: int) -> bytes:
+    return client.get(f"/api/v1/runs/{run_id}/files/0").content
 
 
 def test_a_growing_log_has_the_figures_so_far(client: TestClient) -> None:

@@ -71,7 +71,7 @@ class Forge:
             self.listed_together.wait(30)  # no client continues before all have read
         return answer
 
-    def calls(self, method: str, path: str = "") -> list[Request]:
+    def calls(self, method: str, path: str) -> list[Request]:
         return [item for item in self.asked if item.method == method and re.search(path, item.path)]
 
     def refuse(self, status: int, why: str) -> Answer:

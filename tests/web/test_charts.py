@@ -40,10 +40,10 @@ from tests.builders import UNITS, step_times
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def points_of(times: FloatArray, name: str = "step_time_ms") -> charts.Points:
+def points_of(times: FloatArray) -> charts.Points:
     iterations = np.arange(1, len(times) + 1, dtype=np.float64)
     columns = {"iteration": iterations, "step_time_ms": times, "lm_loss": 10 / iterations, "log_line": iterations + 40}
-    return charts.points(columns, UNITS, name, steady_state(iterations, times))
+    return charts.points(columns, UNITS, "step_time_ms", steady_state(iterations, times))
 
 
 @pytest.mark.parametrize(("milliseconds", "title"), [(412.0, "Step time (ms)"), (31_310.0, "Step time (s)")])

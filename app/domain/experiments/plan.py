@@ -370,7 +370,7 @@ def planned_change(
     changing: Changing,
     facts: Mapping[str, object],
     launch: object,
-    arguments: Mapping[str, Value] | None = None,
+    arguments: Mapping[str, Value] | None,
     *,
     text: str = "",
     open_fields: tuple[str, ...] = (),

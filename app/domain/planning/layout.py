@@ -65,7 +65,7 @@ class Layout:
         return None if dp is None or request.gbs is None else quotient(request.gbs, request.mbs * dp)
 
 
-def degrees_text(layout: Layout, *, experts: bool = True) -> str:
+def degrees_text(layout: Layout, *, experts: bool) -> str:
     """Format the degrees: `TP1 PP8 VPP4 CP1 EP32 ETP1`."""
     vpp = f" VPP{layout.vpp}" if layout.vpp > 1 else ""
     expert_degrees = f" EP{layout.ep} ETP{layout.etp}" if experts else ""

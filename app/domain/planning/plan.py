@@ -185,7 +185,7 @@ class Note:
 
 
 def notes_of(
-    request: PlanRequest, layout: Layout, static: float | None, prediction: Prediction | None = None
+    request: PlanRequest, layout: Layout, static: float | None, prediction: Prediction | None
 ) -> tuple[Note, ...]:
     """Return the notes that apply, the costliest first."""
     notes = (

@@ -150,7 +150,7 @@ def check_launch(
     book: RuleBook,
     metadata: Metadata,
     *,
-    settings: Mapping[str, float] | None = None,
+    settings: Mapping[str, float] | None,
 ) -> LaunchCheck:
     """Check a launch.
 

@@ -211,9 +211,7 @@ def source_level(key: str) -> int:
     return FIRST_EDITION if key in _FIRST_EDITIONS else PUBLISHED
 
 
-def overruling(
-    contradiction: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult] = ()
-) -> Overruling:
+def overruling(contradiction: Contradiction, sources: Mapping[str, Source], own: Sequence[OwnResult]) -> Overruling:
     """Return the ruling. `own`: this service's measurements for the rule."""
     older, newer = _strongest(contradiction.older_sources), _strongest(contradiction.newer_sources)
     settled = [result for result in own if result.settled]

@@ -67,7 +67,7 @@ def launches_needed(change_pct: float, spread: float, baseline_runs: int = MOST_
 _NINE_OF_TEN = 1.2816
 
 
-def powers(spread: float, baseline_runs: int, thresholds: Thresholds = DEFAULTS) -> Iterator[Power]:
+def powers(spread: float, baseline_runs: int, thresholds: Thresholds) -> Iterator[Power]:
     """Yield the power against slowdowns of 1, 2, 3 and 5 %."""
     return (power(change, spread, baseline_runs, thresholds) for change in (1.0, 2.0, 3.0, 5.0))
 

@@ -264,7 +264,7 @@ def further_notes(document: VerdictDocument) -> tuple[str, ...]:
     return tuple(note for note in notes(document) if note != decisive)
 
 
-def remarks(document: VerdictDocument, label: Label = as_named) -> tuple[str, ...]:
+def remarks(document: VerdictDocument, label: Label) -> tuple[str, ...]:
     """Return what an upgrade, the project's reference job and fixed limits add to a verdict."""
     moved = () if document.reference is None else (reference_text(document.reference, label),)
     upgrade = () if document.since_upgrade is None else upgrade_text(document.since_upgrade)

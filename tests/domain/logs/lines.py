@@ -5,11 +5,11 @@ import numpy as np
 from app.domain.run import ParsedLog
 
 
-def iteration(number: int, time_ms: float, *, stamp: str = "", total: int = 100, tail: str = "loss scale: 1.0") -> str:
+def iteration(number: int, time_ms: float, *, stamp: str = "", tail: str = "loss scale: 1.0") -> str:
     """One iteration line; `stamp` is the text between the brackets in front of it."""
     head = f" [{stamp}]" if stamp else ""
     return (
-        f"{head} iteration {number:8d}/{total:8d} | consumed samples: {number * 8:12d} | "
+        f"{head} iteration {number:8d}/     100 | consumed samples: {number * 8:12d} | "
         f"elapsed time per iteration (ms): {time_ms:.1f} | global batch size:     8 | {tail} |\n"
     )
 

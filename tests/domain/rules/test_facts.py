@@ -470,7 +470,7 @@ def test_a_readme_and_recipes_enforce_nothing() -> None:
 
 
 def test_every_contradiction_has_a_ruling_and_some_can_be_measured() -> None:
-    assert all(overruling(contradiction, SOURCES).because for contradiction in contradictions())
+    assert all(overruling(contradiction, SOURCES, ()).because for contradiction in contradictions())
     assert sum(contradiction.measurable for contradiction in contradictions()) == 9
 
 

@@ -26,7 +26,7 @@ torchrun --nnodes $SLURM_NNODES --nproc-per-node $GPUS_PER_NODE pretrain_gpt.py 
 
 
 def checked(text: str, **facts: object) -> LaunchCheck:
-    return check_launch(text, built_in_rules(), read_metadata({"gpu": "H100", **facts}))
+    return check_launch(text, built_in_rules(), read_metadata({"gpu": "H100", **facts}), settings=None)
 
 
 def ids(text: str, **facts: object) -> tuple[set[str], set[str]]:
