@@ -1,10 +1,8 @@
 """Migrations produce the tables of the models, up and down, and keep every row of version 0.1, on both databases."""
 
-import base64
-import gzip
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 from alembic import command
-from sqlalchemy import Connection, Engine, MetaData, insert, inspect, text
+from sqlalchemy import Connection, Engine, MetaData, inspect, text
 from sqlmodel import Session, SQLModel, col, select
 
 from app.domain.access.principal import Scope
@@ -25,6 +23,7 @@ from app.storage.tokens import find_token, make_token
 from app.storage.verdicts import current_verdict
 from tests.builders import make_run
 from tests.services.postgres_server import Postgres
+from tests.storage.earlier import Rows, database_of, read_rows
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -162,39 +161,17 @@ def migrate_in_three_processes(*databases: Settings) -> None:
 # `version_0_1.json.gz` holds the rows of revision 0020 after version 0.1 received, processed and judged 12 uploads: a
 # stack with a regression, a rerun, a run with a correction, a failed run, and one that waits in another project.
 REVISION = "0020"
-Rows = Mapping[str, list[dict[str, Any]]]
-
-
-def _value(stored: Any) -> Any:
-    match stored:
-        case {"time": str(time)} if len(stored) == 1:
-            return datetime.fromisoformat(time)
-        case {"base64": str(text)} if len(stored) == 1:
-            return base64.b64decode(text)
-    return stored
 
 
 @pytest.fixture(scope="module")
 def rows_of_0_1() -> Rows:
-    tables = json.loads(gzip.decompress(Path(__file__).with_name("version_0_1.json.gz").read_bytes()))
-    return {
-        name: [{column: _value(stored) for column, stored in row.items()} for row in rows]
-        for name, rows in tables.items()
-    }
+    return read_rows("version_0_1.json.gz")
 
 
 @pytest.fixture
 def engine_of_0_1(empty_database: Settings, rows_of_0_1: Rows) -> Iterator[Engine]:
-    engine = make_engine(empty_database)
-    command.upgrade(alembic_config(engine), REVISION)
-    tables = MetaData()
-    tables.reflect(engine)
-    with engine.execution_options(writes=True).begin() as connection:
-        connection.execute(tables.tables["heartbeat"].delete())  # the migration makes this row
-        for name, rows in rows_of_0_1.items():
-            connection.execute(insert(tables.tables[name]), rows)
-    yield engine
-    engine.dispose()
+    with database_of(empty_database, REVISION, rows_of_0_1) as engine:
+        yield engine
 
 
 def _stored(connection: Connection, tables: MetaData, name: str, key: str = "") -> list[dict[str, Any]]:

@@ -1,18 +1,14 @@
 """`threewalls upgrade --check`, and upgrades of a database that is in use."""
 
-import base64
-import gzip
-import json
 import threading
 import warnings
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic import command
-from sqlalchemy import Engine, MetaData, insert, inspect, select, text
+from sqlalchemy import Engine, inspect, select, text
 from sqlmodel import SQLModel
 
 from app.cli import main
@@ -24,6 +20,7 @@ from app.storage.verdicts import current_verdict
 from tests.conftest import forget_settings
 from tests.embedded.processes import wait_for
 from tests.services.postgres_server import Postgres
+from tests.storage.earlier import Rows, database_of, read_rows
 
 pytestmark = [
     pytest.mark.server,
@@ -34,39 +31,15 @@ REVISION = "0056"
 waiting run, and a second project."""
 
 
-def _value(stored: Any) -> Any:
-    match stored:
-        case {"time": str(time)} if len(stored) == 1:
-            at = datetime.fromisoformat(time)
-            return at.replace(tzinfo=at.tzinfo or UTC)
-        case {"base64": str(content)} if len(stored) == 1:
-            return base64.b64decode(content)
-    return stored
-
-
 @pytest.fixture(scope="module")
-def rows() -> dict[str, list[dict[str, Any]]]:
-    tables = json.loads(gzip.decompress(Path(__file__).with_name("revision_0056.json.gz").read_bytes()))
-    return {
-        name: [{column: _value(stored) for column, stored in row.items()} for row in rows]
-        for name, rows in tables.items()
-    }
+def rows() -> Rows:
+    return read_rows("revision_0056.json.gz")
 
 
 @pytest.fixture
-def engine(empty_database: Settings, rows: dict[str, list[dict[str, Any]]]) -> Iterator[Engine]:
-    """A database of the earlier revision with its rows."""
-    engine = make_engine(empty_database)
-    command.upgrade(alembic_config(engine), REVISION)
-    tables = MetaData()
-    tables.reflect(engine)
-    with engine.execution_options(writes=True).begin() as connection:
-        for name in ("heartbeat", "ranking_prior"):  # the migrations make these rows
-            connection.execute(tables.tables[name].delete())
-        for name, values in rows.items():
-            connection.execute(insert(tables.tables[name]), values)
-    yield engine
-    engine.dispose()
+def engine(empty_database: Settings, rows: Rows) -> Iterator[Engine]:
+    with database_of(empty_database, REVISION, rows) as engine:
+        yield engine
 
 
 def _stored(engine: Engine, name: str) -> list[dict[str, Any]]:
@@ -118,7 +91,7 @@ def test_an_empty_database_has_all_migrations_pending(empty_database: Settings) 
 
 
 def test_every_row_of_an_earlier_revision_is_kept_and_read_as_before(
-    empty_database: Settings, engine: Engine, rows: dict[str, list[dict[str, Any]]]
+    empty_database: Settings, engine: Engine, rows: Rows
 ) -> None:
     migrate(empty_database)
     for name, values in rows.items():
