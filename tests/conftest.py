@@ -250,13 +250,18 @@ def session(engine: "Engine") -> "Iterator[Session]":
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def either_engine(request: pytest.FixtureRequest, settings: "Settings") -> Iterator["Engine"]:
-    """An engine of each database in turn."""
+def either_settings(request: pytest.FixtureRequest, settings: "Settings") -> "Settings":
+    """Settings with each database in turn."""
+    if request.param == "postgresql":
+        return settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
+    return settings
+
+
+@pytest.fixture
+def either_engine(either_settings: "Settings") -> Iterator["Engine"]:
     from app.storage.database import make_engine
 
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
+    engine = make_engine(either_settings)
     yield engine
     engine.dispose()
 

@@ -1,6 +1,5 @@
 """Deleted runs disappear everywhere, and undoing a deletion restores everything, on both databases."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +26,7 @@ from app.pipeline.work import stack_queue
 from app.runs.queries import RunQuery, find_runs
 from app.settings import Settings
 from app.storage import objects, usage
-from app.storage.database import make_engine, read_session, transaction
+from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.runs import files_of, lines_of
 from app.storage.tables import (
@@ -52,13 +51,9 @@ NOT_COMPARED = {
 }  # fmt: skip
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def service(request: pytest.FixtureRequest, settings: Settings) -> Iterator[tuple[Settings, Engine]]:
-    if request.param == "postgresql":
-        settings = settings.model_copy(update={"database_url": request.getfixturevalue("postgres_url")})
-    engine = make_engine(settings)
-    yield settings, engine
-    engine.dispose()
+@pytest.fixture
+def service(either_settings: Settings, either_engine: Engine) -> tuple[Settings, Engine]:
+    return either_settings, either_engine
 
 
 def project_of(session: Session) -> ProjectRow:

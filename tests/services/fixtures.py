@@ -3,6 +3,7 @@
 They run until the janitor ends them.
 """
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,3 +72,14 @@ def empty_database(request: pytest.FixtureRequest, tmp_path: Path) -> "Settings"
         return Settings(data_dir=tmp_path)
     server: Postgres = request.getfixturevalue("postgres_server")
     return Settings(data_dir=tmp_path, database_url=server.url(server.new_database()))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def migrated_database(request: pytest.FixtureRequest, tmp_path: Path) -> "Settings":
+    """A copy of a database that was migrated once, of each kind in turn."""
+    from app.settings import Settings
+
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path)
+        return Settings(data_dir=tmp_path)
+    return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))

@@ -1,10 +1,8 @@
 """Data that triggers derive from runs equals the result of a query over all runs, on both databases."""
 
 import random
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from alembic import command
@@ -50,17 +48,9 @@ WORDS = (
 )
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path, migrated_file: Path) -> Settings:
-    if request.param == "sqlite":
-        shutil.copy(migrated_file, tmp_path)
-        return Settings(data_dir=tmp_path)
-    return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))
-
-
 @pytest.fixture
-def engine(database: Settings) -> Iterator[Engine]:
-    engine = make_engine(database)
+def engine(migrated_database: Settings) -> Iterator[Engine]:
+    engine = make_engine(migrated_database)
     yield engine
     engine.dispose()
 
@@ -150,12 +140,12 @@ def mentions(run: RunRow, word: str) -> bool:
     return in_text or word.removeprefix("#") == str(run.id) or (bool(run.stack_key) and run.stack_key.startswith(word))
 
 
-def test_a_copied_table_of_runs_gets_its_triggers_and_rows_again(database: Settings, engine: Engine) -> None:
+def test_a_copied_table_of_runs_gets_its_triggers_and_rows_again(migrated_database: Settings, engine: Engine) -> None:
     change_runs(engine, seed=9, changes=40)
     with engine.execution_options(writes=True).begin() as connection:
         derived.remove(connection)
         connection.execute(text("UPDATE run SET model = 'Kimi-K2', stack_key = 'cc', status = 'ready' WHERE id <= 5"))
-    migrate(database)
+    migrate(migrated_database)
     with read_session(engine) as session:
         runs = runs_of(session)
         assert {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)} == {
@@ -166,12 +156,12 @@ def test_a_copied_table_of_runs_gets_its_triggers_and_rows_again(database: Setti
     change_runs(engine, seed=10, changes=10)
 
 
-def test_earlier_databases_get_what_is_derived(database: Settings, engine: Engine) -> None:
+def test_earlier_databases_get_what_is_derived(migrated_database: Settings, engine: Engine) -> None:
     change_runs(engine, seed=4, changes=60)
     with read_session(engine) as session:
         before = {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)}
     command.downgrade(alembic_config(engine), "0026")
-    migrate(database)
+    migrate(migrated_database)
     with read_session(engine) as session:
         after = {(row.project_id, row.stack_key): row.runs for row in stacks_with_runs(session)}
         assert search_conditions(session, "nightly").conditions
@@ -192,7 +182,9 @@ def test_the_revision_of_a_stack_grows_with_every_shown_change(engine: Engine) -
             assert session.execute(select(StackRow)).scalars().one().revision > before, name
 
 
-def test_processing_a_run_again_grows_the_revision_also_after_an_upgrade(database: Settings, engine: Engine) -> None:
+def test_processing_a_run_again_grows_the_revision_also_after_an_upgrade(
+    migrated_database: Settings, engine: Engine
+) -> None:
     with transaction(engine) as session:
         run = make_run(session, stack_key="aa")
     earlier = {
@@ -204,7 +196,7 @@ def test_processing_a_run_again_grows_the_revision_also_after_an_upgrade(databas
     with engine.execution_options(writes=True).begin() as connection:
         for statement in earlier.split("; ", 1):
             connection.exec_driver_sql(statement)
-    migrate(database)
+    migrate(migrated_database)
     revisions = []
     for minutes in (1, 2):
         with transaction(engine) as session:

@@ -1,7 +1,6 @@
 """Migrations produce the tables of the models, up and down, and keep every row of version 0.1, on both databases."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from multiprocessing import get_context
@@ -24,15 +23,6 @@ from app.storage.verdicts import current_verdict
 from tests.builders import make_run
 from tests.services.postgres_server import Postgres
 from tests.storage.earlier import Rows, database_of, read_rows
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def migrated_database(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """A copy of a database that was migrated once."""
-    if request.param == "sqlite":
-        shutil.copy(request.getfixturevalue("migrated_file"), tmp_path)
-        return Settings(data_dir=tmp_path)
-    return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture
