@@ -1,6 +1,7 @@
 """Requests of Starlette's test client without its threads: 0.3 ms of the processor each, not 2 ms."""
 
 import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +11,10 @@ from urllib.parse import unquote
 import anyio.to_thread
 import httpx2
 import starlette.testclient
+import uvicorn
 from anyio.from_thread import start_blocking_portal
 from starlette.testclient import TestClient
-from starlette.types import Message
+from starlette.types import ASGIApp, Message
 
 _Transport = starlette.testclient._TestClientTransport
 
@@ -101,3 +103,17 @@ def answering_in_process() -> Iterator[None]:
     loop.run_until_complete(asyncio.wait([keeper]))
     loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
+
+
+@contextmanager
+def served(app: ASGIApp) -> Iterator[str]:
+    """Serve an application without a worker, from a thread of this process."""
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

@@ -31,6 +31,7 @@ from app.web.access_rule import Open
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams, make_teams
 from tests.builders import judge, settle_standings
+from tests.pages import masked
 from tests.runs.uploading import upload
 from tests.training_logs import training_log
 from workers.tasks import process_run
@@ -187,13 +188,6 @@ def csv_routes(app: FastAPI) -> set[str]:
         for path, call in calls.items()
         if "text/csv" in call.get("responses", {}).get("200", {}).get("content", {})
     }
-
-
-def masked(text: str) -> str:
-    text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
-    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|\+00:00| UTC)?", "TIME", text)
-    text = re.sub(r'<td class="nowrap muted".*?</td>', "AGO", text, flags=re.DOTALL)
-    return re.sub(r"\b(just now|\d+\s(s|min|h) ago|\d+\s(s|min|h)(?=</time>))", "AGO", text)
 
 
 def counting_pages(client: TestClient) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import importlib
 import pkgutil
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +41,7 @@ from app.storage.visible import seeing
 from tests.access.belongings import make_belongings
 from tests.access.people import OURS, THEIRS, Teams
 from tests.builders import make_run
+from tests.pages import masked
 from tests.references.test_references import OWN
 from tests.statements import statements
 
@@ -262,13 +262,6 @@ FILTERED = (
     "/api/v1/upgrades",
     "/api/v1/audit",
 )
-
-
-def masked(text: str) -> str:
-    text = re.sub(r"[0-9a-f]{32}(?![0-9a-f])", "", text)
-    text = re.sub(r"\d\d:\d\d:\d\d(\.\d+)?", "TIME", text)
-    text = re.sub(r'<td class="nowrap muted".*?</td>', "AGO", text, flags=re.DOTALL)
-    return re.sub(r"\b(just now|\d+\s(s|min|h) ago)", "AGO", text)
 
 
 def test_every_address_that_names_a_project_finds_it_in_any_case(teams: Teams) -> None:

@@ -1,15 +1,12 @@
 """One Chromium for the pages of a process, and the application. No page may log an error in its console."""
 
 import shutil
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
 import pytest
-import uvicorn
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Error, Page, expect, sync_playwright
 from sqlalchemy import Engine
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,6 +17,7 @@ from app.storage.database import make_engine, transaction
 from app.storage.log_files import LogFiles
 from tests.builders import make_run
 from tests.embedded.processes import Running
+from tests.in_process import served
 
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 """The first is Chromium without windows, which takes a quarter less of the processors."""
@@ -112,20 +110,6 @@ def running_chromium() -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser
         browser.close()
-
-
-@contextmanager
-def served(app: ASGIApp) -> Iterator[str]:
-    """Serve an application without a worker, from a thread of this process."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 @pytest.fixture(scope="package")

@@ -10,8 +10,9 @@ from app.main import create_app
 from app.settings import Settings
 from app.storage import users
 from app.storage.database import transaction
-from tests.browser.conftest import House, served
+from tests.browser.conftest import House
 from tests.browser.looks import PHONE, assert_looks_well
+from tests.in_process import served
 from workers.tasks import process_run
 
 ROOT = "a password of the first"

@@ -3,7 +3,6 @@
 import gzip
 import io
 import json
-import socket
 import ssl
 import subprocess
 import sys
@@ -17,7 +16,6 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from sqlalchemy import Engine, update
 
 import threewalls_entry
@@ -40,6 +38,7 @@ from tests.client.answering import Answer, answering
 from tests.client.commands import Done, job_environment, threewalls
 from tests.conftest import OPEN_TO
 from tests.embedded.processes import Running, wait_for
+from tests.in_process import served
 from tests.notifications.certificate import make_certificate
 from tests.training_logs import training_log
 
@@ -549,13 +548,8 @@ def test_the_version_is_shown(tmp_path: Path) -> None:
 
 @pytest.fixture
 def address(settings: Settings) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(create_app(settings, open_to=OPEN_TO), log_config=None, access_log=False))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    with served(create_app(settings, open_to=OPEN_TO)) as address:
+        yield address
 
 
 def test_waiting_clients_learn_since_when_nothing_is_processed(address: str, engine: Engine, tmp_path: Path) -> None:

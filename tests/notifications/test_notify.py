@@ -30,6 +30,7 @@ from tests.notifications.sent import (
     states,
     work_off,
 )
+from tests.regressions import judging
 from tests.regressions.judging import arrive, judge_all, steady
 from tests.runs.uploading import upload
 from workers.tasks import process_run
@@ -38,10 +39,7 @@ NOWHERE = "http://127.0.0.1:9/"
 
 
 def bring(engine: Engine, settings: Settings, times: list[float], at: float = 0, **columns: object) -> list[int]:
-    columns = {"project": PROJECT, "created_at": utc_now()} | columns
-    runs = [arrive(engine, time, at + number, **columns) for number, time in enumerate(times)]
-    judge_all(engine, settings)
-    return runs
+    return judging.bring(engine, settings, times, at, **{"project": PROJECT, "created_at": utc_now(), **columns})
 
 
 def events(engine: Engine) -> list[str]:

@@ -21,8 +21,6 @@ from app.pipeline.deletion import (
     selections,
     undo_deletion,
 )
-from app.pipeline.judge import judge_stack
-from app.pipeline.work import stack_queue
 from app.runs.queries import RunQuery, find_runs
 from app.settings import Settings
 from app.storage import objects, usage
@@ -43,6 +41,7 @@ from app.storage.tables import (
     utc_now,
 )
 from tests.builders import make_run, make_stack
+from tests.regressions.judging import judge_all
 
 STEP_TIMES = [100.0, 101.0, 99.5, 100.4, 100.2, 99.8, 100.1, 99.9, 100.3, 112.0, 112.4, 112.2]
 NOT_COMPARED = {
@@ -72,15 +71,6 @@ def undo(engine: Engine, number: int) -> None:
     with transaction(engine) as session:
         undo_deletion(session, project_of(session).id or 0, number, who="mia")
     assert continue_deletion(engine, number, seconds=60)
-
-
-def judge_all(engine: Engine, settings: Settings) -> None:
-    for _ in range(5):
-        with read_session(engine) as session:
-            due = stack_queue.due(session, settings, limit=100)
-        for work_id in due:
-            judge_stack(engine, settings, work_id)
-    assert not due
 
 
 def contents(engine: Engine) -> dict[str, Any]:

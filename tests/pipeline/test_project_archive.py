@@ -13,17 +13,15 @@ from starlette.testclient import TestClient
 from app.cli import main
 from app.errors import DamagedObject
 from app.main import create_app
-from app.pipeline.judge import judge_stack
 from app.pipeline.project_archive import import_project
-from app.pipeline.work import stack_queue
 from app.settings import Settings
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.tables import RunRow
-from app.storage.visible import EVERY_PROJECT, seeing
 from tests.builders import make_run, make_stack
 from tests.conftest import OPEN_TO
 from tests.pages import PageClient
+from tests.regressions.judging import judge_all
 from tests.storage.test_backup import use
 
 STEP_TIMES = [100.0, 101.0, 99.5, 100.4, 100.2, 99.8, 100.1, 112.0, 112.4]
@@ -43,15 +41,6 @@ def answers(client: TestClient, project: str = "moe-lab") -> dict[str, Any]:
     regressions = client.get(f"/api/v1/regressions?project={project}").json()["items"]
     result["regressions"] = [(item["cause"], item["state"], item["worst_delta_pct"]) for item in regressions]
     return result
-
-
-def judge_all(engine: Engine, settings: Settings) -> None:
-    with seeing(EVERY_PROJECT):
-        for _ in range(4):
-            with read_session(engine) as session:
-                due = stack_queue.due(session, settings, limit=100)
-            for work_id in due:
-                judge_stack(engine, settings, work_id)
 
 
 def test_a_project_moves_from_sqlite_to_postgresql(

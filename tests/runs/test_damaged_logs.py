@@ -3,15 +3,12 @@
 import hashlib
 import json
 import os
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 from sqlalchemy import Engine, select
 from starlette.testclient import TestClient
 
@@ -27,6 +24,7 @@ from app.storage.log_files import write_frames
 from app.storage.tables import RunRow, VerdictRow
 from tests.analysis.commands import threewalls
 from tests.conftest import OPEN_TO
+from tests.in_process import served
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 from tests.training_logs import training_log
 from workers.tasks import process_run
@@ -360,13 +358,8 @@ def limited(settings: Settings) -> Settings:
 
 @pytest.fixture
 def address(limited: Settings) -> Iterator[str]:
-    server = uvicorn.Server(uvicorn.Config(create_app(limited, open_to=OPEN_TO), log_config=None, access_log=False))
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    with served(create_app(limited, open_to=OPEN_TO)) as address:
+        yield address
 
 
 class Stream:
