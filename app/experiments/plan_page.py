@@ -261,7 +261,7 @@ class IdeaPage:
     def _starts_with(self, knobs: tuple[KnobChange, ...]) -> bool:
         advice = self._advice
         candidate = turned(self.run.contract, knobs)
-        return not any(blockers_of(advice.advised, candidate, advice.rules, advice.evaluation))
+        return not any(blockers_of(advice, candidate, advice.rules, advice.evaluation))
 
     @property
     def suggested(self) -> list[str]:

@@ -123,7 +123,7 @@ def propose(
     _check(requested)
     if advice is None:
         advice = suggest(session, requested.run_id, rules_in_force(settings))
-    advised, evaluation, rules = advice.advised, advice.evaluation, advice.rules
+    evaluation, rules = advice.evaluation, advice.rules
     record = full_record(session, requested.run_id)
     if advice.job is None:
         raise _refused("run", f"Run {record.run} cannot be a baseline: {unplannable_because(record)}.")
@@ -133,16 +133,16 @@ def propose(
         _refuse_without_effect(record.contract, candidate, turn.knobs)
     key = _candidate_key(record, candidate, turn)
     effect_pct = effect_of(turn.rule) if requested.effect_pct is None else requested.effect_pct
-    plan = _plan(advised, record, evaluation, turn, advice.job.size(effect_pct, requested.runs_each))
-    same = experiment_between(session, advised.run.project_id, (record.config_key, key)) if key else None
+    plan = _plan(advice, record, evaluation, turn, advice.job.size(effect_pct, requested.runs_each))
+    same = experiment_between(session, advice.run.project_id, (record.config_key, key)) if key else None
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,
-        ran_before=() if same else _ran_before(session, advised.run.project_id, key),
+        ran_before=() if same else _ran_before(session, advice.run.project_id, key),
     )  # fmt: skip
-    blockers = tuple(blockers_of(advised, candidate, rules, evaluation))
+    blockers = tuple(blockers_of(advice, candidate, rules, evaluation))
     stops = (f"This job cannot start (rule {blocker.rule.id}): {blocker.why}" for blocker in blockers)
     return ExperimentProposal(
-        run=advised.run,
+        run=advice.run,
         rule_id=requested.rule_id,
         title=(one_line(requested.title) or turn.title)[:_MOST_TITLE],
         knobs=turn.knobs,

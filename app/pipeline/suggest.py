@@ -25,7 +25,7 @@ from app.domain.rules.facts import FACTS
 from app.domain.rules.phases import TuningPhases, tuning_phases
 from app.domain.rules.ranking import Likeness
 from app.domain.rules.rule import Knob, RuleBook, knob_of
-from app.domain.rules.run_facts import RunReading, memory_kinds
+from app.domain.rules.run_facts import memory_kinds
 from app.domain.text import some_of
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.evidence import value_text
@@ -37,7 +37,7 @@ from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
 from app.storage.experiments import ExperimentItem, experiments_of_candidates, experiments_of_stacks
 from app.storage.faster_runs import faster_work
-from app.storage.profiles import MeasuredFacts, lent_facts
+from app.storage.profiles import lent_facts
 from app.storage.readings import StatedFact, in_force
 from app.storage.rules import (
     AdvisedRun,
@@ -52,7 +52,7 @@ from app.storage.rules import (
 from app.storage.runs import RunDetail
 from app.storage.stacks import FamilyKey, FamilyPrior, full_record, stack_runs
 from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_by_rule, gains_of, matched_abs, measured
-from app.storage.tables import RunResultRow, RunRow, select_any, utc_now
+from app.storage.tables import RunResultRow, RunRow, from_row, select_any, utc_now
 from app.storage.worker_activity import timed
 
 # --- Run-to-run variation of a job: pages, plans and reports compute from it how many runs an A/B takes.
@@ -288,15 +288,14 @@ class PairSuggestions:
         return f"/compare?a={','.join(map(str, self.others[-MOST_COMPARED:]))}&b={run}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunSuggestions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSuggestions(AdvisedRun):
     """Results of the rules for a run.
 
     `stated`: its facts without derived ones. `job`: how much its launches vary; None if it cannot be a baseline.
     `experiments`: by rule, the experiment on its stack that already makes the change.
     """
 
-    advised: AdvisedRun
     stated: Mapping[str, object]
     evaluation: Evaluation
     phases: TuningPhases
@@ -305,28 +304,6 @@ class RunSuggestions:
     pair: PairSuggestions | None
     job: JobVariation | None
     experiments: Mapping[str, ExperimentItem]
-
-    @property
-    def run(self) -> RunDetail:
-        return self.advised.run
-
-    @property
-    def reading(self) -> RunReading:
-        return self.advised.reading
-
-    @property
-    def launch(self) -> object:
-        """Return the arguments of the launch without credentials; None if unknown."""
-        return self.advised.launch
-
-    @property
-    def statements(self) -> tuple[StatedFact, ...]:
-        """Return the facts that users stated, newest first."""
-        return self.advised.statements
-
-    @property
-    def profile(self) -> MeasuredFacts:
-        return self.advised.profile
 
     @property
     def book(self) -> RuleBook:
@@ -409,16 +386,17 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         evaluation = replace(evaluation, wall=wall)
     elif evaluation.wall.certainty != "measured" and earlier.wall is not None:
         evaluation = replace(evaluation, wall=earlier.wall)
-    return RunSuggestions(
+    return from_row(
+        RunSuggestions,
         advised,
-        facts,
-        evaluation,
-        tuning_phases(evaluation),
-        own,
-        rules,
-        _pair(session, advised, rules, evaluation),
-        job,
-        experiments_of(
+        stated=facts,
+        evaluation=evaluation,
+        phases=tuning_phases(evaluation),
+        own=own,
+        rules=rules,
+        pair=_pair(session, advised, rules, evaluation),
+        job=job,
+        experiments=experiments_of(
             session,
             run,
             {row.rule.id: knob for row in evaluation.fired if (knob := knob_of(row.set, run.contract)) is not None},
