@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
-from sqlmodel import col
+from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.requests import Request
@@ -74,23 +74,29 @@ class Directory:
         return True, entry[2]
 
     def token(self, token_digest: str) -> Credential | None:
-        return self._ask("token", token_digest, lambda: self._find_token(token_digest))
+        return self._ask("token", token_digest, lambda session: _find_token(session, token_digest))
 
     def session(self, session_id: str) -> Credential | None:
-        return self._ask("session", session_id, lambda: self._find_session(session_id))
+        return self._ask("session", session_id, lambda session: _find_session(session, session_id))
 
     def share_link(self, secret_digest: str) -> ShareLink | None:
-        return self._ask("share link", secret_digest, lambda: self._find_share_link(secret_digest))
+        return self._ask("share link", secret_digest, lambda session: find_share_link(session, secret_digest))
 
     def public_projects(self) -> ProjectIds:
-        return self._ask("public", "", self._find_public)
+        query = select_any(ProjectRow.id).where(col(ProjectRow.public))
+        return self._ask("public", "", lambda session: frozenset(session.execute(query).scalars()))
 
     def project_slugs(self) -> Mapping[str, tuple[int, str]]:
         """Return id and slug of every project, by the slug in lower case."""
-        return self._ask("slugs", "", self._find_slugs)
+
+        def find(session: Session) -> Mapping[str, tuple[int, str]]:
+            rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
+            return {slug.lower(): (project_id, slug) for project_id, slug in rows}
+
+        return self._ask("slugs", "", find)
 
     def has_administrator(self) -> bool:
-        return self._ask("administrator", "", self._find_administrator)
+        return self._ask("administrator", "", users.has_administrator)
 
     def is_use_due(self, credential: Credential, key: str) -> bool:
         """Return whether to write the last use: it was not written within the last minute."""
@@ -114,46 +120,28 @@ class Directory:
         except SQLAlchemyError as error:
             log.warning("last_use_not_noted", error=type(error).__name__)
 
-    def _ask(self, kind: str, key: str, find: Callable[[], T]) -> T:
+    def _ask(self, kind: str, key: str, find: Callable[[Session], T]) -> T:
         is_cached, value = self.cached(kind, key)
         if not is_cached:
             before = generation()  # read first, so that a change during the query ends the cache entry
-            with seeing(EVERY_PROJECT):  # the caller is not identified yet
-                value = find()
+            with seeing(EVERY_PROJECT), read_session(self._engine) as session:  # the caller is not identified yet
+                value = find(session)
             if len(self._entries) >= _MOST:
                 self._entries.clear()
             self._entries[kind, key] = (before, time.monotonic() + CACHE_SECONDS, value)
         answer: T = value
         return answer
 
-    def _find_token(self, token_digest: str) -> Credential | None:
-        with read_session(self._engine) as session:
-            token = tokens.find_token(session, token_digest)
-        return Credential(token.holder, token.ends_at, token.last_used_at) if token else None
 
-    def _find_session(self, session_id: str) -> Credential | None:
-        with read_session(self._engine) as session:
-            row = users.find_session(session, session_id)
-            user = users.logged_in_user(session, row.user_id) if row else None
-        return Credential(user, row.expires_at, row.seen_at, row) if row and user else None
+def _find_token(session: Session, token_digest: str) -> Credential | None:
+    token = tokens.find_token(session, token_digest)
+    return Credential(token.holder, token.ends_at, token.last_used_at) if token else None
 
-    def _find_share_link(self, secret_digest: str) -> ShareLink | None:
-        with read_session(self._engine) as session:
-            return find_share_link(session, secret_digest)
 
-    def _find_public(self) -> ProjectIds:
-        with read_session(self._engine) as session:
-            query = select_any(ProjectRow.id).where(col(ProjectRow.public))
-            return frozenset(session.execute(query).scalars())
-
-    def _find_slugs(self) -> Mapping[str, tuple[int, str]]:
-        with read_session(self._engine) as session:
-            rows = session.execute(select_any(ProjectRow.id, ProjectRow.slug))
-            return {slug.lower(): (project_id, slug) for project_id, slug in rows}
-
-    def _find_administrator(self) -> bool:
-        with read_session(self._engine) as session:
-            return users.has_administrator(session)
+def _find_session(session: Session, session_id: str) -> Credential | None:
+    row = users.find_session(session, session_id)
+    user = users.logged_in_user(session, row.user_id) if row else None
+    return Credential(user, row.expires_at, row.seen_at, row) if row and user else None
 
 
 # --- The session cookie.

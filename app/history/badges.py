@@ -156,7 +156,10 @@ def _show(
 
 def _answer(request: Request, engine: Engine, stack: str, key: str, draw: Callable[[Session], str | None]) -> Response:
     """Return the drawing if the caller or the key may see it. `draw` returns None for an unknown stack."""
-    opened = _opened(engine, stack, key) if key else None
+    opened = None
+    if key:
+        with seeing(EVERY_PROJECT), read_session(engine) as session:
+            opened = project_of_key(session, stack, key)
     if opened is not None:
         with seeing(frozenset({opened})), read_session(engine) as session:
             drawn = draw(session)
@@ -173,8 +176,3 @@ def _answer(request: Request, engine: Engine, stack: str, key: str, draw: Callab
     if drawn is not None and headers["ETag"] in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     return Response(picture, 404 if drawn is None else 200, headers, "image/svg+xml")
-
-
-def _opened(engine: Engine, stack: str, key: str) -> int | None:
-    with seeing(EVERY_PROJECT), read_session(engine) as session:
-        return project_of_key(session, stack, key)

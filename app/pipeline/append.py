@@ -202,7 +202,12 @@ def _append(
     with read_session(engine) as session:
         stored_log = read_log(session, run_id, piece.name)
         project_id = session.get_one(RunRow, run_id).project_id
-    _check_offset(stored_log, piece)
+    if piece.offset > stored_log.size_bytes:
+        raise OffsetConflict(
+            f"This append begins at byte {piece.offset:,}, but only {stored_log.size_bytes:,} bytes of "
+            f"{stored_log.name} are stored. Nothing was saved. Continue from byte {stored_log.size_bytes:,}.",
+            offset=stored_log.size_bytes,
+        )
     with _staged(log_files, settings, stored_log, piece) as new:
         if new is None:
             with transaction(engine, durable=True) as session:
@@ -236,15 +241,6 @@ def _check_finished(row: RunRow, settings: Settings, into_finished: IntoFinished
     late = closed_for > timedelta(seconds=settings.receiving_timeout_seconds)
     if row.reception == "whole" or (row.reception == "complete" and late):
         into_finished(row.project_id)
-
-
-def _check_offset(stored_log: StoredLog, piece: Piece) -> None:
-    if piece.offset > stored_log.size_bytes:
-        raise OffsetConflict(
-            f"This append begins at byte {piece.offset:,}, but only {stored_log.size_bytes:,} bytes of "
-            f"{stored_log.name} are stored. Nothing was saved. Continue from byte {stored_log.size_bytes:,}.",
-            offset=stored_log.size_bytes,
-        )
 
 
 @contextmanager

@@ -188,19 +188,16 @@ class BridgeStepReader:
         step = _BRIDGE_STEP.search(text)
         if not step:
             if b"Step Time" in text:
-                self._refuse(text, line, cut=end == len(data))
+                if end == len(data):
+                    self._notes.cut_off(line, text)
+                else:
+                    self._notes.unreadable("a step line", line, text)
             return hit
         if len(self.steps.lines) < MAX_ROWS:
             self.steps.lines.append(line)
             self.steps.seconds.append(float(step[1]))
             self.steps.tflops.append(_figure(step[2]))
         return hit
-
-    def _refuse(self, text: bytes, line: int, *, cut: bool) -> None:
-        if cut:
-            self._notes.cut_off(line, text)
-        else:
-            self._notes.unreadable("a step line", line, text)
 
 
 def _figure(text: bytes) -> float:
