@@ -33,9 +33,9 @@ from app.storage import audit, objects
 from app.storage.database import fault_of, read_session, transaction
 from app.storage.json_text import storable
 from app.storage.log_files import LogFiles, StagedFile
-from app.storage.profiles import identity_of, pack, request_rules
+from app.storage.profiles import StoredProfileFile, identity_of, pack, request_rules
 from app.storage.projects import check_room
-from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, select_any, utc_now
+from app.storage.tables import ProfileFileRow, ProfileRow, RunRow, from_row, select_any, utc_now
 from app.storage.worker_activity import timed
 
 log = structlog.get_logger(__name__)
@@ -173,16 +173,6 @@ def _insert(
 # --- Reading, by a worker.
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    position: int
-    name: str
-    key: str
-    size_bytes: int
-    rank: int | None
-    stage: int | None
-
-
 @timed("profile")
 def read_profile_of_run(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: int) -> int | None:
     """Read one profile. Return its run; None if another worker has it, or it is done or removed.
@@ -248,7 +238,7 @@ def _read(engine: Engine, log_files: LogFiles, settings: Settings, profile_id: i
     """Return the document and the positions of the files to keep."""
     with read_session(engine) as session:
         files = [
-            _File(row.position, row.name, row.object_key, row.size_bytes, row.rank, row.stage)
+            from_row(StoredProfileFile, row, key=row.object_key)
             for row in session.execute(
                 select(ProfileFileRow)
                 .where(col(ProfileFileRow.profile_id) == profile_id)

@@ -5,7 +5,7 @@ regressions are changed together or not at all.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal
 from urllib.parse import urlsplit
@@ -160,14 +160,12 @@ def _undo(session: Session, row: RegressionRow, event: AuditEvent, author: str) 
 
 
 def _trimmed(change: RegressionChange) -> RegressionChange:
-    return RegressionChange(
+    return replace(
+        change,
         author=one_line(change.author),
-        state=change.state,
         assignee=None if change.assignee is None else one_line(change.assignee),
         note=change.note.strip(),
         external_url=None if change.external_url is None else change.external_url.strip(),
-        answer=change.answer,
-        quarantine=change.quarantine,
     )
 
 
