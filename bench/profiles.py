@@ -28,7 +28,6 @@ from bench.options import parser
 
 LEAST_SPEED_UP = 15.0
 MOST_MEMORY_MIB = 256.0
-_MIB = 1 << 20
 _KERNELS = 1_000_000
 ROUNDS = 3
 _HTA_DIGITS = 0.0051

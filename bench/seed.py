@@ -104,7 +104,6 @@ class _Stack:
     described: Mapping[str, Any]
     runs: int = 0
     factor: float = 1.0
-    slow_since: int = 0
     newest: tuple[int, datetime] = (0, datetime.min.replace(tzinfo=UTC))
     rng: np.random.Generator = field(default_factory=np.random.default_rng)
 

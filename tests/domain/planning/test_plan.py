@@ -22,7 +22,7 @@ from app.domain.planning.forecast import LayoutForecaster, predict_change
 from app.domain.planning.hardware import gpu_memory_gb
 from app.domain.planning.layout import Layout
 from app.domain.planning.memory import MemoryOptions
-from app.domain.planning.plan import REASONS, layout_flags, make_plan, offer_flags, settings_of
+from app.domain.planning.plan import REASONS, Plan, layout_flags, make_plan, offer_flags, settings_of
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.point import published
@@ -31,16 +31,51 @@ from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated, Value
 from bench.planner_published import NEAR_ENOUGH, PEAKS, peak_gb
 from tests.cases import every_case
-from tests.domain.planning.asked import (
-    DEEPSEEK,
-    EXPERTS_64,
-    QWEN_30B,
-    QWEN_235B,
-    broken,
-    plan,
-    published_records,
-    request,
-)
+
+QWEN_30B = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": 16, "seq_len": 4096}
+QWEN_235B = {"model": "Qwen3-235B-A22B", "gpu": "GB200", "gpus": 128, "seq_len": 131_072}
+DEEPSEEK = {"model": "DeepSeek-V3", "mtp": 1, "gpu": "H100", "gpus": 256, "seq_len": 4096}
+EXPERTS_64 = {
+    "model": "ours", "num_layers": 32, "num_attention_heads": 32, "num_experts": 64, "gpu": "H100", "gpus": 16,
+    "seq_len": 4096,
+}  # fmt: skip
+
+
+def request(*parts: dict[str, object], **fields: object) -> PlanRequest:
+    merged: dict[str, object] = {}
+    for part in (*parts, fields):
+        merged |= part
+    return read_request({name: str(value) for name, value in merged.items()})
+
+
+def plan(*parts: dict[str, object], records: tuple[Record, ...] = (), **fields: object) -> Plan:
+    return make_plan(request(*parts, **fields), records)
+
+
+def published_records(model: str) -> tuple[Record, ...]:
+    """Return the published figures of a model as records."""
+    return records_of(
+        UsedLayout(
+            title=point.source,
+            href="",
+            whose=point.measured_by,
+            values=point.contract,
+            step_time_s=point.step_time_ms / 1000 if point.step_time_ms else None,
+            tokens_per_s_per_gpu=point.tokens_per_s_per_gpu,
+            tflops_per_gpu=point.tflops_per_gpu,
+            by=point.measured_by,
+        )
+        for point in published()
+        if point.contract["model"] == model
+    )
+
+
+def broken(*parts: dict[str, object], **fields: object) -> set[str]:
+    """Constraints that the stated layout breaks."""
+    given = plan(*parts, **fields).given
+    assert given is not None
+    return {violation.constraint.id for violation in given.violations}
+
 
 GPUS = (1, 3, 8, 16, 24, 72, 96, 128, 256, 1000)
 
