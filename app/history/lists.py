@@ -301,7 +301,6 @@ _sparkline = lru_cache(4000)(sparkline)
 
 
 def _items(session: Session, stacks: Sequence[StackRow]) -> list[StackItem]:
-    """Return the rows of stacks."""
     read = _read_all(session, stacks)
     projects = {row.id: row for row in session.execute(_PROJECTS, {"ids": [stack.project_id for stack in stacks]})}
     # The stacks of a group are listed together, at the position of the newest stack.

@@ -148,7 +148,6 @@ POINT_COLUMNS: Mapping[str, CellKind] = {
 
 
 def point_rows(page: ScalingPage) -> list[tuple[Any, ...]]:
-    """Return one row per point."""
     return [
         (
             view.series.kind, view.name, view.series.dispatcher, row.point.size, row.point.cp,

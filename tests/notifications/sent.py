@@ -85,7 +85,6 @@ def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
 
 
 def put_news(session: Session, receiver_id: int, event: str, number: int) -> int:
-    """Of a regression."""
     notification = regression_notification(
         f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,
         is_up_to=False, hours_per_day=None, stacks=[], note="", at=utc_now(),

@@ -45,7 +45,6 @@ NEW_CONTAINER: dict[str, Value] = {"container": "nvcr.io/nvidia/nemo:26.08"}
 
 
 def close(engine: Engine, state: str, regression_id: int = 1) -> None:
-    """As a person does."""
     with transaction(engine) as session:
         row = session.get_one(RegressionRow, regression_id)
         row.state, row.proposal, row.changed_at = state, "", utc_now()

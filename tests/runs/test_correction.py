@@ -29,7 +29,6 @@ def patch(client: TestClient, address: str, status: int = 200, **changes: Any) -
 
 
 def work(engine: Engine, settings: Settings, log_files: LogFiles) -> None:
-    """Do the work of the workers."""
     for _ in range(4):
         with read_session(engine) as session:
             runs = run_queue.due(session, settings, limit=100)

@@ -129,7 +129,6 @@ class LayoutForecaster:
         self._headroom = headroom
 
     def __call__(self, settings: Mapping[str, Setting]) -> Forecast:
-        """Return the forecast."""
         now = self._now
         changed = {name: value for name, value in settings.items() if name in LAYOUT}
         if isinstance(now, str):

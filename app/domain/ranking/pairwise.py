@@ -45,7 +45,6 @@ class WorseLoss:
 
 
 def no_losses(names: Sequence[str]) -> Mapping[str, Losses]:  # noqa: ARG001
-    """Read no losses."""
     return {}
 
 

@@ -356,7 +356,6 @@ class Evaluation:
 
     @property
     def fired(self) -> tuple[Suggestion, ...]:
-        """Return everything that fires."""
         return (*self.offered, *self.withheld)
 
     def find(self, rule: str) -> Suggestion | None:

@@ -34,9 +34,9 @@ def steady(
     return result
 
 
-def noisy(n: int, seed: int) -> FloatArray:
-    times = 100 * np.exp(np.random.default_rng(seed).normal(0, 0.01, n))
-    times[:2] *= 20  # warm-up
+def noisy(n: int, seed: int, sd: float = 0.01, warm_up: int = 2) -> FloatArray:
+    times = 100 * np.exp(np.random.default_rng(seed).normal(0, sd, n))
+    times[:warm_up] *= 20
     return times
 
 

@@ -374,7 +374,6 @@ def run(name: str, step_time_ms: float, memory_gib: float | None = 60.0) -> RunE
 
 
 def figures(step_time_ms: float, tokens: float | None) -> dict[str, Metric | None]:
-    """`tokens`: those of a step, for each GPU."""
     values = {"step_time_ms": step_time_ms, "tokens_per_s_per_gpu": None if tokens is None else tokens / step_time_ms}
     return {name: None if value is None else Metric(value, value, value, 50) for name, value in values.items()}
 
