@@ -17,7 +17,7 @@ from app.domain.run import Value
 from app.references.queries import ComparedResult, ReferenceComparison, compare_result, our_stack
 from app.storage.references import Reference, references
 from app.storage.stacks import names_of_titles
-from app.storage.tables import ProjectRow, StandingRow, select_any
+from app.storage.tables import ProjectRow, StandingRow, from_row, select_any
 
 LABELS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
 _WORK = (("seq_len", "seq"), ("gbs", "GBS"), ("mbs", "MBS"))
@@ -87,7 +87,9 @@ class ReferenceDifferenceRow:
 
 def point_row(reference: Reference) -> PointRow:
     point, contract = reference.point, reference.point.contract
-    return PointRow(
+    return from_row(
+        PointRow,
+        point,
         id=reference.id,
         title=point.family.name,
         hardware=f"{contract['gpus']} × {contract['gpu']}",
@@ -97,11 +99,6 @@ def point_row(reference: Reference) -> PointRow:
         routing=_words(contract.get("routing_mode")),
         dispatcher=_words(contract.get("dispatcher")),
         figures=figure_texts(point.figures),
-        rounded=point.rounded,
-        measured_by=point.measured_by,
-        source=point.source,
-        url=point.url,
-        date=point.date,
         own=reference.entered is not None,
         project=reference.entered.project if reference.entered else "",
     )

@@ -951,14 +951,12 @@ def _joined(counts: _Counted, newest: AvailabilityRow, generated: Collection[int
 
     `generated`: projects whose logs are generated.
     """
-    return ContainerDispatcher(
+    return from_row(
+        ContainerDispatcher,
+        newest,
         container=newest.container or None,
-        dispatcher=newest.dispatcher,
-        available=newest.available,
         runs_with=counts.runs_with,
         runs_without=counts.runs - counts.runs_with,
-        run_id=newest.run_id,
-        seen_at=newest.seen_at,
         generated=newest.project_id in generated,
         evidence=tuple(LogEvidence(**entries_of(LogEvidence, line)) for line in newest.evidence),
     )
