@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,26 +177,28 @@ def compiled_once() -> None:
     applications.get_openapi = describe  # type: ignore[attr-defined]
 
 
-@pytest.fixture
-def settings(
-    tmp_path: Path,
-    migrated_file: Path,
-    event_loop: None,
-    compiled_once: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> "Iterator[Settings]":
-    """The process's settings: the embedded mode in a folder of this test, its database migrated."""
+@contextmanager
+def settings_in(folder: Path, migrated_file: Path, patched: pytest.MonkeyPatch) -> "Iterator[Settings]":
+    """Make the embedded mode in this folder the settings of the process, with a migrated database."""
     from app.settings import get_settings
     from app.storage.visible import see_every_project
 
     see_every_project()
-    folder = tmp_path / "data"
-    folder.mkdir()
     shutil.copy(migrated_file, folder / "threewalls.db")
-    monkeypatch.setenv("THREEWALLS_DATA_DIR", str(folder))
+    patched.setenv("THREEWALLS_DATA_DIR", str(folder))
     forget_settings()
     yield get_settings()
     forget_settings()
+
+
+@pytest.fixture
+def settings(
+    tmp_path: Path, migrated_file: Path, event_loop: None, compiled_once: None, monkeypatch: pytest.MonkeyPatch
+) -> "Iterator[Settings]":
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with settings_in(folder, migrated_file, monkeypatch) as settings:
+        yield settings
 
 
 @pytest.fixture(scope="module")
@@ -204,17 +206,9 @@ def module_settings(
     tmp_path_factory: pytest.TempPathFactory, migrated_file: Path, event_loop: None, compiled_once: None
 ) -> "Iterator[Settings]":
     """The same for a whole module, whose tests share expensive data."""
-    from app.settings import get_settings
-    from app.storage.visible import see_every_project
-
-    see_every_project()
     folder = tmp_path_factory.mktemp("data")
-    shutil.copy(migrated_file, folder / "threewalls.db")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("THREEWALLS_DATA_DIR", str(folder))
-        forget_settings()
-        yield get_settings()
-        forget_settings()
+    with pytest.MonkeyPatch.context() as patched, settings_in(folder, migrated_file, patched) as settings:
+        yield settings
 
 
 @pytest.fixture
