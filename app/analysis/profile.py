@@ -70,7 +70,10 @@ def _device_lines(key: str, device: Mapping[str, Any]) -> Iterable[str]:
     source = device["step_source"]
     kind = f"{len(windows)} steps by {source}" if device["steps"] else "no steps found: the whole trace is one window"
     yield f"  device {key}: {kind}"
-    window = windows[(len(windows) - 1) // 2] if len(windows) < 3 else sorted(windows, key=_length)[len(windows) // 2]
+    if len(windows) < 3:
+        window = windows[(len(windows) - 1) // 2]
+    else:
+        window = sorted(windows, key=lambda step: step["window_ms"])[len(windows) // 2]
     yield f"    {'window':<24}{window['window_ms']:>12,.3f} ms"
     for label, name in _PARTS:
         yield _part(label, window[name], window["window_ms"])
@@ -80,10 +83,6 @@ def _device_lines(key: str, device: Mapping[str, Any]) -> Iterable[str]:
     yield "    classes (time with at least one kernel; they overlap):"
     for name, time in list(window["class_union_ms"].items())[:_CLASSES]:
         yield _part("  " + name, time, window["window_ms"])
-
-
-def _length(window: Mapping[str, Any]) -> float:
-    return float(window["window_ms"])
 
 
 def _part(label: str, milliseconds: float | None, window: float) -> str:

@@ -573,10 +573,6 @@ def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
     return works
 
 
-def _group(contract: Mapping[str, Stated]) -> str:
-    return stack_title({name: stated for name, stated in contract.items() if name != "container"}, dispatcher=False)
-
-
 def _key(stack: StackRow) -> dict[str, Any]:
     return {"project_id": stack.project_id, "stack_key": stack.stack_key}
 
@@ -596,7 +592,7 @@ def _item(
     return StackItem(
         stack_key=newest.stack_key,
         title=stack_title(contract, dispatcher=False),
-        group=_group(contract),
+        group=stack_title({name: contract[name] for name in contract if name != "container"}, dispatcher=False),
         name=(),
         project="",
         generated=False,

@@ -151,7 +151,8 @@ def sweep_progress(trials: Sequence[Trial], confirm: int) -> SweepProgress:
     ready = bool(left) and all(_is_done(trial, plan[number]) for trial in left)
     keep = tuple(left)
     if ready and number + 1 < len(plan):
-        keep = tuple(sorted(left, key=_worst_last)[: plan[number + 1].values])
+        best_first = sorted(left, key=lambda trial: math.inf if trial.gain is None else -trial.gain.pct)
+        keep = tuple(best_first[: plan[number + 1].values])
     drop = tuple(trial for trial in left if trial not in keep)
     return SweepProgress(plan, number, tuple(trials), keep, drop, ready)
 
@@ -159,10 +160,6 @@ def sweep_progress(trials: Sequence[Trial], confirm: int) -> SweepProgress:
 def _is_done(trial: Trial, of: Round) -> bool:
     """Return whether the trial has its runs, or its run failed: a value that does not run is the first to go."""
     return trial.runs >= of.runs_each or (trial.runs == 0 and trial.failed > 0)
-
-
-def _worst_last(trial: Trial) -> float:
-    return math.inf if trial.gain is None else -trial.gain.pct
 
 
 def _gain_text(gain: PlannedGain | None) -> str:

@@ -183,7 +183,7 @@ def verdict_notification(
         title=_line(f"{capitalized(badge)}: {name} in {project}"),
         lines=_lines(
             lead.replace("`", ""),
-            _sentence(baseline_line(document, _run)),
+            _sentence(baseline_line(document, "run {}".format)),
             _where(stack[1], branch, commit),
         ),
         path=f"/runs/{run_id}",
@@ -333,10 +333,6 @@ def _where(stack: str, branch: str, commit: str) -> str:
     parts = [stack, f"branch {branch}" if branch else "", f"commit {commit}" if commit else ""]
     text = ", ".join(filter(None, parts))
     return f"On {text}." if text else ""
-
-
-def _run(number: str) -> str:
-    return f"run {number}"
 
 
 def _sentence(text: str) -> str:

@@ -245,10 +245,8 @@ _PUBLISHED = Path(__file__).with_name("published.toml")
 @cache
 def published() -> tuple[ReferencePoint, ...]:
     """Return the published points, newest first."""
-    return tuple(sorted(_published(), key=lambda point: (point.date, point.key), reverse=True))
-
-
-def _published() -> Iterator[ReferencePoint]:
+    points: list[ReferencePoint] = []
     for group in tomllib.loads(_PUBLISHED.read_text(encoding="utf-8"))["group"]:
         for table in group.pop("table"):
-            yield from read_rows(**group, **table)
+            points += read_rows(**group, **table)
+    return tuple(sorted(points, key=lambda point: (point.date, point.key), reverse=True))
