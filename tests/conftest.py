@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # domain tests do not wait for the import of the application
 
     from app.settings import Settings
     from app.storage.log_files import LogFiles
+    from tests.access.belongings import Belongings
+    from tests.access.people import Teams
     from tests.embedded.processes import Running
 
 pytest_plugins = ["tests.services.fixtures"]
@@ -232,6 +234,34 @@ def client(app: "FastAPI") -> "TestClient":
 def engine(app: "FastAPI") -> "Engine":
     engine: Engine = app.state.engine
     return engine
+
+
+@pytest.fixture
+def teams(settings: "Settings") -> "Iterator[Teams]":
+    """A service that asks for log-ins, with two projects and their users, and a public project."""
+    from app.main import create_app
+    from tests.access.people import Teams, make_teams
+    from tests.prepared import prepared
+
+    app = create_app(settings)
+
+    def make() -> tuple[int, int, int, dict[str, int], dict[str, str]]:
+        teams = make_teams(app)
+        return teams.ours, teams.theirs, teams.public, dict(teams.users), dict(teams.tokens)
+
+    yield Teams(app, *prepared(app.state.engine, make), app.state.engine)
+    app.state.engine.dispose()
+
+
+@pytest.fixture
+def ours(teams: "Teams") -> "Belongings":
+    """One of everything that belongs to the first project."""
+    from app.storage.database import transaction
+    from tests.access.belongings import make_belongings
+    from tests.access.people import OURS
+
+    with transaction(teams.engine) as session:
+        return make_belongings(session, OURS)
 
 
 @pytest.fixture

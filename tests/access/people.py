@@ -54,6 +54,13 @@ class Teams:
             return sessions.start_session(session, self.users[who], IDLE)
 
 
+def new_browser(teams: Teams) -> TestClient:
+    """Return a browser without a session."""
+    client = teams.client("anonymous")
+    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
+    return client
+
+
 def make_teams(app: FastAPI) -> Teams:
     with transaction(app.state.engine) as session:
         ours, theirs, public = (make_project(session, slug).id or 0 for slug in (OURS, THEIRS, PUBLIC))

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from app.storage.database import read_session, transaction
 from app.storage.tables import InvitationRow, utc_now
 from app.storage.users import find_user, list_users
-from tests.access.people import OURS, SAME_ORIGIN, Teams
+from tests.access.people import OURS, Teams, new_browser
 
 API = f"/api/v1/projects/{OURS}/invitations"
 PAGE = f"/settings/projects/{OURS}/invitations"
@@ -23,12 +23,6 @@ def invite(teams: Teams, **fields: Any) -> str:
     answer = teams.client("maintainer").post(API, json={"role": "contributor"} | fields)
     assert answer.status_code == 201, answer.text
     return str(answer.json()["link"].removeprefix("http://testserver"))
-
-
-def stranger(teams: Teams) -> TestClient:
-    client = teams.client("anonymous")
-    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
-    return client
 
 
 def accept(client: TestClient, link: str, name: str = "ada", again: str = PASSWORD) -> int:
@@ -46,7 +40,7 @@ def states(teams: Teams) -> list[tuple[str, str]]:
 
 
 def test_a_new_user_joins_with_a_name_and_password_and_the_link_is_used(teams: Teams) -> None:
-    link, client = invite(teams, email="ada@example.org"), stranger(teams)
+    link, client = invite(teams, email="ada@example.org"), new_browser(teams)
     page = client.get(link)
     assert (page.status_code, page.headers["Cache-Control"], page.headers["Referrer-Policy"]) == (
         200, "no-store", "same-origin",
@@ -62,9 +56,9 @@ def test_a_new_user_joins_with_a_name_and_password_and_the_link_is_used(teams: T
     with read_session(teams.engine) as session:
         ada = next(user for user in list_users(session) if user.name == "ada")
     assert (ada.email, ada.administrator, ada.must_change_password) == ("ada@example.org", False, False)
-    other = stranger(teams)
+    other = new_browser(teams)
     assert (other.get(link).status_code, accept(other, link, "eve")) == (404, 404)
-    assert stranger(teams).post("/login", data={"name": "ada", "password": PASSWORD}).status_code == 303
+    assert new_browser(teams).post("/login", data={"name": "ada", "password": PASSWORD}).status_code == 303
 
 
 def test_a_user_joins_as_who_they_are_and_keeps_a_higher_role(teams: Teams) -> None:
@@ -82,7 +76,7 @@ def test_invitations_end(teams: Teams) -> None:
     assert lead.delete(f"{API}/1").json()["state"] == "revoked"
     with transaction(teams.engine) as session:
         session.get_one(InvitationRow, 2).expires_at = utc_now() - timedelta(seconds=1)
-    client = stranger(teams)
+    client = new_browser(teams)
     for link in (revoked, late, f"/invite/{'0' * 43}"):
         assert (client.get(link).status_code, accept(client, link)) == (404, 404)
     with read_session(teams.engine) as session:
@@ -93,7 +87,7 @@ def test_invitations_end(teams: Teams) -> None:
 
 def test_of_two_concurrent_acceptances_one_succeeds(teams: Teams) -> None:
     link = invite(teams)
-    clients = {name: stranger(teams) for name in ("ada", "eve", "max")}
+    clients = {name: new_browser(teams) for name in ("ada", "eve", "max")}
     with ThreadPoolExecutor(3) as pool:
         answers = sorted(pool.map(lambda name: accept(clients[name], link, name), clients))
     assert answers == [303, 404, 404]
@@ -116,7 +110,7 @@ def test_the_page_shows_the_link_once_and_revokes_it(teams: Teams) -> None:
     (link,) = set(re.findall(r"/invite/[A-Za-z0-9_-]{43}", shown.text))
     assert shown.headers["Cache-Control"] == "no-store"
     assert link not in lead.get(PAGE).text
-    assert stranger(teams).get(link).status_code == 200
+    assert new_browser(teams).get(link).status_code == 200
     assert lead.post(f"{PAGE}/1/revoke").status_code == 303
-    assert stranger(teams).get(link).status_code == 404
+    assert new_browser(teams).get(link).status_code == 404
     assert lead.post(PAGE, data={"role": "boss"}).status_code == 422

@@ -7,7 +7,7 @@ from starlette.testclient import TestClient
 
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
-from tests.access.people import OURS, PUBLIC, SAME_ORIGIN, THEIRS, Teams
+from tests.access.people import OURS, PUBLIC, THEIRS, Teams, new_browser
 
 MEMBERS = f"/api/v1/projects/{OURS}/members"
 MEMBERS_PAGE = f"/settings/projects/{OURS}/members"
@@ -152,12 +152,6 @@ USERS_PAGE = "/settings/users"
 CHOSEN = "a password of my own"
 
 
-def browser(teams: Teams) -> TestClient:
-    client = teams.client("anonymous")
-    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
-    return client
-
-
 def log_in(client: TestClient, name: str, password: str) -> str:
     return str(client.post("/login", data={"name": name, "password": password}).headers.get("Location", ""))
 
@@ -168,7 +162,7 @@ def test_the_first_password_opens_nothing_but_its_change(teams: Teams) -> None:
     body = answer.json()
     assert (answer.status_code, answer.headers["Cache-Control"]) == (201, "no-store")
     assert (body["must_change_password"], body["roles"], body["disabled"]) == (True, {}, False)
-    ada = browser(teams)
+    ada = new_browser(teams)
     assert log_in(ada, "Ada", body["password"]) == "/"
     assert ada.get("/runs").headers["Location"] == "/account/password?next=%2Fruns"
     assert ada.get("/api/v1/runs").status_code == 403
@@ -217,7 +211,7 @@ def test_a_new_password_logs_out_everywhere(teams: Teams) -> None:
     shown = re.search(r'aria-label="The first password"><code>([^<]+)', page.text)
     assert shown
     assert viewer.get("/api/v1/whoami").json()["kind"] == "nobody"
-    assert log_in(browser(teams), "viewer", shown[1]) == "/"
+    assert log_in(new_browser(teams), "viewer", shown[1]) == "/"
     assert shown[1] not in admin.get(USERS_PAGE).text
     assert admin.post(f"{USERS}/{teams.users['viewer']}/password").json()["password"] != shown[1]
 

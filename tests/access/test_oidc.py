@@ -18,7 +18,7 @@ from app.settings import Settings
 from app.storage import audit, users
 from app.storage.database import read_session, transaction
 from app.storage.users import list_users
-from tests.access.people import SAME_ORIGIN, THEIRS, Teams, make_teams
+from tests.access.people import THEIRS, Teams, make_teams, new_browser
 from tests.services.provider_server import CLIENT, SECRET
 
 ADA = {"sub": "ada-1", "preferred_username": "ada", "email": "ada@example.org", "email_verified": True}
@@ -51,13 +51,7 @@ def teams(settings: Settings, provider: str, tmp_path: Path) -> Iterator[Teams]:
 @pytest.fixture
 def browser(teams: Teams, provider: str) -> TestClient:
     say(provider, ADA)
-    return fresh(teams)
-
-
-def fresh(teams: Teams) -> TestClient:
-    client = teams.client("anonymous")
-    client.headers.update(SAME_ORIGIN | {"Accept": "text/html"})
-    return client
+    return new_browser(teams)
 
 
 def say(provider: str, person: dict[str, Any], *, rotate: bool = False, **lie: Any) -> None:
@@ -120,15 +114,15 @@ def test_the_person_is_the_subject_and_not_the_name_or_the_address(
         users.create_user(session, "ada", by="test", password="her own password here", email="ada@example.org")
     browser.get(leave(browser))
     assert browser.get("/api/v1/whoami").json()["name"] == "ada 2"
-    again = fresh(teams)
+    again = new_browser(teams)
     say(provider, ADA | {"preferred_username": "married", "email": "other@example.org"})
     again.get(leave(again))
     assert again.get("/api/v1/whoami").json()["name"] == "ada 2"
-    other = fresh(teams)
+    other = new_browser(teams)
     say(provider, ADA | {"sub": "somebody-else"})
     other.get(leave(other))
     assert other.get("/api/v1/whoami").json()["name"] == "ada 3"
-    assert fresh(teams).post("/login", data={"name": "ada 2", "password": ""}).status_code == 422
+    assert new_browser(teams).post("/login", data={"name": "ada 2", "password": ""}).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -165,7 +159,7 @@ def test_a_code_is_valid_once_and_only_for_the_browser_that_requested_it(teams: 
     browser.cookies.set(ATTEMPT, cookie, domain="testserver.local", path="/login/oidc")
     refused(browser, "does not prove who you are", callback)  # and the provider's code is used up
 
-    stolen, thief = leave(browser), fresh(teams)
+    stolen, thief = leave(browser), new_browser(teams)
     refused(thief, "in another browser", stolen)
     leave(thief)
     state, code = (parse_qs(urlsplit(stolen).query)[name][0] for name in ("state", "code"))
@@ -187,12 +181,12 @@ def test_disabled_users_cannot_log_in(teams: Teams, browser: TestClient) -> None
         assert row
         users.set_rights(session, row, disabled=True, by="test")
     assert kind(browser) == "nobody"
-    refused(fresh(teams), "Your user is disabled")
+    refused(new_browser(teams), "Your user is disabled")
 
 
 def test_the_way_back_is_of_this_service(teams: Teams, browser: TestClient) -> None:
     for wanted in ("https://evil.example/", "//evil.example", "/\\evil.example", "/login"):
-        client = fresh(teams)
+        client = new_browser(teams)
         assert client.get(leave(client, wanted)).headers["Location"] == "/"
 
 
@@ -202,13 +196,13 @@ def test_new_keys_of_the_provider_are_read(
     monkeypatch.setattr("app.access.identity_provider._RELOAD_KEYS_SECONDS", 0)
     assert browser.get(leave(browser)).status_code == 303
     say(provider, ADA, rotate=True)
-    client = fresh(teams)
+    client = new_browser(teams)
     assert client.get(leave(client)).status_code == 303
 
 
 def test_a_provider_with_another_or_no_issuer_is_reported(teams: Teams, provider: str, client: TestClient) -> None:
     say(provider, ADA, issuer="https://another.example")
-    answer = fresh(teams).get("/login/oidc")
+    answer = new_browser(teams).get("/login/oidc")
     assert (answer.status_code, "calls itself" in answer.text) == (503, True)
     assert client.get("/login/oidc/callback").status_code == 404
 
@@ -247,9 +241,9 @@ def test_the_provider_s_groups_give_roles_and_its_domains_let_in(
     assert browser.get(theirs).status_code == 404  # the claim ended the membership
     limited = {"oidc_domains": "acme.example, @example.org"}
     teams.app.state.settings = teams.app.state.settings.model_copy(update=limited)
-    again = fresh(teams)
+    again = new_browser(teams)
     again.get(leave(again))
     assert kind(again) == "person"
     for person in (ADA | {"email": "ada@example.com"}, ADA | {"email_verified": False}):
         say(provider, person)
-        refused(fresh(teams), "may not log in here")
+        refused(new_browser(teams), "may not log in here")

@@ -6,7 +6,6 @@ from html import unescape
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
-import pytest
 from sqlalchemy import select
 from sqlmodel import col
 from starlette.testclient import TestClient
@@ -19,12 +18,6 @@ from tests.access.people import OURS, PUBLIC, THEIRS, Teams
 
 PAGE = f"/settings/projects/{OURS}/share-links"
 HTML = {"Accept": "text/html"}
-
-
-@pytest.fixture
-def ours(teams: Teams) -> Belongings:
-    with transaction(teams.engine) as session:
-        return make_belongings(session, OURS)
 
 
 def share(teams: Teams, page: str) -> str:

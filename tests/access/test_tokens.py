@@ -17,7 +17,7 @@ from app.settings import ROOT
 from app.storage import audit, tokens
 from app.storage.database import read_session, transaction
 from app.storage.tables import RunRow, utc_now
-from tests.access.belongings import Belongings, make_belongings
+from tests.access.belongings import Belongings
 from tests.access.people import OURS, SCOPES, THEIRS, Teams
 from tests.runs.uploading import LOG, assert_problem, upload
 from workers.tasks import process_run
@@ -138,12 +138,6 @@ def test_tokens_are_listed_page_by_page_those_in_force_first(teams: Teams) -> No
     assert maintainer.get(PAGE).text.count("<tr") == PAGE_SIZE + 1
     assert f'rel="next" href="{PAGE}?page=2"' in maintainer.get(PAGE).text
     assert f"job {PAGE_SIZE}" in maintainer.get(PAGE, params={"page": 2}).text
-
-
-@pytest.fixture
-def ours(teams: Teams) -> Belongings:
-    with transaction(teams.engine) as session:
-        return make_belongings(session, OURS)
 
 
 def test_read_includes_upload_and_triage_includes_both(teams: Teams, ours: Belongings) -> None:

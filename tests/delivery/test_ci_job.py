@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tests.builders import make_project
 from tests.domain.profiles.traces import corpus
 from tests.embedded.processes import wait_for
 from tests.services.github_server import GitHub, running_github
+from tests.services.redis_server import free_port
 from tests.training_logs import training_log
 
 pytestmark = pytest.mark.server
@@ -49,13 +49,6 @@ def write_logs(folder: Path) -> None:
         (folder / f"main-{number}.log").write_bytes(log)
     (folder / "slow.log").write_bytes(training_log(step_time_ms=440))
     (folder / "long.log").write_bytes(training_log(step_time_ms=400.2, noise_bytes=PIECE_BYTES * 2))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def service_commands(folder: Path, port: int) -> tuple[str, str]:

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 
 from app.storage.database import read_session, transaction
 from app.storage.tables import AuditEventRow, ProjectRow, RunRow
-from tests.access.conftest import teams  # noqa: F401  a service that asks for log-ins
 from tests.access.people import OURS, SAME_ORIGIN, Teams
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.reports.judged import Lab, nightly
@@ -120,19 +119,19 @@ def test_the_page_of_the_stack_offers_both_as_markdown(client: TestClient, lab: 
 
 
 @pytest.fixture
-def stack(teams: Teams) -> Stack:  # noqa: F811
+def stack(teams: Teams) -> Stack:
     with transaction(teams.engine) as session:
         return Stack(KEY, make_run(session, project=OURS, stack_key=KEY))
 
 
-def address_on_page(teams: Teams, stack: Stack) -> str:  # noqa: F811
+def address_on_page(teams: Teams, stack: Stack) -> str:
     """As a viewer copies it."""
     page = teams.client("viewer").get(f"/history/{stack.key}").text
     address = urlsplit(page.split("![Verdict](")[1].split(")")[0])
     return f"{address.path}?{address.query}" if address.query else address.path
 
 
-def test_a_private_badge_needs_its_key_or_a_user_who_may_read_the_project(teams: Teams, stack: Stack) -> None:  # noqa: F811
+def test_a_private_badge_needs_its_key_or_a_user_who_may_read_the_project(teams: Teams, stack: Stack) -> None:
     plain, keyed = f"/badges/{stack.key}/verdict.svg", address_on_page(teams, stack)
     assert {who: teams.client(who).get(plain).status_code for who in ("anonymous", "outsider", "viewer")} == {
         "anonymous": 404, "outsider": 404, "viewer": 200,
@@ -142,7 +141,7 @@ def test_a_private_badge_needs_its_key_or_a_user_who_may_read_the_project(teams:
     assert teams.client("anonymous").get(plain + "?key=" + "0" * 32).status_code == 404
 
 
-def test_a_key_opens_the_badges_of_its_stack_and_nothing_else(teams: Teams, stack: Stack) -> None:  # noqa: F811
+def test_a_key_opens_the_badges_of_its_stack_and_nothing_else(teams: Teams, stack: Stack) -> None:
     with transaction(teams.engine) as session:
         make_run(session, project=OURS, stack_key=OTHER)
     query = address_on_page(teams, stack).partition("?")[2]
@@ -155,7 +154,7 @@ def test_a_key_opens_the_badges_of_its_stack_and_nothing_else(teams: Teams, stac
     assert anonymous.get("/api/v1/runs").json()["total"] == 0
 
 
-def test_a_public_project_needs_no_key(teams: Teams, stack: Stack) -> None:  # noqa: F811
+def test_a_public_project_needs_no_key(teams: Teams, stack: Stack) -> None:
     with transaction(teams.engine) as session:
         project = session.get_one(ProjectRow, teams.ours)
         project.public = True
@@ -163,7 +162,7 @@ def test_a_public_project_needs_no_key(teams: Teams, stack: Stack) -> None:  # n
     assert "key" not in address
 
 
-def test_a_maintainer_ends_the_addresses_that_were_given_out(teams: Teams, stack: Stack) -> None:  # noqa: F811
+def test_a_maintainer_ends_the_addresses_that_were_given_out(teams: Teams, stack: Stack) -> None:
     before = address_on_page(teams, stack)
     renew = f"/badges/{stack.key}/renew"
     tried = {

@@ -1,7 +1,6 @@
 """Charts on the overview of a project: added, moved and removed; only pages of the project; visible to its readers."""
 
 import re
-from collections.abc import Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -9,23 +8,14 @@ import pytest
 from sqlalchemy import delete
 from starlette.testclient import TestClient
 
-from app.main import create_app
-from app.settings import Settings
 from app.storage.database import transaction
 from app.storage.projects import MAX_CHARTS
 from app.storage.tables import DashboardChartRow
 from tests.access.belongings import Belongings, make_belongings
-from tests.access.people import OURS, THEIRS, Teams, make_teams
+from tests.access.people import OURS, THEIRS, Teams
 
 API = f"/api/v1/projects/{OURS}/dashboard"
 HTML = {"Accept": "text/html"}
-
-
-@pytest.fixture
-def teams(settings: Settings) -> Iterator[Teams]:
-    app = create_app(settings)
-    yield make_teams(app)
-    app.state.engine.dispose()
 
 
 @pytest.fixture

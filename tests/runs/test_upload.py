@@ -25,7 +25,6 @@ from app.runs.queries import get_series
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.log_files import LogFiles, StagedFile
-from tests.access.conftest import teams
 from tests.access.people import OURS, PUBLIC, SAME_ORIGIN, THEIRS, Teams
 from tests.builders import megatron_log, step_times
 from tests.cases import every_case, sized
@@ -166,9 +165,6 @@ def test_the_upload_page_has_one_primary_action_after_the_project(client: TestCl
 
 
 # --- The upload page with log-ins: the project is one where the user may upload.
-
-
-__all__ = ["teams"]
 
 
 def offered(teams: Teams, who: str) -> list[str]:

@@ -16,6 +16,8 @@ from tests.services.redis_server import free_port, start_redis
 from tests.services.s3_server import S3Server, running_s3
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from app.settings import Settings
 
 
@@ -83,3 +85,12 @@ def migrated_database(request: pytest.FixtureRequest, tmp_path: Path) -> "Settin
         shutil.copy(request.getfixturevalue("migrated_file"), tmp_path)
         return Settings(data_dir=tmp_path)
     return Settings(data_dir=tmp_path, database_url=request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def migrated_engine(migrated_database: "Settings") -> "Iterator[Engine]":
+    from app.storage.database import make_engine
+
+    engine = make_engine(migrated_database)
+    yield engine
+    engine.dispose()

@@ -1,7 +1,6 @@
 """Data that triggers derive from runs equals the result of a query over all runs, on both databases."""
 
 import random
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +11,7 @@ from sqlmodel import Session, col, select
 from app.runs.queries import RunQuery, find_runs
 from app.settings import Settings
 from app.storage import derived, stacks
-from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
+from app.storage.database import alembic_config, migrate, read_session, transaction
 from app.storage.search import search_conditions
 from app.storage.tables import RunRow, RunValueRow, StackRow
 from tests.builders import make_run
@@ -49,10 +48,8 @@ WORDS = (
 
 
 @pytest.fixture
-def engine(migrated_database: Settings) -> Iterator[Engine]:
-    engine = make_engine(migrated_database)
-    yield engine
-    engine.dispose()
+def engine(migrated_engine: Engine) -> Engine:
+    return migrated_engine
 
 
 def change_runs(engine: Engine, seed: int, changes: int) -> None:

@@ -26,13 +26,6 @@ from tests.storage.earlier import Rows, database_of, read_rows
 
 
 @pytest.fixture
-def migrated_engine(migrated_database: Settings) -> Iterator[Engine]:
-    engine = make_engine(migrated_database)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
 def engine(empty_database: Settings) -> Iterator[Engine]:
     engine = make_engine(empty_database)
     yield engine

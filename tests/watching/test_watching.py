@@ -1,39 +1,22 @@
 """Watching: users see only the changes of what they watch; the feed follows their rights."""
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree
 
-import pytest
 from starlette.testclient import TestClient
 
 from app.domain.access.principal import Role
-from app.main import create_app
-from app.settings import Settings
 from app.storage import users
 from app.storage.database import transaction
 from app.storage.tables import WatchRow, utc_now
 from app.storage.watches import MAX_WATCHES
 from tests.access.belongings import Belongings, make_belongings
-from tests.access.people import OURS, THEIRS, Teams, make_teams
+from tests.access.people import OURS, THEIRS, Teams
 
 API = "/api/v1/watching"
 ATOM = "{http://www.w3.org/2005/Atom}"
-
-
-@pytest.fixture
-def teams(settings: Settings) -> Iterator[Teams]:
-    app = create_app(settings)
-    yield make_teams(app)
-    app.state.engine.dispose()
-
-
-@pytest.fixture
-def ours(teams: Teams) -> Belongings:
-    with transaction(teams.engine) as session:
-        return make_belongings(session, OURS)
 
 
 def read(client: TestClient) -> dict[str, Any]:

@@ -21,11 +21,8 @@ from app.storage import audit, users
 from app.storage.database import transaction
 from app.storage.example_runs import loading_examples
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
-from tests.access.conftest import teams
 from tests.access.people import Teams
 from tests.builders import make_run
-
-__all__ = ["teams"]
 
 Make = Callable[..., int]
 Upgraded = Callable[[int, str, float, float], None]

@@ -34,7 +34,6 @@ from app.web.assets import asset_url
 from app.web.docs_pages import answers
 from app.web.request import CONTENT_SECURITY_POLICY
 from app.web.shared_answers import SharedAnswersMiddleware
-from tests.access.conftest import teams
 from tests.access.people import Teams
 from tests.builders import make_run, make_stack
 from tests.conftest import OPEN_TO
@@ -285,8 +284,6 @@ def test_logs_hold_no_body_and_no_secret(client: TestClient) -> None:
     assert [line["path"] for line in lines if line["event"] == "request"][:2] == ["/s/...", "/invite/..."]
     assert "the-secret" not in str(lines)
 
-
-__all__ = ["teams"]
 
 OF_THIS_ANSWER = ("x-request-id", "date")
 

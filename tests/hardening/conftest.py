@@ -1,5 +1,0 @@
-"""Two teams, as the tests of access have them."""
-
-from tests.access.conftest import teams
-
-__all__ = ["teams"]
