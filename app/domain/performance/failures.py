@@ -108,7 +108,7 @@ def detail_of(kind: str, events: Sequence[LogEvent]) -> Iterator[str]:
             yield f"{len(ranks)} ranks report it: {listed}{' and more' if len(ranks) > 8 else ''}."
     if kind == "not_finite":
         texts = [event.text for event in events]
-        yield from (told for text, told in _REPEATED.items() if any(text in line for line in texts))
+        yield from (sentence for text, sentence in _REPEATED.items() if any(text in line for line in texts))
     if kind == "import_error" and (module := _MODULE.search(text)):
         yield f"Missing: {module[1] or f'{module[2]} of {module[3]}'}."
     if kind == "nccl_timeout" and (operation := _OPERATION.search(text)):
