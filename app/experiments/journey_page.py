@@ -8,7 +8,7 @@ from html import escape
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
 from app.domain.numbers import gain_change, plural, step_time
 from app.domain.text import shortened
-from app.experiments.pages import ARROW, gain_text, knobs_text, short_gain, tone, values_text
+from app.experiments.pages import gain_text, knobs_text, short_gain, tone, values_text
 
 # --- Layout of a journey's picture: a column per step, a row per branch.
 #
@@ -229,10 +229,10 @@ class JourneyPage:
         gain = self.current.node.gain_from_root_pct
         if gain is None or self.current is self.root:
             return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
-        times = [step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current)]
+        before, now = (step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current))
         tried = plural(len(edges), "experiment")
         decided = f"{len(accepted)} of {tried} accepted" + (f", {unproven} not validated" if unproven else "")
-        return f"Step time {times[0]} {ARROW} {times[1]}, {gain_change(gain).figure} than at the start. {decided}."
+        return f"{gain_change(gain).figure}: {now}, was {before}. {decided}."
 
     @property
     def beside(self) -> list[JourneyRow]:
