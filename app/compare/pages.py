@@ -77,8 +77,10 @@ class ComparePage:
     @property
     def kind(self) -> str:
         sides = self.comparison.sides
+        if sides.comparability.two_jobs and sides.kind in ("contrast", "matched_ab"):
+            return "two jobs"
         if sides.kind == "contrast" and sides.attributed_to is None:
-            return "two jobs" if sides.comparability.two_jobs else "several differences"
+            return "several differences"
         if sides.kind == "verdict" and sides.comparability.provisional:
             return "no known difference"
         return f"{KINDS[sides.kind]}{', other code' if self.other_code else ''}"
@@ -359,21 +361,21 @@ class RunPair:
 
 
 def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
-    """Return pairs of runs that follow each other on a stack with different knobs, each with its effect.
+    """Return pairs of runs that follow each other on a stack and job with different knobs, each with its effect.
 
     The earlier run is A; of an experiment, the baseline is.
     Matched A/Bs with a result come first; projects take turns, so that the newest does not fill the list.
     """
     rows = session.execute(
-        select_any(RunRow.id, RunRow.name, RunRow.project_id, RunRow.stack_key, RunRow.config_key)
+        select_any(RunRow.id, RunRow.name, RunRow.project_id, RunRow.stack_key, RunRow.config_key, RunRow.job)
         .where(col(RunRow.status) == "ready", col(RunRow.quarantine) == "", col(RunRow.step_time_ms).is_not(None))
         .order_by(col(RunRow.id).desc())
         .limit(_LOOKED_AT)
     ).all()
     chosen: dict[int, list[tuple[int, int]]] = {}
-    newer: dict[tuple[int, str], tuple[int, str]] = {}
+    newer: dict[tuple[int, str, str], tuple[int, str]] = {}
     for row in rows:
-        stack = (row.project_id, row.stack_key)
+        stack = (row.project_id, row.stack_key, row.job)
         if stack in newer and newer[stack][1] != row.config_key:
             chosen.setdefault(row.project_id, []).append((row.id, newer[stack][0]))
         newer[stack] = (row.id, row.config_key)

@@ -107,6 +107,7 @@ class VerdictView:
     `badge`: decision and label at the top, and `metric`: what they are about, as in `RunAnswer`. `names`: of mentioned
     runs, by number.
 
+    `as_judged`: as stored, with the commits of the compared runs; `document` has those of the suspected range.
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `lead`: the answer in one short sentence. `direction`: its decision, without a baseline that of the contrast.
@@ -114,6 +115,7 @@ class VerdictView:
     """
 
     document: VerdictDocument
+    as_judged: VerdictDocument
     made_at: datetime
     because: str
     ab: bool
@@ -219,7 +221,7 @@ class VerdictView:
     @property
     def differs(self) -> Comparability | None:
         """Return what differs from the newest of `compared_with`; None without a run to compare with."""
-        document = self.document
+        document = self.as_judged
         return document.compared or (document.misses[0].comparability if document.misses else None)
 
     @property
@@ -251,6 +253,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
     times = (runs[run].step_time_ms for run in beside if run in runs)
     return VerdictView(
         document=document,
+        as_judged=newest.document,
         made_at=newest.made_at,
         because=newest.because,
         ab=answered.ab,

@@ -19,7 +19,7 @@ from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
 from app.domain.verdict.record import RunRecord
-from app.domain.verdict.step_time import DEFAULT_PRIOR, MemoryChange, Prior, Verdict
+from app.domain.verdict.step_time import DEFAULT_PRIOR, MemoryChange, Prior, Verdict, unsteady
 
 # --- The distribution of step times in the steady window: quantiles, and a density when there are enough values.
 
@@ -287,6 +287,7 @@ def _reasons(
             yield f"The runs of {side} are not reruns of one job: they differ in {names}."
     for run in (*a, *b):
         yield from _of_run(run)
+    yield from (f"#{run.run} is not steady: rerun it before you act." for run in b if _shows_a_direction(run))
     alive = [run for run in (*a, *b) if not run.failed_because]
     if len({run.definition_version for run in alive}) > 1:
         yield "The figures use different versions of the definitions; wait until all runs are recomputed."
@@ -393,8 +394,10 @@ def compare_sides(a: Sequence[RunRecord], b: Sequence[RunRecord], prior: Prior =
     comparability = compare_contracts(a[-1], b[-1])
     sets = within(a), within(b)
     kind = _kind(comparability, sets)
-    left_out = tuple(LeftOutRun(run.run, why) for run in (*a, *b) if (why := unusable_because(run)))
-    used_a, used_b = _used(a, left_out), _used(b, left_out)
+    used_b = [run for run in b if not unusable_because(run)] or [run for run in b if _shows_a_direction(run)]
+    refused = [(run, why) for run in (*a, *b) if run not in used_b and (why := unusable_because(run))]
+    left_out = tuple(LeftOutRun(run.run, why) for run, why in refused)
+    used_a = _used(a, left_out)
     obstacle = _obstacle(kind, sets, (a, used_a), (b, used_b), left_out)
     measured = None if obstacle else _measure(used_a, used_b, prior)
     windows = tuple(min((run.estimate.window_length for run in used), default=0) for used in (used_a, used_b))
@@ -421,6 +424,12 @@ def unusable_because(run: RunRecord) -> str:
     if run.estimate.not_finite_iterations:
         return "its loss was not finite"
     return run.estimate.unusable_because
+
+
+def _shows_a_direction(run: RunRecord) -> bool:
+    """Return whether only its drift speaks against the run. As in a verdict, a candidate may drift, a baseline not."""
+    ended_well = not (run.failed_because or run.quarantined or run.estimate.not_finite_iterations)
+    return ended_well and bool(unsteady([run.estimate]))
 
 
 def _kind(comparability: Comparability, sets: tuple[Within, Within]) -> Kind:

@@ -63,7 +63,11 @@ def _lead(comparison: SideComparison, cause: str) -> str:
         stack = comparability.stack
         certain = [f"`{difference.field}`" for difference in stack if difference.is_certain]
         if comparison.kind != "incomparable" or not stack:
-            return "Their speeds cannot be compared."
+            refused = {item.run for item in comparison.left_out}
+            sides = (("A", comparison.a), ("B", comparison.b))
+            empty = [name for name, runs in sides if all(run.run in refused for run in runs)]
+            because = f": no run of {' or '.join(empty)} is usable" if empty else ""
+            return f"Their speeds cannot be compared{because}."
         if not certain:
             return f"Their speeds cannot be compared: {plural(len(stack), 'field')} may differ."
         names = some_of(certain, _MOST_IN_LEAD)
@@ -100,7 +104,7 @@ def _of_knobs(comparability: Comparability) -> str:
     knobs = comparability.knobs
     if not knobs:
         return "no known difference" if comparability.provisional else "same configuration"
-    if len(knobs) == 1 and knobs[0].is_certain and not comparability.other_code:
+    if len(knobs) == 1 and knobs[0].is_certain and not (comparability.other_code or comparability.two_jobs):
         return f"one knob: `{knobs[0].field}`"
     return _what_differs(comparability)
 
@@ -120,6 +124,7 @@ def _what_differs(comparability: Comparability) -> str:
         return f"{len(fields)} fields may differ"
     differing = certain if len(certain) <= _MOST_NAMED else [f"{len(certain)} fields"]
     differing += ["`commit`"] if comparability.other_code else []
+    differing += ["`job`"] if comparability.two_jobs else []
     verb = "differs" if differing == certain[:1] else "differ"
     number = unknown[0] if len(unknown) == 1 else str(len(unknown))
     return f"{some_of(differing)} {verb}" + (f"; {number} unknown" if unknown else "")

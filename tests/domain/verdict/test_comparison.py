@@ -143,7 +143,7 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
         ),
         (
             {"fields": {"tp": 4}, "job": "other"},
-            "One knob: `tp`.",
+            "`tp` and `job` differ.",
             "`tp` is the only knob that differs, but the runs are of two jobs",
             "",
         ),
@@ -167,7 +167,7 @@ def test_more_memory_costs_nothing_while_most_of_the_gpu_is_free() -> None:
         ),
         (
             {"fields": {"container": "train:2026.10"}, "job": "other"},
-            "Not ranked: `container` differs.",
+            "Not ranked: `container` and `job` differ.",
             "More than `container` may explain the difference: the runs are of two jobs.",
             "",
         ),
@@ -202,10 +202,18 @@ def test_short_runs_give_a_direction_and_say_on_how_many_iterations() -> None:
     ]
 
 
-def test_a_run_that_never_settled_gets_no_speed() -> None:
+def test_a_candidate_that_never_settled_is_measured_as_in_its_verdict_but_wins_nothing() -> None:
     comparison = compared(record("1"), record("2", steady=False, slower=0.3))
+    assert comparison.measured is not None
+    assert comparison.measured.decision == "regression"
+    assert (comparison.winner, comparison.left_out) == ("", ())
+    assert comparison.no_winner == ("#2 is not steady: rerun it before you act.",)
+
+
+def test_a_baseline_that_never_settled_gets_no_speed() -> None:
+    comparison = compared(record("1", steady=False), record("2", slower=0.3))
     assert comparison.measured is None
-    assert "#2: not steady" in comparison_text(comparison).result
+    assert "#1: not steady" in comparison_text(comparison).result
 
 
 def test_the_run_is_the_sample() -> None:
