@@ -127,12 +127,13 @@ class ComparePage:
 
     @cached_property
     def fair(self) -> "tuple[RunPair, ...]":
-        """Return the nearest comparisons that can be ranked; empty where this one can, and for sets of runs.
+        """Return the nearest comparisons that can be ranked; empty where the configurations of this one can.
 
-        Two runs do not answer what was asked about many.
+        Also empty for sets of runs, because two runs do not answer what was asked about many.
         """
         is_of_sets = len(self.selection.a) > 1 or len(self.selection.b) > 1
-        return () if self.is_ranked or is_of_sets else fair_pairs(self._session, self.comparison)
+        is_fair = self.is_ranked or self.comparison.sides.kind in _FAIR
+        return () if is_fair or is_of_sets else fair_pairs(self._session, self.comparison)
 
     @property
     def is_measured_contrast(self) -> bool:
@@ -429,12 +430,13 @@ def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[RunPair, ..
         ).all()
         records = full_records(session, [run.id, *(row.id for row in rows)])
         names = {row.id: row.name for row in rows} | {run.id: run.detail.name}
-        fair = (_pair(row.id, run.id, records, names, kinds=("verdict", "matched_ab")) for row in rows)
+        fair = (_pair(row.id, run.id, records, names, kinds=_FAIR) for row in rows)
         pairs += [pair for pair in fair if pair is not None][:1]
     return tuple(pairs)[:MOST_FAIR]
 
 
 _COMPARABLE = ("matched_ab", "side_by_side")
+_FAIR = ("verdict", "matched_ab")
 
 
 def _pair(

@@ -19,7 +19,19 @@ from app.domain.contract.fields import FIELDS, METRICS
 from app.domain.contract.values import GPU_MEMORY_GIB, explained
 from app.domain.experiments.outcome import short_result
 from app.domain.logs.line_template import read_template
-from app.domain.numbers import DASH, THIN, contract_value, figure, grouped, percent, plural, significant, step_time
+from app.domain.numbers import (
+    DASH,
+    THIN,
+    change_text,
+    contract_value,
+    figure,
+    grouped,
+    level_text,
+    percent,
+    plural,
+    significant,
+    step_time,
+)
 from app.domain.performance.failures import failed_allocation, failure_lead
 from app.domain.performance.figures import too_much_memory
 from app.domain.performance.health import LOSS_NAMES
@@ -902,12 +914,19 @@ class RunPage:
 
     @property
     def figures_line(self) -> list[tuple[str, str]]:
-        """Return step time, throughput, use and memory, each with interval and source.
+        """Return the interval of the judged change, then step time, throughput, use and memory, each with its source.
 
-        The step time is left out if the lead names it, and marked as that of this run if the lead names a mean.
+        The step time is left out if the lead names it, and marked as that of this run if the lead names a mean. Without
+        a clear change the lead has no percentage, so it stands here.
         """
         shown = []
         verdict = None if self.experiment_lead is not None else self.verdict
+        time = verdict.document.measured if verdict is not None and verdict.metric == "step_time_ms" else None
+        if time is not None and time.decision != "no_change":
+            change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
+            is_clear = time.decision in ("regression", "improvement")
+            size = f"change {change.interval}{THIN}%" if is_clear and change.interval else change.text
+            shown.append((size, f"{level_text(time.interval_level_pct)} interval of the change. "))
         for headline in self.headlines[1:] if verdict is None or verdict.leads_with_time else self.headlines:
             metric = headline.metric
             if metric is None:
