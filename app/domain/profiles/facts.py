@@ -9,9 +9,13 @@ from app.domain.profiles.budget import Blocking, Budget, Device
 from app.domain.profiles.intervals import Coverage
 from app.domain.profiles.kernels import (
     CLASSES,
+    COLLECTIVE,
+    COPY_PEER,
     EXPERT_COMMUNICATION,
     LOW_PRECISION,
     NUMBER,
+    POINT_TO_POINT,
+    TENSOR_PARALLEL,
     dispatcher_of,
 )
 from app.domain.profiles.ranks import Ranks
@@ -48,6 +52,7 @@ def facts_of(analysis: Analysis, ranks: Ranks | None = None, rank: int | None = 
     facts: dict[str, Fact] = {
         "exposed_comm_frac": None if has_graphs else _share(windows, [b.exposed_comm for b in windows]),
         "comm_hidden_frac": None if has_graphs else _hidden(windows),
+        **({} if has_graphs else _exposed_by_class(analysis.device, windows)),
         "gpu_idle_frac": _share(windows, [b.idle for b in windows]),
         "launch_starved_frac": _share(windows, [b.reasons["launch_starved"] for b in windows])
         if _is_resolved(windows)
@@ -80,6 +85,30 @@ def facts_of(analysis: Analysis, ranks: Ranks | None = None, rank: int | None = 
 def _share(windows: Sequence[Budget], times: Sequence[int]) -> float:
     shares = [time / budget.window for budget, time in zip(windows, times, strict=True) if budget.window]
     return float(np.median(shares)) if shares else 0.0
+
+
+def _exposed_by_class(device: Device, windows: Sequence[Budget]) -> dict[str, Fact]:
+    """Return the exposed time of collectives, of point-to-point and of expert communication.
+
+    Copies between GPUs may belong to either of the first two. The last is None if no kernel is known to be of experts.
+    """
+    trace = device.trace
+    facts: dict[str, Fact] = {}
+    for name, classes in _CLASSES_OF.items():
+        which = np.isin(trace.class_by_use, [NUMBER[kernel_class] for kernel_class in classes])
+        coverage = Coverage.of(trace.start[which], trace.end[which])
+        exposed = [coverage.outside(device.compute, budget.first, budget.last) for budget in windows]
+        facts[name] = _share(windows, exposed)
+    if not (trace.class_by_use == NUMBER[EXPERT_COMMUNICATION]).any():
+        facts["exposed_ep_frac"] = None
+    return facts
+
+
+_CLASSES_OF = {
+    "exposed_collective_frac": (COLLECTIVE, TENSOR_PARALLEL, COPY_PEER),
+    "exposed_p2p_frac": (POINT_TO_POINT, COPY_PEER),
+    "exposed_ep_frac": (EXPERT_COMMUNICATION,),
+}
 
 
 def _hidden(windows: Sequence[Budget]) -> float | None:

@@ -17,6 +17,8 @@ COPY_PEER = "comm.copy"
 MEMSET = "memset"
 EXPERT_COMMUNICATION = "comm.ep"
 POINT_TO_POINT = "comm.p2p"
+COLLECTIVE = "comm.collective"
+TENSOR_PARALLEL = "comm.tp"
 LOCAL_DISPATCH = "dispatch.local"
 GRAPH = "graph"
 """A whole CUDA graph as one interval: what runs inside is unknown."""
@@ -67,8 +69,8 @@ def class_rows(text: str) -> tuple[ClassRow, ...]:
 _LABELS = {
     EXPERT_COMMUNICATION: "expert dispatch and combine",
     POINT_TO_POINT: "point-to-point communication",
-    "comm.collective": "collectives",
-    "comm.tp": "tensor-parallel communication",
+    COLLECTIVE: "collectives",
+    TENSOR_PARALLEL: "tensor-parallel communication",
     COPY_PEER: "copies between GPUs",
     COPY_HOST: "copies with the host",
     COPY_DEVICE: "copies on the GPU",

@@ -53,6 +53,20 @@ def test_the_timeline_shades_communication_without_computation() -> None:
     assert view["window"]["exposed_comm_ms"] == 0.1
 
 
+def test_exposed_communication_is_split_by_class() -> None:
+    kernels = [
+        event(name="gemm", ts=0, dur=600, args={"stream": 7}),
+        event(name="ncclDevKernel_AllGather_RING_LL", ts=500, dur=150, args={"stream": 9}),
+        event(name="deep_ep::internode::dispatch", ts=650, dur=300, args={"stream": 9}),
+        event(name="gemm", ts=950, dur=50, args={"stream": 7}),
+    ]
+    parts = ("exposed_comm_frac", "exposed_collective_frac", "exposed_p2p_frac", "exposed_ep_frac")
+    facts = document(read(trace_bytes(kernels)))["facts"]
+    assert [facts[name] for name in parts] == [0.35, 0.05, 0.0, 0.3]
+    without_experts = document(read(trace_bytes([*kernels[:2], kernels[3]])))["facts"]
+    assert without_experts["exposed_ep_frac"] is None, "its all-to-all may count as point-to-point"
+
+
 def test_ranks_are_compared_within_their_stage() -> None:
     traces = [kineto(f"synthetic/seed-11/ranks-{rank}") for rank in range(4)]
     alone = [
