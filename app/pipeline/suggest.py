@@ -18,7 +18,7 @@ from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.planning.hardware import in_gib
-from app.domain.rules.derive import PROFILE_SHARES, WallReading, derive, read_wall
+from app.domain.rules.derive import EXPOSED_BY_CLASS, PROFILE_SHARES, WallReading, derive, kind_of_gpu, read_wall
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.evidence import changed_since
 from app.domain.rules.facts import FACTS
@@ -179,7 +179,11 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
     ]
     stated = [knob for knob in knobs if knob.now]
     results_by_knob = _by_likeness(session, run, [("", gains_of(rows, knob)) for knob in stated])
-    results = [MeasuredKnob(knob, groups[0]) for knob, groups in zip(stated, results_by_knob, strict=True) if groups]
+    results = [
+        MeasuredKnob(knob, groups[0])
+        for knob, groups in zip(stated, results_by_knob, strict=True)
+        if groups and not groups[0].result.on_gpu
+    ]
     return tuple(sorted(results, key=lambda row: -row.measured.result.median_gain_pct))
 
 
@@ -198,7 +202,8 @@ def _by_likeness(
 ) -> list[list[MeasuredHere]]:
     """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks.
 
-    Of the other stacks those of a similar number of GPUs come first, apart from the others.
+    Of the other stacks those of the run's model come first, then those of other models, of either those of a similar
+    number of GPUs apart from the others. Those on another kind of GPU come last.
     """
     asked = []
     for rule, gains in gains_of_rules:
@@ -208,48 +213,73 @@ def _by_likeness(
         asked.append((rule, by_stack))
     newest = {key: gains[0].run_id for _, by_stack in asked for key, gains in by_stack.items()}
     contracts = _contracts(session, {gains[0].run_id for _, by_stack in asked for gains in by_stack.values()})
-    sizes = {key: _other_size(run, contracts.get(run_id, {})) for key, run_id in newest.items()}
+    ours = {name: stated.value for name, stated in run.contract.items()}
+    groups = {key: _group(run, ours, key, contracts.get(run_id, {})) for key, run_id in newest.items()}
     results = []
     for rule, by_stack in asked:
-        scaled = [key for key in by_stack if key != run.stack_key and sizes[key]]
-        others = [key for key in by_stack if key != run.stack_key and not sizes[key]]
-        near = [key for key in others if _is_of_similar_size(run, contracts.get(newest[key], {}))]
-        far = [key for key in others if key not in near]
-        own = [key for key in by_stack if key == run.stack_key]
+        by_group: dict[_Group, list[str]] = {}
+        for key in by_stack:
+            by_group.setdefault(groups[key], []).append(key)
         results.append(
             [
                 measured(
                     rule,
                     gains := sorted((gain for key in keys for gain in by_stack[key]), key=lambda gain: -gain.run_id),
                     contracts.get(gains[0].run_id, {}),
-                    same_contract=keys is own,
-                    at_gpus=tuple(sorted({sizes[key] for key in keys})) if keys is scaled else (),
+                    same_contract=group.place == _OWN,
+                    at_gpus=tuple(
+                        sorted({_other_size(ours, contracts.get(newest[key], {})) for key in keys})
+                        if group.place == _SCALED
+                        else ()
+                    ),
+                    on_gpu=", ".join(sorted({str(contracts[newest[key]]["gpu"]) for key in keys}))
+                    if group.place == _OTHER_GPU
+                    else "",
+                    same_model=not group.other_model,
                 )
-                for keys in (own, scaled, near, far)
-                if keys
+                for group, keys in sorted(by_group.items())
             ]
         )
     return results
+
+
+class _Group(NamedTuple):
+    """Which stacks are combined, in the order of what they say about a run."""
+
+    place: int
+    other_model: bool
+    far: bool
+
+
+_OWN, _SCALED, _OTHER, _OTHER_GPU = range(4)
+
+
+def _group(run: RunDetail, ours: Mapping[str, Any], stack_key: str, theirs: Mapping[str, Any]) -> _Group:
+    if stack_key == run.stack_key:
+        return _Group(_OWN, other_model=False, far=False)
+    if _other_size(ours, theirs):
+        return _Group(_SCALED, other_model=False, far=False)
+    if "gpu" in ours and "gpu" in theirs and kind_of_gpu(ours["gpu"]) != kind_of_gpu(theirs["gpu"]):
+        return _Group(_OTHER_GPU, other_model=True, far=False)
+    return _Group(_OTHER, ours.get("model") != theirs.get("model"), far=not _is_of_similar_size(ours, theirs))
 
 
 _SIMILAR_SIZE = 8
 """GPU counts that differ by at most this factor are similar. Our choice."""
 
 
-def _is_of_similar_size(run: RunDetail, contract: Mapping[str, Any]) -> bool:
-    stated, theirs = run.contract.get("gpus"), contract.get("gpus")
-    ours = None if stated is None else stated.value
-    if not isinstance(ours, int) or not isinstance(theirs, int):
+def _is_of_similar_size(ours: Mapping[str, Any], contract: Mapping[str, Any]) -> bool:
+    gpus, theirs = ours.get("gpus"), contract.get("gpus")
+    if not isinstance(gpus, int) or not isinstance(theirs, int):
         return False
-    return max(ours, theirs) <= _SIMILAR_SIZE * min(ours, theirs)
+    return max(gpus, theirs) <= _SIMILAR_SIZE * min(gpus, theirs)
 
 
-def _other_size(run: RunDetail, contract: Mapping[str, Any]) -> int:
+def _other_size(ours: Mapping[str, Any], contract: Mapping[str, Any]) -> int:
     """Return the number of GPUs if the contract is the run's workload at another number; else 0.
 
     The batch may grow with the GPUs, and the minor version of the container may differ.
     """
-    ours = {name: stated.value for name, stated in run.contract.items()}
     theirs = {name: tuple(value) if isinstance(value, list) else value for name, value in contract.items()}
     gpus = theirs.get("gpus")
     if not isinstance(gpus, int) or gpus == ours.get("gpus") or changed_since(theirs, ours):
@@ -419,7 +449,9 @@ def _with_profile_of_same_configuration(
     facts = {
         name: value
         for name, value in lent.values.items()
-        if name in FACTS and FACTS[name].section == "profile" and name not in _OF_ONE_PROFILE
+        if name in FACTS
+        and (FACTS[name].section == "profile" or name in EXPOSED_BY_CLASS)
+        and name not in _OF_ONE_PROFILE
     }
     return (replace(advised, profile=lent), facts) if facts else (advised, {})
 
@@ -522,7 +554,7 @@ def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:
     texts = [suggestion.place.because, expected_text(suggestion)]
     if sizing is not None:
         if not texts[-1]:
-            texts.append("No source states a figure for the gain; low confidence.")
+            texts.append("No figure of this kind of GPU for the gain; low confidence.")
         texts.append(f"An A/B takes {cost_text(sizing)}.")
     return " ".join(text for text in texts if text)
 

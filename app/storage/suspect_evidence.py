@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, Select, case, func, select, union_all
 from sqlmodel import Session, col
 
 from app.domain.rules.derive import derive
-from app.domain.rules.engine import can_apply
+from app.domain.rules.engine import can_apply, is_decided_by_contract, was_met
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob, Rule
 from app.domain.rules.run_facts import RunReading, facts_of
@@ -703,6 +703,7 @@ def gains_by_rule(
 ) -> dict[str, list[MeasuredGain]]:
     """Return the gains of each rule's change in runs that its condition does not exclude, for rules with one.
 
+    If the contract alone can meet the condition, only gains where it did count: what was measured there is unknown.
     An A/B between two values of the rule counts as it was made. The newest run tells the facts of its configuration.
     """
     newest: dict[tuple[str, str], int] = {}
@@ -716,13 +717,19 @@ def gains_by_rule(
         for knob in of_rule
         for gain in gains_of(by_field.get(knob.field, ()), knob)
     ]
-    facts = {
-        run_id: derive(facts_of(RunReading(contract=contract)))
+    stated = {
+        run_id: facts_of(RunReading(contract=contract))
         for run_id, contract in stored_contracts(session, sorted({alike[gain.run_id] for *_, gain in matches})).items()
     }
+    facts = {run_id: derive(values) for run_id, values in stated.items()}
+    matched = {rule.id: rule for rule, *_ in matches}
+    by_contract = {name for name, rule in matched.items() if is_decided_by_contract(rule)}
     gains: dict[str, dict[int, MeasuredGain]] = {}
     for rule, knob, gain in matches:
-        if can_apply(rule, facts.get(alike[gain.run_id], {}), knob.field):
+        run_id = alike[gain.run_id]
+        if can_apply(rule, facts.get(run_id, {}), knob.field) and (
+            rule.id not in by_contract or was_met(rule, stated.get(run_id, {}), knob.field, gain.before)
+        ):
             once = gains.setdefault(rule.id, {})
             if gain.forwards or gain.run_id not in once:
                 once[gain.run_id] = gain
@@ -790,6 +797,8 @@ def measured(
     *,
     same_contract: bool,
     at_gpus: tuple[int, ...] = (),
+    on_gpu: str = "",
+    same_model: bool = True,
 ) -> MeasuredHere:
     """Combine gains (at least one) into one result. `contract`: of the newest measurement."""
     result = OwnResult(
@@ -803,6 +812,9 @@ def measured(
         contract=contract or {},
         same_contract=same_contract,
         at_gpus=at_gpus,
+        on_gpu=on_gpu,
+        same_model=same_model,
+        points=tuple(gain.pct for gain in gains),
     )
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
     before = tuple(dict.fromkeys(gain.before for gain in gains))

@@ -79,9 +79,13 @@ class ChangesOut(ApiValue):
 class MeasuredOut(ApiValue):
     n: int = Field(description="Number of matched A/Bs; reruns count once.")
     median_gain_pct: float = Field(description="In percent of throughput; positive is faster.")
-    low_pct: float
-    high_pct: float
+    low_pct: float = Field(description="The lowest end of their intervals.")
+    high_pct: float = Field(description="The highest end of their intervals.")
     same_stack: bool
+    same_model: bool
+    on_gpu: str = Field(
+        description="The GPU models, if of another kind than that of this run: the gain here is unknown. Else empty."
+    )
     at_gpus: list[int] = Field(
         description="Other GPU counts of the workload of this run that they were measured at; empty for other stacks."
     )
@@ -115,7 +119,7 @@ class ExpectedGainOut(ApiValue):
         description="In percent of throughput; positive is faster. `text` says it in step time: 25 % more throughput "
         "is 20 % faster."
     )
-    low_pct: float
+    low_pct: float = Field(description="Of a single A/B the end of its interval, of several the lowest gain.")
     high_pct: float
     text: str = Field(description="The result it is based on.")
     setting: str

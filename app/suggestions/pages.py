@@ -30,13 +30,16 @@ from app.suggestions.views import (
     MissingView,
     RestsOn,
     Revert,
+    check_first_text,
     copied_flags,
+    elsewhere_text,
     experiment_text,
     fact_row,
     gain_view,
     linked_why,
     measured_text,
     met_count,
+    of_run_texts,
     rerun_address,
     rests_on,
     revert_view,
@@ -78,8 +81,9 @@ class StepRow:
 class SuggestionRow:
     """One suggestion in the list.
 
-    `needs`: how many prerequisites are met, or empty. `may_plan`: it is an A/B that no experiment on this stack
-    measures. `experiment`: the one that does. `tried_here`: it accepted the change, and no profile is needed.
+    `needs`: how many prerequisites are met, or empty; `check_first`: those that are not. `elsewhere`: the effect on
+    other kinds of GPU, if it is unknown here. `may_plan`: it is an A/B that no experiment on this stack measures.
+    `experiment`: the one that does. `tried_here`: it accepted the change, and no profile is needed.
     `flags`: those of the change. `revert`: how to undo a regression without an A/B.
     """
 
@@ -90,6 +94,8 @@ class SuggestionRow:
     title: str
     why: Markup
     needs: str
+    check_first: str
+    elsewhere: str
     effect: str
     measured: str
     withheld: str
@@ -157,10 +163,14 @@ class NextPage:
         gain = gain_view(first)
         if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
             return f"{self._low_mfu}Next: {sentence(first.title)}"
-        doubt = " (inconclusive)" if gain.low <= 0 <= gain.high else ""
+        doubt = "" if gain.is_settled else " (inconclusive)"
         own = first.place.expected.statement.own if first.place.expected else None
         where = own.where if own and own.at_gpus else "expected"
-        return f"{first.title}, {gain_change(gain.pct).figure} {where}{doubt}."
+        if own and not own.same_contract and not own.same_model:
+            where = "on other models"
+        unmet = [need.state for need in first.needs].count("unmet")
+        lacking = f"; {plural(unmet, 'prerequisite')} unmet" if unmet else ""
+        return f"{first.title}, {gain_change(gain.pct).figure} {where}{doubt}{lacking}."
 
     @property
     def _low_mfu(self) -> str:
@@ -292,7 +302,11 @@ class NextPage:
             if suggestion.needs
             else "",
             effect="" if rule.effect.text == "unquantified" else rule.effect.text,
-            measured="; ".join(measured_text(measurement) for measurement in advice.measured(rule.id)),
+            check_first=check_first_text(suggestion.needs, run_with_change(advice, rule.id)),
+            elsewhere=elsewhere_text(suggestion, facts.get("gpu")),
+            measured="; ".join(
+                [*of_run_texts(suggestion), *(measured_text(measurement) for measurement in advice.measured(rule.id))]
+            ),
             withheld=suggestion.withheld or suggestion.doubt,
             is_look=rule.is_step_of_the_profile,
             place="" if suggestion.rule.kind == "warning" else place_text(suggestion, sizing),

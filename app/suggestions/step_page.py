@@ -11,7 +11,7 @@ from app.domain.numbers import THIN, axis_limit_pct, contract_value, gain_change
 from app.domain.planning.hardware import in_gib
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
-from app.domain.rules.evidence import MEASURED_HERE, Statement
+from app.domain.rules.evidence import Statement
 from app.domain.rules.expression import with_names
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import PublishedResult, Recipe, Rule, Source
@@ -27,6 +27,7 @@ from app.suggestions.views import (
     RestsOn,
     Revert,
     copied_flags,
+    elsewhere_text,
     experiment_text,
     fact_row,
     gain_view,
@@ -176,6 +177,11 @@ class StepPage:
     def gain(self) -> GainView | None:
         """Return the gain, also where only a profile decides whether the rule fires."""
         return None if self._offered is None else gain_view(self._offered)
+
+    @property
+    def elsewhere(self) -> str:
+        """Return the effect on other kinds of GPU if that on this one is unknown; empty without one."""
+        return "" if self._offered is None else elsewhere_text(self._offered, self._evaluation.facts.get("gpu"))
 
     @property
     def revert(self) -> Revert | None:
@@ -337,7 +343,7 @@ class StepPage:
     def own_runs(self) -> list[Statement]:
         """Return what runs of this project show without a matched A/B: a verdict, or a faster run."""
         statements = () if self.suggestion is None else self.suggestion.evidence.statements
-        return [statement for statement in statements if statement.own is None and statement.source == MEASURED_HERE]
+        return [statement for statement in statements if statement.is_of_run]
 
     @property
     def published(self) -> list[PublishedRow]:
@@ -347,7 +353,7 @@ class StepPage:
         return [
             self._published(statement.strength, statement, statement.expired)
             for statement in statements
-            if statement.own is None and statement.source != MEASURED_HERE
+            if statement.own is None and not statement.is_of_run
         ]
 
     def _published(self, strength: str, evidence: Statement | PublishedResult, older: tuple[str, ...]) -> PublishedRow:

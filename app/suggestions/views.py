@@ -14,7 +14,6 @@ from app.domain.experiments.values import Sizing
 from app.domain.numbers import contract_value, gain_change, gpu_hours, plural
 from app.domain.rules.change import ChangeDiff, is_set
 from app.domain.rules.engine import CheckedRequirement, Evaluation, MissingFact, Suggestion
-from app.domain.rules.evidence import MEASURED_HERE
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
@@ -210,6 +209,16 @@ def measured_text(measurement: MeasuredHere) -> str:
     return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {result.where})"
 
 
+def check_first_text(needs: Iterable[CheckedRequirement], shown_by: int | None) -> str:
+    """Return the prerequisites that are not met, or that none is known to be; else empty."""
+    needs = tuple(needs)
+    unmet = [need.text.rstrip(".") for need in needs if need.state == "unmet"]
+    if unmet:
+        return f"Not met: {'; '.join(unmet)}"
+    is_unchecked = needs and shown_by is None and all(need.state == "unknown" for need in needs)
+    return f"{met_count(needs, shown_by)} prerequisites met: check them first" if is_unchecked else ""
+
+
 def run_with_change(advice: RunSuggestions, rule: str) -> int | None:
     """Return the newest run that completed with the change of a rule, in an experiment on this run; None without one.
 
@@ -231,12 +240,16 @@ def met_count(needs: Iterable[CheckedRequirement], shown_by: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GainView:
-    """An expected change of throughput in percent with its range, and what it rests on."""
+    """An expected change of throughput in percent with its range, and what it rests on.
+
+    `is_settled`: all intervals exclude zero.
+    """
 
     pct: float
     low: float
     high: float
     evidence: str
+    is_settled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,35 +327,40 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
         return None
     expected, forecast = suggestion.place.expected, suggestion.forecast
     if expected is not None:
-        own = expected.statement.own
-        evidence = expected.statement.name or "published" if own is None else f"{plural(own.n, 'A/B')} {own.where}"
-        if own is not None and not own.same_contract:
-            others = (
-                sum(
-                    statement.own.n
-                    for statement in suggestion.evidence.statements
-                    if statement.own is not None and statement.level == expected.statement.level
-                )
-                - own.n
-            )
-            evidence += f"; the range covers {others} more" if others else ""
-        if own is not None and own.same_contract:
-            evidence += "".join(
-                f"; {gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"
+        own, is_of_run = expected.statement.own, expected.statement.is_of_run
+        evidence = [expected.statement.name or "published" if own is None else f"{own.count} {own.where}"]
+        if own is not None and suggestion.place.tier == "regression":
+            evidence += of_run_texts(suggestion)
+        if is_of_run or (own is not None and own.same_contract):
+            evidence += [
+                f"{gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"
                 for statement in suggestion.evidence.statements
                 if (other := statement.own) is not None and not other.same_contract
-            )
-        if own is not None and suggestion.place.tier == "regression":
-            evidence += "".join(
-                f"; {statement.name}: {gain_change(statement.pct).figure}"
-                for statement in suggestion.evidence.statements
-                if statement.source == MEASURED_HERE and statement.own is None and statement.pct is not None
-            )
-        return GainView(expected.pct, expected.low, expected.high, evidence)
+            ]
+        return GainView(expected.pct, expected.low, expected.high, "; ".join(evidence), expected.is_settled)
     if forecast is None or forecast.gain_pct is None:
         return None
     low, high = forecast.gain_range_pct or (forecast.gain_pct, forecast.gain_pct)
-    return GainView(forecast.gain_pct, low, high, "planner")
+    return GainView(forecast.gain_pct, low, high, "planner", not low <= 0 <= high)
+
+
+def of_run_texts(suggestion: Suggestion) -> list[str]:
+    """Return what comparisons of the run itself show: `undoes the slowdown of this run: 11.2 % faster`."""
+    return [
+        f"{statement.name}: {gain_change(statement.pct).figure}"
+        for statement in suggestion.evidence.statements
+        if statement.is_of_run and statement.pct is not None
+    ]
+
+
+def elsewhere_text(suggestion: Suggestion, gpu: object) -> str:
+    """Return what is measured on other kinds of GPU if nothing is for this one; empty without such a result."""
+    own = next((item.own for item in suggestion.evidence.statements if item.own is not None and item.own.on_gpu), None)
+    if own is None or suggestion.place.expected is not None:
+        return ""
+    low, high = own.ends
+    change = gain_change(own.median_gain_pct, low, high).text
+    return f"Effect on {gpu} unknown; {change} {own.where} ({own.count})"
 
 
 _DECIDED = {"accepted": "accepted this change", "rejected": "rejected this change", "done": "measured this change"}

@@ -73,7 +73,7 @@ def effect_of(suggestion: Suggestion | None) -> float:
     place = None if suggestion is None else suggestion.place
     if place is None or place.expected is None or place.confidence == "low":
         return DEFAULT_EFFECT_PCT
-    shorter = 100 * (1 - 1 / (1 + max(place.expected.low, 0.0) / 100))
+    shorter = 100 * (1 - 1 / (1 + max(place.expected.least, 0.0) / 100))
     return max(DEFAULT_EFFECT_PCT, round(shorter, 1))
 
 

@@ -623,12 +623,13 @@ def _group_nodes(values: Values) -> int | None:
 def _recorded_dispatchers(values: Values) -> list[str] | None:
     if "family" not in values or "arch_number" not in values:
         return None
-    return list(_dispatchers_of_records().get((values["family"], *_gpu_kind(values["gpu"])), ()))
+    return list(_dispatchers_of_records().get((values["family"], *kind_of_gpu(values["gpu"])), ()))
 
 
-def _gpu_kind(gpu: object) -> tuple[int, object]:
-    """Return what counts as one kind of GPU: its generation, and whether 72 share an NVLink domain."""
-    return int(str(FACTS["arch_number"](gpu))) // 10, FACTS["nvl72"](gpu)
+def kind_of_gpu(gpu: object) -> tuple[object, object]:
+    """Return what counts as one kind of GPU: its generation, and whether 72 share an NVLink domain; else its model."""
+    number = FACTS["arch_number"](gpu)
+    return gpu if number is None else int(str(number)) // 10, FACTS["nvl72"](gpu)
 
 
 @cache
@@ -638,7 +639,7 @@ def _dispatchers_of_records() -> Mapping[tuple[object, ...], Sequence[str]]:
     for point in published():
         dispatcher, gpu = point.contract.get("dispatcher"), point.contract["gpu"]
         if dispatcher is not None and FACTS["arch_number"](gpu) is not None:
-            speeds = best.setdefault((_family(point.contract), *_gpu_kind(gpu)), {})
+            speeds = best.setdefault((_family(point.contract), *kind_of_gpu(gpu)), {})
             speeds[str(dispatcher)] = max(speeds.get(str(dispatcher), 0.0), point.tflops_per_gpu or 0.0)
     return {kind: sorted(speeds, key=lambda name: -speeds[name]) for kind, speeds in best.items()}
 
@@ -716,6 +717,9 @@ def _tokens_s_gpu(values: Values) -> float | None:
 PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
 """Shares that determine a wall alone. GPU utilisation by kernels counts only once these are known."""
 
+EXPOSED_BY_CLASS = ("exposed_collective_frac", "exposed_p2p_frac", "exposed_ep_frac")
+"""Parts of the exposed communication that a profile measures; without one, each may be all of it."""
+
 
 def _nothing(empty: object) -> Rule:
     """Return a rule for a fact that is never unknown: the service sets it explicitly where it is not empty."""
@@ -778,6 +782,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("low_utilization", _low_utilization),
     ("utilization_text", _utilization_text),
     ("profiler_slowdown", _of_ratio(lambda ratio: ratio - 1, "profiled_step_s", "unprofiled_step_s")),
+    *((name, lambda values: values.get("exposed_comm_frac")) for name in EXPOSED_BY_CLASS),
     ("profiled", lambda values: any(name in values for name in PROFILE_SHARES)),  # never unknown
     ("wrote_profile", lambda values: values.get("profiler_on") is True),
     ("stage_ranks", _stage_ranks(" ")),

@@ -10,8 +10,9 @@ from functools import lru_cache
 from typing import Literal
 
 from app.domain.contract.fields import PREFIX
+from app.domain.contract.values import read_value
 from app.domain.rules.change import OwnIdea, lacking_flags
-from app.domain.rules.derive import WallReading, derive, read_wall
+from app.domain.rules.derive import EXPOSED_BY_CLASS, WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, RuleEvidence, Statement, rule_evidence
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
@@ -180,6 +181,26 @@ def can_apply(rule: Rule, values: Mapping[str, object], field: str) -> bool:
         return context.ask(rule.when) is not False
     except RuleError:
         return False
+
+
+def is_decided_by_contract(rule: Rule) -> bool:
+    """Return whether the contract alone may meet a condition that names measured facts, as one of its examples does."""
+    return not _left_open(frozenset()).isdisjoint(rule.when.names) and any(
+        _is_met(rule, facts) for facts in rule.examples.fires
+    )
+
+
+def was_met(rule: Rule, contract: Mapping[str, object], field: str, before: str) -> bool:
+    """Return whether the contract alone met the condition before a change of `field`. `contract`: not derived."""
+    follows = _SAME if field in _SAME else frozenset()
+    facts = {name: value for name, value in contract.items() if name not in follows}
+    value = read_value(field, before)
+    return _is_met(rule, facts | {field: list(value) if isinstance(value, tuple) else value})
+
+
+def _is_met(rule: Rule, facts: Mapping[str, object]) -> bool:
+    measured = _left_open(frozenset())
+    return _holds(rule, FactContext(derive({name: value for name, value in facts.items() if name not in measured})))
 
 
 @lru_cache(maxsize=1024)
@@ -444,7 +465,11 @@ def _first_of(fires: Sequence[Rule], urgency: Urgency) -> str:
     return next((rule.title for rule in fires if rule.hints.urgency == urgency), "")
 
 
-_PROFILE = tuple(fact for fact in FACTS.values() if fact.section == "profile" and fact.type == "double")
+_PROFILE = tuple(
+    fact
+    for fact in FACTS.values()
+    if (fact.section == "profile" and fact.type == "double") or fact.name in EXPOSED_BY_CLASS
+)
 _LOW = ("sm_util", "comm_hidden_frac")
 """Shares that are a wall if they are small."""
 

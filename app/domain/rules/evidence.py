@@ -26,6 +26,8 @@ LEVEL_NAMES = {
 }
 _PUBLISHED = {"code": 1, "matched_ab": 3, "record": 4, "seed": 5, "heuristic": 6}
 OWN_LEVEL, LOWEST = 2, 6
+_OTHER_GPU = 4
+"""Level of A/Bs of this project on another kind of GPU."""
 
 EXPIRES_WITH = ("container", "deepep_build", "precision", "tp", "pp", "vpp", "pp_layout", "cp", "ep", "etp")
 """Fields whose change makes evidence older. For the container its major version counts."""
@@ -36,8 +38,9 @@ class OwnResult:
     """Matched A/Bs of this project on the knob of a rule. Gains in percent of throughput, positive is faster.
 
     `contract`: the contract they were measured under (as facts); `same_contract`: the run's own stack. `at_gpus`: the
-    other GPU counts of the run's workload that they were measured at; empty for other stacks. `settled`: the interval
-    excludes zero.
+    other GPU counts of the run's workload that they were measured at; empty for other stacks. `on_gpu`: the GPU models,
+    if of another kind than the run's; then the result says nothing about the size of the gain here. `same_model`: all
+    were measured on the run's model. `low_pct`, `high_pct`: the ends of all intervals. `points`: the gain of each A/B.
     """
 
     rule: str
@@ -50,15 +53,34 @@ class OwnResult:
     contract: Mapping[str, object] = field(default_factory=dict)
     same_contract: bool = True
     at_gpus: tuple[int, ...] = ()
+    on_gpu: str = ""
+    same_model: bool = True
+    points: tuple[float, ...] = ()
 
     @property
     def where(self) -> str:
-        """Return `on this stack`, `at 16 GPUs` or `on 2 other stacks`."""
+        """Return `on this stack`, `at 16 GPUs`, `on H100`, `on 2 other stacks` or `on 2 stacks of other models`."""
         if self.same_contract:
             return "on this stack"
         if self.at_gpus:
             return f"at {', '.join(map(grouped, self.at_gpus))} GPUs"
-        return f"on {plural(len(self.stacks), 'other stack')}"
+        if self.on_gpu:
+            return f"on {self.on_gpu}"
+        if self.same_model:
+            return f"on {plural(len(self.stacks), 'other stack')}"
+        return (
+            f"on {plural(len(self.stacks), 'stack')} of {'another model' if len(self.stacks) == 1 else 'other models'}"
+        )
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the range of the gains of several A/Bs, or the interval of a single one."""
+        return (min(self.points), max(self.points)) if len(self.points) > 1 else (self.low_pct, self.high_pct)
+
+    @property
+    def count(self) -> str:
+        """Return `1 A/B`, or `range of 3 A/Bs`, which says what `ends` are."""
+        return plural(self.n, "A/B") if self.n == 1 else f"range of {plural(self.n, 'A/B')}"
 
     @property
     def settled(self) -> bool:
@@ -92,6 +114,16 @@ class Statement:
         """Return what kind of evidence it is, in words."""
         return self.name or LEVEL_NAMES[self.level]
 
+    @property
+    def is_of_run(self) -> bool:
+        """Return whether it compares the run itself with another run: its baseline, or a faster run."""
+        return self.own is None and self.source == MEASURED_HERE
+
+    @property
+    def standing(self) -> tuple[int, bool]:
+        """Return its place: a comparison of the run itself follows A/Bs of its stack, and precedes all other stacks."""
+        return (min(self.level, OWN_LEVEL) if self.is_of_run else self.level), self.is_of_run
+
 
 @dataclass(frozen=True, slots=True)
 class RuleEvidence:
@@ -114,7 +146,7 @@ def rule_evidence(
     statements = [taken] if taken is not None else []
     statements += [_own(result, values) for result in own if result.rule == rule.id]
     statements += [_published(evidence, values) for evidence in rule.effect.evidence]
-    ordered = tuple(sorted(statements, key=lambda statement: statement.level))
+    ordered = tuple(sorted(statements, key=lambda statement: statement.standing))
     level = ordered[0].level if ordered else _unmeasured(rule)
     best = next((entry.own for entry in ordered if entry.own is not None and entry.level == OWN_LEVEL), None)
     return RuleEvidence(level, ordered, _own_order(best), _overridden(best, ordered))
@@ -129,8 +161,8 @@ def _unmeasured(rule: Rule) -> int:
 
 def _own(result: OwnResult, values: Values) -> Statement:
     expired = changed_since(result.contract, values)
-    level = OWN_LEVEL if result.same_contract and not expired else 3
-    text = f"{gain_change(result.median_gain_pct, result.low_pct, result.high_pct).text}, n = {result.n}"
+    level = OWN_LEVEL if result.same_contract and not expired else _OTHER_GPU if result.on_gpu else 3
+    text = f"{gain_change(result.median_gain_pct, *result.ends).text}, {result.count}"
     where = ", ".join(result.stacks) or "this project"
     name = "" if level == OWN_LEVEL else f"measured here {result.where}"
     return Statement(level, text, where, MEASURED_HERE, result.newest, expired, result, name=name)

@@ -6,10 +6,10 @@ phase; everything else.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.rules.derive import WallReading
+from app.domain.rules.derive import WallReading, kind_of_gpu
 from app.domain.rules.evidence import LOWEST, RuleEvidence, Statement
 from app.domain.rules.expression import Expression, FactContext, RuleError
 from app.domain.rules.rule import PHASES, Confidence, Rule
@@ -38,7 +38,8 @@ class Likeness:
 class Expected:
     """An expected change of throughput in percent, positive is faster.
 
-    `low`, `high`: range over all figures of that level.
+    `low`, `high`: of a single A/B its interval, of several the range of their gains; of published results the range
+    over all of that level.
     """
 
     pct: float
@@ -46,6 +47,17 @@ class Expected:
     high: float
     statement: Statement
     likeness: Likeness
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether all intervals exclude zero."""
+        own = self.statement.own
+        return own.settled if own is not None else not self.low <= 0 <= self.high
+
+    @property
+    def least(self) -> float:
+        """Return the smallest gain that the evidence allows: the low end of all intervals."""
+        return self.low if self.statement.own is None else self.statement.own.low_pct
 
 
 def likeness(at: Values, values: Values) -> Likeness:
@@ -66,32 +78,35 @@ def likeness(at: Values, values: Values) -> Likeness:
 
 def expected_gain(evidence: RuleEvidence, values: Values) -> Expected | None:
     """Return the gain by the strongest evidence with a figure; None without one."""
-    measured = [statement for statement in evidence.statements if _gain(statement)]
+    measured = [statement for statement in evidence.statements if _gain(statement, values)]
     if not measured:
         return None
     # The run's own workload at another GPU count says more than other stacks and published results.
     nearest = [statement for statement in measured if statement.own is not None and statement.own.at_gpus]
+    if measured[0].is_of_run:
+        nearest = measured[:1]
     rivals = []
     for statement in nearest if nearest and nearest[0].level == measured[0].level else measured:
         if statement.level == measured[0].level:
-            low, high = _gain(statement)
+            low, high = _gain(statement, values)
             middle = (low + high) / 2 if statement.pct is None else statement.pct
             rivals.append(Expected(middle, low, high, statement, _likeness(statement, values)))
     # A result of the same model is shown, even if that of another model has more in common.
     best = max(rivals, key=lambda expected: ("family" in expected.likeness.same, expected.likeness.score))
-    return Expected(
-        best.statement.own.median_gain_pct if best.statement.own is not None else best.pct,
-        min(expected.low for expected in rivals),
-        max(expected.high for expected in rivals),
-        best.statement,
-        best.likeness,
-    )
+    if (own := best.statement.own) is not None:
+        return replace(best, pct=own.median_gain_pct)
+    published = [expected for expected in rivals if expected.statement.own is None]
+    low, high = min(expected.low for expected in published), max(expected.high for expected in published)
+    return replace(best, low=low, high=high)
 
 
-def _gain(statement: Statement) -> tuple[float, ...]:
-    if statement.own is not None:
-        return statement.own.low_pct, statement.own.high_pct
-    return statement.gain
+def _gain(statement: Statement, values: Values) -> tuple[float, ...]:
+    """Return the ends of a gain; empty without a figure for this kind of GPU."""
+    own = statement.own
+    if own is not None:
+        return () if own.on_gpu else own.ends
+    gpu, here = statement.at.get("gpu", statement.at.get("sku")), values.get("gpu")
+    return () if gpu and here and kind_of_gpu(gpu) != kind_of_gpu(here) else statement.gain
 
 
 def _likeness(statement: Statement, values: Values) -> Likeness:
@@ -112,13 +127,15 @@ TIERS: Mapping[Tier, str] = {
     "regression": "It tests or undoes a suspect of a regression.",
     "unjudged": "The run is too short or too small, so tuning comes later.",
     "measured": "This project measured that it is faster.",
-    "evidence": "It addresses a limit that was measured here, or a matched A/B on this model and GPU gained from it.",
+    "evidence": "It addresses a limit that was measured here.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run, so suggestions specific to this run come first.",
     "slower": "The strongest evidence shows no gain.",
 }
 """The tiers in order, each with its reason."""
 _OTHER_WALL = "It addresses a wall other than the measured one."
+_GAINED = "Matched A/Bs on this model and GPU gained from it."
+_GAINED_ELSEWHERE = "Matched A/Bs of other models on this kind of GPU gained from it."
 _TIER_ORDER: Mapping[Tier, int] = {tier: place for place, tier in enumerate(TIERS)}
 _KINDS = {"blocker": 0, "warning": 1, "gate": 2, "sizing": 3, "candidate": 4}
 _PHASES = {phase: 2 * place for place, phase in enumerate(PHASES)}
@@ -192,7 +209,7 @@ def _tier(
         (values.get("oom") is True and rule.saves_memory, "health"),
         (rule.hints.urgency == "unjudged", "unjudged"),
         (rule.hints.urgency == "rerun", "rerun"),
-        (rule.hints.urgency == "regression", "regression"),
+        (rule.hints.urgency == "regression" and not loses, "regression"),
         ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),
         (rule.hints.urgency == "evidence", "evidence"),
         (candidate and loses, "slower"),
@@ -200,14 +217,21 @@ def _tier(
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
     tier: Tier = next((tier for applies, tier in tiers if applies), "workflow")
+    if tier == "evidence" and rule.hints.urgency != "evidence" and expected and not _is_of_wall(rule, wall):
+        own = expected.statement.own
+        return tier, _GAINED if own is None or own.same_contract or own.same_model else _GAINED_ELSEWHERE
     return tier, _OTHER_WALL if tier == "other" and not general else TIERS[tier]
 
 
+def _is_of_wall(rule: Rule, wall: WallReading) -> bool:
+    return wall.certainty == "measured" and rule.wall == wall.wall and rule.phase in ("fit", "retune")
+
+
 def _moves_the_wall(rule: Rule, wall: WallReading, evidence: RuleEvidence, expected: Expected | None) -> bool:
-    """Return whether it addresses the measured wall, or a matched A/B on this model and GPU found it faster."""
+    """Return whether it addresses the measured wall, or a matched A/B on this kind of GPU found it faster."""
     if rule.hints.bring_up:
         return False
-    if wall.certainty == "measured" and rule.wall == wall.wall and rule.phase in ("fit", "retune"):
+    if _is_of_wall(rule, wall):
         return True
     return rule.changes_something and expected is not None and expected.pct > 0 and evidence.level <= _SURE_LEVEL
 
@@ -236,10 +260,12 @@ def _order(order: int | Expression, context: FactContext) -> int:
 
 def _confidence(expected: Expected | None, evidence: RuleEvidence) -> Confidence:
     """Return how sure the expected gain is. An own A/B without a clear result rules out `high`."""
-    if expected is None or expected.low <= 0 <= expected.high:
+    if expected is None or not expected.is_settled:
         return "low"
     level = expected.statement.level
-    unclear = any(entry.own is not None and not entry.own.settled for entry in evidence.statements)
+    unclear = any(
+        entry.own is not None and not entry.own.on_gpu and not entry.own.settled for entry in evidence.statements
+    )
     if level <= _SURE_LEVEL and expected.likeness.score >= _SURE_LIKENESS and not unclear:
         return "high"
     return "medium" if level <= _FAIR_LEVEL else "low"

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from app.domain.numbers import THIN
-from app.domain.rules.derive import derive
-from app.domain.rules.engine import Taken, can_apply, evaluate
-from app.domain.rules.evidence import OwnResult, Statement, changed_since
+from app.domain.rules.derive import EXPOSED_BY_CLASS, derive
+from app.domain.rules.engine import Taken, can_apply, evaluate, is_decided_by_contract, was_met
+from app.domain.rules.evidence import MEASURED_HERE, OwnResult, Statement, changed_since
 from app.domain.rules.expression import FactContext, Unknown, compile_expression
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.phases import TuningPhases, tuning_phases
@@ -423,6 +423,70 @@ def test_a_range_that_includes_zero_has_low_confidence() -> None:
     assert confidence == {"a-sure": "high", "b-open": "low"}
 
 
+def restored(pct: float) -> Taken:
+    """What undoing a slowdown restores, by the verdict on the run."""
+    return Taken(
+        {}, Statement(4, "undo", "run #1", MEASURED_HERE, "", gain=(pct - 1, pct + 1), pct=pct, name="undoes it")
+    )
+
+
+REGRESSION = rule("a-back", "true", "change: {text: undo}\n  urgency: regression")
+
+
+def test_the_comparison_of_a_run_with_its_baseline_outranks_other_stacks() -> None:
+    elsewhere = own("a-back", -3.2, same_contract=False)
+    (first,) = evaluate(
+        {"gpu": "H100"}, book(REGRESSION), own=[elsewhere], taken={"a-back": restored(12.6)}
+    ).suggestions
+
+    assert first.place.expected is not None
+    assert (first.place.expected.pct, first.place.tier) == (12.6, "regression")
+    assert [statement.is_of_run for statement in first.evidence.statements] == [True, False]
+
+
+def test_a_regression_whose_undoing_is_expected_to_be_slower_does_not_come_first() -> None:
+    lost = own("a-back", -3.2, same_contract=False)
+    rules = book(REGRESSION, rule("b-plain", "true", "change: {text: look}\n  general: true"))
+
+    first, last = evaluate({"gpu": "H100", "profiled": True}, rules, own=[lost]).suggestions
+
+    assert [(item.rule.id, item.place.tier) for item in (first, last)] == [("b-plain", "other"), ("a-back", "slower")]
+
+
+def test_results_of_another_kind_of_gpu_promise_nothing() -> None:
+    rules = book(
+        rule("a-own", "exposed_comm_frac > 0.1", "phase: retune\n  change: {text: do it, set: {ep_overlap: true}}"),
+        rule("b-published", "true", PUBLISHED),
+    )
+    results = {gpu: own("a-own", 15.0, same_contract=False, on_gpu=gpu) for gpu in ("", "H100")}
+    facts = {"gpu": "GB200", "ran": True}
+
+    by_gpu = {gpu: evaluate(facts, rules, own=[result]) for gpu, result in results.items()}
+
+    assert [by_gpu[gpu].find("a-own") is not None for gpu in results] == [True, False], "H100 replaces no profile"
+    (conditional,) = by_gpu["H100"].conditional
+    assert (conditional.place.expected, conditional.evidence.statements[0].own) == (None, results["H100"])
+    published = by_gpu[""].find("b-published")
+    assert published is not None
+    assert published.place.expected is None
+
+
+def test_several_abs_have_the_range_of_their_gains_and_a_single_one_its_interval() -> None:
+    several = OwnResult("x", 3, 15.0, -1.0, 33.0, points=(11.5, 15.0, 23.9))
+    single = OwnResult("x", 1, 15.0, -1.0, 33.0, points=(15.0,))
+
+    assert (several.ends, several.settled) == ((11.5, 23.9), False)
+    assert single.ends == (-1.0, 33.0)
+
+
+def test_an_ab_counts_only_where_its_contract_met_a_condition_that_a_contract_can_meet() -> None:
+    nvl72, overlap = (built_in_rules().rules[name] for name in ("disp-ab-nvl72", "eo-enable"))
+    at = {"gpu": "GB200", "dispatcher": "hybridep"}
+
+    assert [is_decided_by_contract(item) for item in (nvl72, overlap)] == [True, False]
+    assert [was_met(nvl72, at | {"ep": ep}, "dispatcher", "alltoall") for ep in (4, 32)] == [False, True]
+
+
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:
     rules = book(rule("a-published", "true", PUBLISHED))
 
@@ -481,6 +545,7 @@ KNOWN_WITHOUT_BEING_STATED = {
     *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them if there is one
     *("worked_changes", "works_with", "failure_text", "faster_pct", "record_pct", "earlier_wall"),
     "window",  # without one no iteration is steady
+    *EXPOSED_BY_CLASS,  # where no profile splits it, each may be all exposed communication
 }
 
 
