@@ -47,7 +47,7 @@ class ExperimentIn(BaseModel, extra="forbid"):
         ge=LEAST_EFFECT_PCT,
         le=MOST_EFFECT_PCT,
         description="The change of step time, in percent, to detect with 80 % probability. null: what the evidence of "
-        "the rule expects, else 2 %.",
+        "the rule expects, else 2 %, from two runs per side on and within 500 GPU-hours.",
     )
 
 
@@ -145,7 +145,7 @@ class ExperimentListOut(ListOut[ExperimentItemOut]):
 class SizingOut(ApiValue):
     effect_pct: float
     power: float
-    needed: int | None = Field(description="Runs per side for it; null when more than 20.")
+    needed: int | None = Field(description="Runs per side for `effect_pct`; null when more than 20.")
     smallest_pct: float = Field(description="The effect that the planned number detects.")
     spread_pct: float = Field(description="Standard deviation between launches of the same job.")
     spread_from: Literal["series", "family", "default"]

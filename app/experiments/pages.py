@@ -38,7 +38,6 @@ from app.experiments.result_view import (
     more_runs,
     more_runs_sentence,
     result_rows,
-    runs_that_decide,
     would_decide,
 )
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
@@ -370,7 +369,7 @@ class ExperimentPage:
         if result.finished or experiment.state == "done":
             more = more_runs_sentence(experiment)
             if more:
-                return f"Inconclusive: {more}"
+                return f"Inconclusive. {more}"
             return result.sentence
         wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
         so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
@@ -473,7 +472,7 @@ class ExperimentPage:
     @property
     def offered_runs(self) -> int:
         """Return the number of runs per side that the form offers."""
-        return max(self.experiment.runs_each, runs_that_decide(self.experiment.result.verdict) or 0)
+        return self.experiment.runs_each + self.more_runs
 
     @property
     def more_runs(self) -> int:

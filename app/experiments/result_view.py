@@ -4,16 +4,15 @@ import math
 from dataclasses import dataclass, replace
 
 from app.domain.contract.fields import METRICS
-from app.domain.experiments.plan import MOST_ASKED_EACH
 from app.domain.experiments.values import UNDECIDED, ExperimentResult
-from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, level_text, plural, significant
+from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, level_text, significant
 from app.domain.run import Metric
-from app.domain.verdict.decide import MetricChange
+from app.domain.text import capitalized
+from app.domain.verdict.decide import MetricChange, more_per_side, what_would_decide
 from app.domain.verdict.step_time import LossChange, Verdict
 from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
-_IF_SAME = ", if the difference stays the same"
 _SECONDS_FROM_MS = 10_000
 _LOSS_WORDS = {"worse": "regression", "no_worse": "no_change", "not_finite": "failed"}
 _TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100)
@@ -119,41 +118,28 @@ def would_decide(verdict: Verdict | None) -> str:
             f"Runs of B differ by {grouped(time.reruns_apart_pct, 1)}{THIN}%: they were not the same job, or one had "
             "a slow node. Quarantine the faulty run."
         )
-    if time.need_runs is not None:
-        return f"{plural(time.need_runs, 'more run')} of B would decide{_IF_SAME}."
-    if time.alternative is None:
-        return "Not even 20 runs per side would decide: the difference is too close to the threshold."
-    b = f" and {plural(time.alternative.reruns, 'more run')} of B" if time.alternative.reruns else ""
-    return f"{plural(time.alternative.baseline_runs, 'run')} of A in total{b} would decide{_IF_SAME}."
-
-
-def runs_that_decide(verdict: Verdict | None) -> int | None:
-    """Return the runs per side that would decide, to offer as the new number. None if unknown."""
-    time = verdict.step_time if verdict else None
-    if verdict is None or time is None:
-        return None
-    a, b = len(verdict.baseline_used), len(verdict.candidates_used)
-    if time.need_runs is not None:
-        return max(a, b + time.need_runs)
-    return None if time.alternative is None else max(time.alternative.baseline_runs, b + time.alternative.reruns)
+    return what_would_decide(verdict)
 
 
 def more_runs(item: ExperimentItem) -> int:
     """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
     result = item.result
-    each = runs_that_decide(result.verdict) or 0
-    if item.state not in UNDECIDED or not result.finished or not would_decide(result.verdict):
-        return 0
-    return max(0, each - item.runs_each) if each <= MOST_ASKED_EACH else 0
+    time = result.verdict.step_time if result.verdict else None
+    return time.need_runs or 0 if time and item.state in UNDECIDED and result.finished and result.inconclusive else 0
 
 
 def more_runs_sentence(item: ExperimentItem, number: str = "") -> str:
-    """Return `2 more runs per side would decide if 1.2 % holds.`; empty if no number would. `number`: `#7`."""
-    more, gain = more_runs(item), item.result.gain
-    if not more or gain is None:
+    """Return `About 6 more runs per side (80 % power) would decide if 1.2 % holds.`; empty if no number would.
+
+    `number`: `#7`, for a lead with other sentences.
+    """
+    verdict, gain = item.result.verdict, item.result.gain
+    if not more_runs(item) or gain is None or verdict is None or verdict.step_time is None:
         return ""
-    decide = f"decide {number}" if number else "decide"
-    return f"{plural(more, 'more run')} per side would {decide} if {gain_change(gain.pct).size} holds."
+    more = more_per_side(verdict.step_time)
+    if number:
+        return f"{number} needs {more}."
+    return f"{capitalized(more)} would decide if {gain_change(gain.pct).size} holds."
 
 
 def _row(name: str, change: MetricChange, span: float) -> ResultRow:

@@ -84,7 +84,7 @@ def refresh(session: Session, experiment_id: int, offered: Iterable[int] = ()) -
         if run.id in sides
     ]
     plan = from_json(ExperimentPlan, row.plan)
-    rules = OutcomeRules(row.runs_each, plan.sizing.prior, plan.extensions)
+    rules = OutcomeRules(row.runs_each, plan.sizing.prior, plan.extensions, plan.sizing.noise)
     result = _outcome(session, members, enrolment, rules)
     _write_result(row, result, has_runs=len(sides) > 1)
     session.flush()

@@ -12,6 +12,7 @@ from app.domain.contract.values import is_stated, read_value, same_value
 from app.domain.experiments.plan import (
     MOST_ASKED_EACH,
     RUNS_EACH,
+    Aim,
     effect_of,
     knob_change,
     planned_change,
@@ -132,8 +133,9 @@ def propose(
     if turn.rule is None:
         _refuse_without_effect(record.contract, candidate, turn.knobs)
     key = _candidate_key(record, candidate, turn)
-    effect_pct = effect_of(turn.rule) if requested.effect_pct is None else requested.effect_pct
-    plan = _plan(advice, record, evaluation, turn, advice.job.size(effect_pct, requested.runs_each))
+    asked = requested.effect_pct
+    aim = effect_of(turn.rule) if asked is None else Aim(asked, asked, most_gpu_hours=None)
+    plan = _plan(advice, record, evaluation, turn, advice.job.size(aim, requested.runs_each))
     same = experiment_between(session, advice.run.project_id, (record.config_key, key)) if key else None
     warnings = planned_warnings(
         record, candidate, turn.knobs, candidate_key=key, sizing=plan.sizing, suggestion=turn.rule, change=plan.change,

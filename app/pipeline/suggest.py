@@ -13,7 +13,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import STACK_FIELDS
 from app.domain.contract.values import comparable, shown
-from app.domain.experiments.plan import DEFAULT_EFFECT_PCT, effect_of, size
+from app.domain.experiments.plan import DEFAULT_AIM, Aim, effect_of, size
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
@@ -74,10 +74,10 @@ class JobVariation:
     step_s: float | None
     gpus: int | None
 
-    def size(self, effect_pct: float = DEFAULT_EFFECT_PCT, runs_each: int | None = None) -> Sizing:
+    def size(self, aim: Aim = DEFAULT_AIM, runs_each: int | None = None) -> Sizing:
         """Return the size of an A/B that detects an effect. `runs_each`: runs per side, if the user chose them."""
         return size(
-            self.history, self.family, noise=self.noise, effect_pct=effect_pct, runs_each=runs_each,
+            self.history, self.family, noise=self.noise, aim=aim, runs_each=runs_each,
             step_s=self.step_s, gpus=self.gpus,
         )  # fmt: skip
 

@@ -13,6 +13,7 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.experiments.journey import AcceptedChange, make_journey
+from app.domain.experiments.plan import smallest_pct
 from app.domain.experiments.values import PlannedGain
 from app.domain.numbers import change_text, gain_change, gpu_hours
 from app.experiments.commands import accept
@@ -305,12 +306,15 @@ def test_a_waiting_experiment_cannot_be_accepted_and_an_undecided_one_first_gets
     assert int(beside[1].replace(",", "")) == pytest.approx(cost / saved_hours, rel=0.05)
     assert more is not None
     # The list says the same as the page.
-    listed, lead = text(client, "/experiments"), f"{int(more[1]) - 2} more runs per side would decide"
+    listed, lead = text(client, "/experiments"), f"bout {int(more[1]) - 2} more runs per side (80\u202f% power)"
     gain = read(engine, number).result.gain
     assert gain is not None
     condition = f"if {gain_change(gain.pct).size} holds."
-    assert f"{lead} #{number} {condition}" in listed
-    assert f"{lead} {condition}" in text(client, pages[0])
+    assert f"#{number} needs a{lead}." in listed
+    assert f"A{lead} would decide {condition}" in text(client, pages[0])
+    (advice, *_) = client.get(f"/api/v1{pages[0]}").json()["result"]["notes"]
+    assert f"A{lead}" in advice.replace(" %", "\u202f%")
+    assert int(more[1]) == next(point for point in range(1, 21) if round(smallest_pct(sizing, point), 1) <= 1.4)
     assert re.search(rf'href="/experiments/{number}#decide">Plan {int(more[1]) - 2} more</a>', listed)
     assert "Decide 1 experiment" not in listed
     client.post(pages[0], data={"decision": "runs", "runs_each": more[1], **AUTHOR})

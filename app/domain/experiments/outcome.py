@@ -13,13 +13,13 @@ from datetime import datetime
 
 from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value
-from app.domain.experiments.plan import turned
+from app.domain.experiments.plan import POWER, runs_that_decide, turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
 from app.domain.numbers import contract_value, gain_change, level_text, plural, signed
 from app.domain.run import EVIDENCE_LEVELS, Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
-from app.domain.verdict.decide import judge, metric_changes
+from app.domain.verdict.decide import judge, metric_changes, notes
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord
@@ -285,12 +285,14 @@ class ExperimentMember:
 class OutcomeRules:
     """`runs_each`: the planned number; `prior`: the run-to-run variation assumed beforehand.
 
-    `extensions`: how often the number was changed after a result existed.
+    `extensions`: how often the number was changed after a result existed. `noise`: standard error within one run, as
+    planned (ln).
     """
 
     runs_each: int
     prior: Prior
     extensions: int = 0
+    noise: float = 0.0
 
     @property
     def looks(self) -> int:
@@ -342,7 +344,7 @@ def _measured(
     directional = all(estimate.short for estimate in old)
     looks = len(new) + len(old) - 1
     # The test accounts for these looks (`_decided`), so the verdict needs no warning about them.
-    verdict = judge(new, old, rules.prior, directional=directional)
+    verdict = _with_more_runs(judge(new, old, rules.prior, directional=directional), rules)
     enough = min(len(new), len(old)) >= rules.runs_each
     decided = _decided(verdict, sides, rules, enough=enough, directional=directional)
     finished = enough or decided in ("improvement", "regression")
@@ -369,6 +371,23 @@ def _measured(
         winner=_winner(decided, verdict, alarmed=alarmed) if finished else "",
         warnings=warnings,
     )
+
+
+def _with_more_runs(verdict: Verdict, rules: OutcomeRules) -> Verdict:
+    """Return the verdict with the further runs per side that would decide, by the calculation of the plan.
+
+    Where the planned variation is refuted, because its number of runs did not decide, the measured one counts.
+    """
+    time = verdict.step_time
+    if time is None or time.decision != "inconclusive" or time.reruns_apart_pct is not None:
+        return verdict
+    each = runs_that_decide(rules.prior, rules.noise, time.shift)
+    if each is not None and each <= rules.runs_each:
+        measured = replace(rules.prior, variance=max(rules.prior.variance, time.run_to_run_sd**2))
+        each = runs_that_decide(measured, rules.noise, time.shift)
+    more = None if each is None else max(1, each - rules.runs_each)
+    sized = replace(verdict, step_time=replace(time, need_runs=more, alternative=None, power=POWER))
+    return replace(sized, notes=notes(sized))
 
 
 FEWEST_PAIRS = 3

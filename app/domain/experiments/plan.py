@@ -3,7 +3,9 @@
 import json
 import math
 import shlex
+import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any
 
@@ -20,7 +22,7 @@ from app.domain.experiments.values import (
     Sizing,
     SpreadSource,
 )
-from app.domain.numbers import THIN, plural
+from app.domain.numbers import THIN, gpu_hours, plural, time_saved
 from app.domain.performance.figures import too_much_memory
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.rules.change import Changing, change_of, without_context
@@ -49,8 +51,12 @@ from app.errors import FieldError, InvalidChange
 DEFAULT_EFFECT_PCT = 100 * EQUIVALENCE_LIMIT
 """Step times within 2 % count as equal, so 2 % is the smallest effect that an experiment must distinguish."""
 POWER = 0.8
+FEWEST_EACH = 2
+"""Default runs per side: the fewest that have a spread. Runs are added if the result is inconclusive."""
 MOST_EACH = 10
-"""Default number of runs per side; more improve the test only slightly."""
+"""Most runs per side by default; more improve the test only slightly."""
+MOST_GPU_HOURS = 500.0
+"""A plan of more than two runs per side costs at most this by default. Our choice."""
 MOST_ASKED_EACH = 20
 """A verdict takes the newest 20 runs of a baseline."""
 RUNS_EACH = f"must be a whole number from 1 to {MOST_ASKED_EACH}"
@@ -64,17 +70,34 @@ STEPS = 50
 """Steps of a run whose figure is a result (the rule val-50-steps)."""
 
 
-def effect_of(suggestion: Suggestion | None) -> float:
-    """Return the change of step time that an experiment on a suggestion has to detect, in percent.
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The change of step time to detect, in percent: `least_pct`, the lower end of what is expected, and its middle.
 
-    It is the smallest effect that its best evidence found, so that a large effect needs few runs; without a figure, or
-    where the evidence only suggests a direction, the default.
+    `most_gpu_hours`: the cost to stay within, from the fewest runs on; None where a user asked for the effect.
+    """
+
+    least_pct: float = DEFAULT_EFFECT_PCT
+    middle_pct: float = DEFAULT_EFFECT_PCT
+    most_gpu_hours: float | None = MOST_GPU_HOURS
+
+
+DEFAULT_AIM = Aim()
+
+
+def effect_of(suggestion: Suggestion | None) -> Aim:
+    """Return what an experiment on a suggestion has to detect: the range that its best evidence found.
+
+    Without a figure, or where the evidence only suggests a direction, the default.
     """
     place = None if suggestion is None else suggestion.place
     if place is None or place.expected is None or place.confidence == "low":
-        return DEFAULT_EFFECT_PCT
-    shorter = 100 * (1 - 1 / (1 + max(place.expected.least, 0.0) / 100))
-    return max(DEFAULT_EFFECT_PCT, round(shorter, 1))
+        return DEFAULT_AIM
+    low, middle = (
+        max(DEFAULT_EFFECT_PCT, round(time_saved(max(gain, 0.0)), 1))
+        for gain in (place.expected.least, place.expected.pct)
+    )
+    return Aim(low, middle)
 
 
 def size(
@@ -82,7 +105,7 @@ def size(
     family: Prior = DEFAULT_PRIOR,
     *,
     noise: float = 0.0,
-    effect_pct: float = DEFAULT_EFFECT_PCT,
+    aim: Aim = DEFAULT_AIM,
     runs_each: int | None = None,
     step_s: float | None = None,
     gpus: int | None = None,
@@ -90,30 +113,32 @@ def size(
     """Return how many runs the experiment needs.
 
     `history`: earlier launches of the baseline's configuration in its current level, without those of the experiment;
-    `noise`: standard error within one run (ln). `runs_each`: chosen by the user, else by the effect.
+    `noise`: standard error within the baseline run (ln), of which all launches have the median. `runs_each`: chosen by
+    the user, else as many as detect the middle of the aim; more, up to its lower end, only if they are inconclusive.
     """
+    noise = statistics.median([noise, *(run.se for run in history)])
     values = select_baseline(history, family.variance).log_step_times
     prior = family
     if len(values):
         df = family.degrees_of_freedom + len(values) - 1
         prior = Prior(moderated_variance(family, values), df, family.configurations)
     comparison = _comparison(prior, noise)
-    needed = next((n for n in range(1, MOST_ASKED_EACH + 1) if _seen_pct(comparison, n) <= effect_pct), None)
-    chosen = runs_each or min(needed or MOST_EACH, MOST_EACH)
+    run_hours = None if step_s is None else STEPS * step_s / 3600
+    chosen = runs_each or _first_runs(comparison, aim, None if run_hours is None or gpus is None else run_hours * gpus)
     return Sizing(
-        effect_pct=effect_pct,
+        effect_pct=aim.least_pct,
         power=POWER,
         runs_each=chosen,
-        needed=needed,
+        needed=_runs_that_see(comparison, aim.least_pct),
         most=MOST_ASKED_EACH,
         smallest_pct=_seen_pct(comparison, chosen),
-        spread_pct=100 * math.sqrt(prior.variance),
+        spread_pct=100 * max(math.sqrt(prior.variance), noise),
         spread_from=_source(len(values), family),
         spread_runs=len(values),
         noise=noise,
         prior=prior,
         curve=tuple(SizePoint(n, _seen_pct(comparison, n)) for n in _CURVE),
-        run_hours=None if step_s is None else STEPS * step_s / 3600,
+        run_hours=run_hours,
         gpus=gpus,
     )
 
@@ -121,6 +146,31 @@ def size(
 def smallest_pct(sizing: Sizing, runs_each: int) -> float:
     """Return the smallest effect that another number of runs per side would detect."""
     return _seen_pct(_comparison(sizing.prior, sizing.noise), runs_each)
+
+
+def runs_that_decide(prior: Prior, noise: float, shift: float) -> int | None:
+    """Return the runs per side that decide with the plan's power if the true change is `shift` (ln); None if too many.
+
+    A change that is too small to be called is decided by showing that both sides are equal.
+    """
+    comparison = _comparison(prior, noise)
+    if abs(shift) >= comparison.thresholds.relevant_shift:
+        return _runs_that_see(comparison, -100 * math.expm1(-abs(shift)))
+    return next((n for n in range(1, MOST_ASKED_EACH + 1) if comparison.shows_equality(abs(shift), POWER, n, n)), None)
+
+
+def _runs_that_see(comparison: Comparison, effect_pct: float) -> int | None:
+    """Return the fewest runs per side that detect an effect, both in the decimals that pages show."""
+    each = range(1, MOST_ASKED_EACH + 1)
+    return next((n for n in each if round(_seen_pct(comparison, n), 1) <= round(effect_pct, 1)), None)
+
+
+def _first_runs(comparison: Comparison, aim: Aim, run_gpu_hours: float | None) -> int:
+    """Return the runs per side to begin with."""
+    most = MOST_EACH
+    if aim.most_gpu_hours is not None and run_gpu_hours:
+        most = min(most, int(aim.most_gpu_hours / (2 * run_gpu_hours)))
+    return max(FEWEST_EACH, min(_runs_that_see(comparison, aim.middle_pct) or MOST_EACH, most))
 
 
 def _comparison(prior: Prior, noise: float) -> Comparison:
@@ -218,9 +268,12 @@ def _of_sizing(sizing: Sizing) -> Iterator[str]:
             f"{plural(sizing.runs_each, 'run')} per side can detect {smallest}."
         )
     elif sizing.needed > sizing.runs_each:
-        asked = "" if sizing.runs_each != MOST_EACH else ", the default maximum,"
-        few = sizing.runs_each
-        yield f"Detecting {effect} takes {sizing.needed} runs per side; {few}{asked} can detect {smallest}."
+        few, more = sizing.runs_each, sizing.gpu_hours_of(2 * sizing.needed)
+        cost = "" if more is None else f", about {gpu_hours(more)} GPU-hours"
+        yield (
+            f"{few} can detect {smallest}; {effect} takes {sizing.needed} runs per side{cost}. Add runs only if the "
+            "result is inconclusive."
+        )
 
 
 def _of_run(baseline: RunRecord, change: PlannedChange) -> Iterator[str]:

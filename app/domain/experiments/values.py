@@ -95,11 +95,11 @@ SpreadSource = Literal["series", "family", "default"]
 class Sizing:
     """The number of runs per side, and why.
 
-    `effect_pct`: the change of step time to detect; `power`: the probability. `needed`: runs per side for it, None when
-    more than `most`; `smallest_pct`: what the chosen number detects. `noise`: standard error within one run (ln).
-    `prior`: run-to-run variation assumed before the first run, also by the result. `spread_from`: the source of the
-    variation: the series' own runs (`spread_runs` of them), its family (`prior.configurations`), or the default.
-    `curve`: other numbers of runs.
+    `effect_pct`: the least change of step time to detect; `power`: the probability. `needed`: runs per side for it,
+    None when more than `most`; `smallest_pct`: what the chosen number detects. `noise`: standard error within a run
+    (ln), the median of the configuration's runs; `spread_pct` is never smaller. `prior`: run-to-run variation assumed
+    before the first run, also by the result. `spread_from`: the source of the variation: the series' own runs
+    (`spread_runs` of them), its family (`prior.configurations`), or the default. `curve`: other numbers of runs.
     """
 
     effect_pct: float

@@ -8,7 +8,7 @@ from app.domain.numbers import change_text, percent, plural
 from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.comparison import SideComparison
-from app.domain.verdict.decide import TOO_CLOSE, prior_sentence
+from app.domain.verdict.decide import TOO_CLOSE, more_per_side, prior_sentence
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.step_time import (
     UNCERTAIN,
@@ -287,7 +287,8 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
     if time is None:
         return
     if time.decision == "inconclusive" and time.need_runs is not None:
-        yield f"{plural(time.need_runs, 'more run')} of B would decide if the difference stays the same."
+        more = f"{plural(time.need_runs, 'more run')} of B" if time.power is None else more_per_side(time)
+        yield f"{capitalized(more)} would decide if the difference stays the same."
     elif time.decision == "inconclusive" and time.alternative is not None:
         reruns = time.alternative.reruns
         with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""

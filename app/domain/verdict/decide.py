@@ -7,9 +7,10 @@ from statistics import median
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, change_text, percent, plural
+from app.domain.numbers import THIN, change_text, percent, plural, share_text
 from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.run import Metric
+from app.domain.text import capitalized
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.step_time import (
     ALARM_PCT,
@@ -244,8 +245,9 @@ def what_would_decide(verdict: Verdict) -> str:
     if change.awaits:
         return f"Still missing: {plural(change.awaits, 'requested rerun')} of this commit. Then it is decided."
     if change.need_runs is not None:
-        more = plural(change.need_runs, "more run")
-        return f"{more} of this commit would decide if the difference stays the same."
+        of_commit = f"{plural(change.need_runs, 'more run')} of this commit"
+        more = of_commit if change.power is None else capitalized(more_per_side(change))
+        return f"{more} would decide if the difference stays the same."
     if change.alternative is None:
         return TOO_CLOSE
     reruns = change.alternative.reruns
@@ -255,6 +257,11 @@ def what_would_decide(verdict: Verdict) -> str:
         f"{plural(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
         f"{with_reruns}."
     )
+
+
+def more_per_side(change: StepTimeChange) -> str:
+    """Format what an experiment lacks: `about 6 more runs per side (80 % power)`."""
+    return f"about {plural(change.need_runs or 0, 'more run')} per side ({share_text(change.power or 0.0)} power)"
 
 
 def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> str:

@@ -126,8 +126,9 @@ class StepTimeChange:
 
     `shift` and `standard_error` are in ln, `ci_*` bound the interval that decided (`_deciding_p`), and
     `smallest_callable_pct` is the smallest slowdown this comparison can detect.
-    `need_runs`: further reruns that would decide an inconclusive result;
-    `alternative` when no number of reruns up to 20 would. `run_to_run_sd`: moderated, as used (ln).
+    `need_runs`: further reruns that would decide an inconclusive result if nothing else changes; `alternative` when no
+    number of reruns up to 20 would. With a `power`, as in an experiment, `need_runs` are of each side, and decide with
+    that probability. `run_to_run_sd`: moderated, as used (ln).
     `needs_confirmation`: a regression that rests on short runs. `reruns_apart_pct`: how far apart the candidate's
     reruns lie when that exceeds run-to-run variation; the result is then inconclusive. `not_steady`: the run drifts or
     has two speeds, by which its interval is widened. `planned_looks`: the looks whose certainty the decision needs, 2
@@ -148,6 +149,7 @@ class StepTimeChange:
     run_to_run_sd: float
     need_runs: int | None = None
     alternative: RunsNeeded | None = None
+    power: float | None = None
     needs_confirmation: bool = False
     reruns_apart_pct: float | None = None
     not_steady: bool = False
@@ -511,6 +513,11 @@ class Comparison:
         """Return the smallest speed-up (ln, positive) that k against m runs call with probability `power` > 0.5."""
         limit = max(self.thresholds.relevant_shift, self.half_width(IMPROVEMENT_P, k, m))
         return limit + self.half_width(power, k, m)
+
+    def shows_equality(self, shift: float, power: float, k: int, m: int) -> bool:
+        """Return whether k against m runs call a true change `shift` (ln) equal with probability `power` > 0.5."""
+        half = self.half_width(EQUIVALENCE_P, k, m) + self.half_width(power, k, m)
+        return abs(shift) + half <= self.thresholds.equal_pct / 100
 
     def decide(self, k: int, m: int, looks: int = 1) -> Decision:
         """Decide with k reruns against m baseline runs. `looks`: planned interim looks (Bonferroni correction)."""

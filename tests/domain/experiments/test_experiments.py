@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,16 @@ from app.domain.contract.resolve import config_key, stack_key
 from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
 from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules, outcome
 from app.domain.experiments.plan import (
+    FEWEST_EACH,
     MOST_EACH,
+    MOST_GPU_HOURS,
     POWER,
+    Aim,
     interleaved,
     knob_change,
     planned_change,
     read_knobs,
+    runs_that_decide,
     size,
     smallest_pct,
     turned,
@@ -110,7 +115,7 @@ def test_the_smallest_effect_is_the_limit_of_the_test_and_what_its_power_adds(
 
 def test_nothing_below_one_per_cent_is_ever_promised() -> None:
     silent = Prior(variance=1e-12, degrees_of_freedom=20, configurations=9)
-    assert size([], silent).runs_each == 1
+    assert size([], silent).runs_each == FEWEST_EACH
     assert size([], silent).smallest_pct == pytest.approx(100 * -math.expm1(-0.01), abs=0.001)
 
 
@@ -142,7 +147,54 @@ def test_a_spread_that_is_too_large_is_capped_with_a_warning() -> None:
 def test_more_runs_see_smaller_effects() -> None:
     seen = [point.smallest_pct for point in size([]).curve]
     assert seen == sorted(seen, reverse=True)
-    assert size([], effect_pct=5.0).runs_each <= size([], effect_pct=3.0).runs_each
+    assert size([], aim=Aim(5.0, 5.0)).runs_each < size([], aim=Aim(3.0, 3.0)).runs_each
+
+
+def test_a_plan_begins_with_the_middle_of_what_is_expected_and_names_what_its_lower_end_takes() -> None:
+    sizing = size([], aim=Aim(3.0, 15.0))
+    assert (sizing.runs_each, sizing.needed) == (FEWEST_EACH, size([], aim=Aim(3.0, 3.0)).needed)
+    assert (sizing.needed or 0) > FEWEST_EACH
+
+
+@pytest.mark.parametrize(("gpus", "each"), [(8, MOST_EACH), (1000, 5), (100_000, FEWEST_EACH)])
+def test_a_plan_without_an_expected_effect_stays_within_a_cost(gpus: int, each: int) -> None:
+    """A run of 50 steps of 3.6 s takes 0.05 h."""
+    sizing = size([], step_s=3.6, gpus=gpus)
+    assert sizing.runs_each == each
+    assert each == FEWEST_EACH or (sizing.gpu_hours or 0.0) <= MOST_GPU_HOURS
+    assert size([], aim=Aim(2.0, 2.0, most_gpu_hours=None), step_s=3.6, gpus=gpus).runs_each == MOST_EACH
+
+
+def test_launches_of_a_configuration_share_the_noise_within_their_runs() -> None:
+    """Whichever of three launches is the baseline, an unusually noisy one does not set the size of the plan."""
+    sizes = []
+    for of, *others in permutations((0.004, 0.005, 0.014)):
+        history = [replace(run, se=noise) for run, noise in zip(make_runs([0.0, 0.0]), others, strict=True)]
+        sizes.append(size(history, QUIET, noise=of))
+    assert {sizing.noise for sizing in sizes} == {0.005}
+    assert {round(sizing.spread_pct, 6) for sizing in sizes} == {0.5}
+    assert len({sizing.curve for sizing in sizes}) == 1
+
+
+@pytest.mark.parametrize("slower", [-0.0116, -0.012, 0.0145, -0.0145])
+def test_an_undecided_result_needs_the_runs_that_the_table_of_its_plan_names(slower: float) -> None:
+    result = outcome(sides((0.0, 0.0), (slower, slower)), ENROLMENT, OutcomeRules(2, DEFAULT_PRIOR))
+    assert result.verdict is not None
+    time = result.verdict.step_time
+    assert time is not None
+    each = runs_that_decide(DEFAULT_PRIOR, 0.0, time.shift)
+    assert (result.inconclusive, time.power, time.alternative) == (True, POWER, None)
+    assert time.need_runs == (None if each is None else each - 2)
+    sizing = size([], DEFAULT_PRIOR)
+    effect = round(-100 * math.expm1(-abs(time.shift)), 1)
+    enough = [n for n in range(1, 21) if round(smallest_pct(sizing, n), 1) <= effect]
+    assert each == next(iter(enough), None)
+
+
+def test_a_larger_effect_needs_at_most_as_many_runs_and_the_smallest_are_shown_to_be_equal() -> None:
+    needed = [runs_that_decide(QUIET, 0.0, shift) or math.inf for shift in (0.0115, 0.013, 0.017, 0.03)]
+    assert needed == sorted(needed, reverse=True)
+    assert (runs_that_decide(QUIET, 0.0, 0.001) or math.inf) < (runs_that_decide(QUIET, 0.0, 0.009) or math.inf)
 
 
 @pytest.mark.parametrize("runs_each", range(1, 21))
