@@ -19,11 +19,12 @@ from app.experiments.api_models import (
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.pages import pair_rules
-from app.experiments.queries import EXPERIMENT_COLUMNS, ExperimentQuery, experiment_rows, journey_of
+from app.experiments.queries import EXPERIMENT_COLUMNS, ExperimentQuery, experiment_rows
 from app.pipeline.propose import ExperimentRequest
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import find_experiments, get_experiment
+from app.storage.journeys import journey_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppSettings, ReadSession, api_router
 from app.web.errors import as_content, documented

@@ -21,11 +21,11 @@ from app.experiments.api_models import ExperimentId
 from app.experiments.journey_page import JourneyPage
 from app.experiments.pages import ExperimentPage, side_commands
 from app.experiments.plan_page import PlanForm, offer
-from app.experiments.queries import journey_of
 from app.experiments.waterfall import Waterfall, waterfall, waterfall_png, waterfall_svg
 from app.pipeline.suggest import RunSuggestions, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import Experiment, get_experiment
+from app.storage.journeys import journey_of
 from app.storage.projects import find_project
 from app.storage.rules import read_run, rules_in_force
 from app.web.access_rule import requires

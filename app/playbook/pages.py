@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
+from app.domain.experiments.journey import continuation
 from app.domain.numbers import plural, signed
 from app.domain.rules.evidence import OwnResult, rule_evidence
 from app.domain.rules.expression import Expression, filled, is_filled, with_names
@@ -23,6 +24,7 @@ from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleB
 from app.domain.rules.stated import Contradiction, Overruling, contradictions_of, overruling
 from app.errors import NotFound
 from app.storage.database import ListPage
+from app.storage.journeys import journey_of
 from app.storage.rules import (
     NOTHING,
     FiredIn,
@@ -450,6 +452,18 @@ class RulePageOf:
         self.last: tuple[FiredIn, ...] = last_fired(session, name, LAST_RUNS, counted_project(session, project))
         self.planned = planned(session, name)
         self.replaced: Rule | None = rules.team.replaced.get(name)
+
+    @cached_property
+    def applies_to(self) -> FiredIn | None:
+        """Return the newest run in which it fires whose journey did not continue elsewhere; None without one."""
+        return next(
+            (
+                fired
+                for fired in self.last
+                if not continuation(journey_of(self._session, fired.run_id), fired.run_id).leads
+            ),
+            None,
+        )
 
     @property
     def lead(self) -> str:

@@ -11,6 +11,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.experiments.journey import Continuation, continuation
 from app.domain.numbers import axis_limit_pct, gain_change, plural
 from app.domain.rules.change import change_of
 from app.domain.rules.engine import Suggestion
@@ -20,6 +21,8 @@ from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
+from app.storage.journeys import journey_of
+from app.storage.rules import RulesInForce
 from app.storage.setbacks import REGRESSION_RULE, regression_change
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
@@ -31,6 +34,7 @@ from app.suggestions.views import (
     RestsOn,
     Revert,
     check_first_text,
+    continued_text,
     copied_flags,
     elsewhere_text,
     experiment_text,
@@ -120,8 +124,11 @@ MOST_TITLE_WORDS = 11
 
 
 class NextPage:
-    def __init__(self, advice: RunSuggestions, form: StateForm | None = None, fact: str = "") -> None:
+    def __init__(
+        self, advice: RunSuggestions, continued: Continuation, form: StateForm | None = None, fact: str = ""
+    ) -> None:
         self._advice = advice
+        self.continued = continued
         self._missing = MissingView(advice, form or StateForm(), fact)
         self.facts_open = form is not None or bool(fact)
         self.run = advice.run
@@ -132,6 +139,8 @@ class NextPage:
     @property
     def answer(self) -> str:
         """Return the lead of the page."""
+        if self.continued.leads:
+            return continued_text(self.continued)
         blockers = self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
@@ -185,11 +194,7 @@ class NextPage:
 
     @property
     def steps(self) -> list[StepRow]:
-        """Return the phases. The current one belongs to the change that the lead names, unless that phase is done."""
         phases = self._advice.phases
-        first = next(iter((*self._advice.evaluation.blockers, *self._advice.leading)), None)
-        is_open = first is not None and phases.step(first.rule.phase).state != "done"
-        current = first.rule.phase if first is not None and is_open else phases.current
         return [
             StepRow(
                 phase=step.phase,
@@ -197,7 +202,7 @@ class NextPage:
                 state=step.state,
                 because=step.because,
                 href=_EVIDENCE[step.phase].format(self.run.id),
-                current=step.phase == current,
+                current=step.phase == phases.current,
             )
             for step in phases.steps
         ]
@@ -325,6 +330,14 @@ class NextPage:
         )
 
 
+def next_page(
+    session: Session, rules: RulesInForce, run_id: int, form: StateForm | None = None, fact: str = ""
+) -> NextPage:
+    return NextPage(
+        suggest(session, run_id, rules), continuation(journey_of(session, run_id), run_id), form=form, fact=fact
+    )
+
+
 router = APIRouter(include_in_schema=False)
 
 MAX_FIELDS = 300
@@ -337,7 +350,7 @@ FactName = Annotated[str, Query(max_length=100)]
 @requires(Action.READ, of="run")
 def show_next(request: Request, session: ReadSession, rules: Rules, run_id: RunId, fact: FactName = "") -> HTMLResponse:
     """Show the suggestions of a run. `fact`: the fact whose input comes first."""
-    return render(request, "suggestions/next.html", p=NextPage(suggest(session, run_id, rules), fact=fact))
+    return render(request, "suggestions/next.html", p=next_page(session, rules, run_id, fact=fact))
 
 
 @router.post("/runs/{run_id}/facts")
@@ -350,7 +363,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
         return f"/runs/{run_id}/next#stated"
 
     def again(session: Session, form: StateForm, _: ThreewallsError) -> Response:
-        page = NextPage(suggest(session, run_id, rules), form=form)
+        page = next_page(session, rules, run_id, form=form)
         return render(request, "suggestions/next.html", p=page, status=422)
 
     return await answer_form(request, StateForm, act, again, max_fields=MAX_FIELDS, catch=(InvalidMetadata,))
@@ -360,7 +373,7 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 @requires(Action.READ, of="run")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
     advice = suggest(session, run_id, rules)
-    page = StepPage(advice, rule)
+    page = StepPage(advice, rule, continuation(journey_of(session, run_id), run_id))
     offer = None if page.suggestion is None else plan_offer(session, request.app.state.settings, advice, rule)
     return render(request, "suggestions/step.html", p=page, offer=offer)
 

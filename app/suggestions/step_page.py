@@ -1,12 +1,13 @@
 """The page of one suggestion: a rule evaluated for one run, with its change, evidence and sources."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from markupsafe import Markup
 
 from app.domain.contract.fields import FIELDS
+from app.domain.experiments.journey import Continuation
 from app.domain.numbers import THIN, axis_limit_pct, contract_value, gain_change, grouped, plural
 from app.domain.planning.hardware import in_gib
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
@@ -26,6 +27,7 @@ from app.suggestions.views import (
     GainView,
     RestsOn,
     Revert,
+    continued_text,
     copied_flags,
     elsewhere_text,
     experiment_text,
@@ -97,10 +99,11 @@ class FrameworkRow:
 class StepPage:
     """Data of the page. Raises NotFound for an unknown rule."""
 
-    def __init__(self, advice: RunSuggestions, rule: str) -> None:
+    def __init__(self, advice: RunSuggestions, rule: str, continued: Continuation) -> None:
         if rule not in advice.book.rules:
             raise NotFound(f"Rule {rule[:60]!r} does not exist. It may have been renamed. Check the URL.")
         self._advice = advice
+        self.continued = continued
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
         self._evaluation = advice.evaluation_of(rule)
@@ -138,8 +141,16 @@ class StepPage:
     def lead(self) -> tuple[Markup, Markup]:
         """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long.
 
-        The experiment that accepted the change leads if there is one, else the A/Bs that found it slower.
+        The experiment that accepted the change leads if there is one, and where its journey continued; else the A/Bs
+        that found it slower.
         """
+        if self.continued.leads:
+            if self.experiment is None or self.experiment.state != "accepted":
+                return continued_text(self.continued), self.why
+            lead = Markup("{}. {}").format(
+                experiment_text(self.experiment), continued_text(replace(self.continued, under_way=()))
+            )
+            return lead, self.why
         if self.experiment is not None and self.experiment.state == "accepted":
             return Markup("{}.").format(experiment_text(self.experiment)), self.why
         if self.slower_here is not None:

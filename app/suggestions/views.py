@@ -1,7 +1,7 @@
 """Suggestions and the sources of facts as pages show them."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
+from app.domain.experiments.journey import Continuation
 from app.domain.experiments.values import Sizing
 from app.domain.numbers import contract_value, gain_change, gpu_hours, plural
 from app.domain.rules.change import ChangeDiff, is_set
@@ -17,7 +18,7 @@ from app.domain.rules.engine import CheckedRequirement, Evaluation, MissingFact,
 from app.domain.rules.expression import fact_text, filled, marked
 from app.domain.rules.facts import FACTS, Fact
 from app.domain.rules.stated import STATEABLE
-from app.domain.text import some_of
+from app.domain.text import capitalized, some_of
 from app.pipeline.suggest import RunSuggestions
 from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
@@ -374,6 +375,30 @@ def experiment_text(experiment: ExperimentItem) -> str:
     return f"Experiment #{experiment.id} {_DECIDED.get(experiment.state, 'is measuring this change')}{result}{weak}"
 
 
+_RUN_LINK = Markup('<a href="/runs/{0}/next">#{0}</a>')
+_DECIDE_LINK = Markup('<a href="/experiments/{0}#decide">#{0}</a>')
+_OPEN_LINK = Markup('<a href="/experiments/{0}">#{0}</a>')
+
+
+def continued_text(continued: Continuation) -> Markup:
+    """Return what comes before any next step: `Continued in #193; decide experiment #7; experiment #8 under way.`"""
+    parts = []
+    if continued.run_id is not None:
+        parts.append(Markup("continued in {}").format(_RUN_LINK.format(continued.run_id)))
+    if continued.decide:
+        parts.append(Markup("decide {}").format(_experiments(continued.decide, _DECIDE_LINK)))
+    if continued.under_way:
+        parts.append(Markup("{} under way").format(_experiments(continued.under_way, _OPEN_LINK)))
+    return Markup("{}.").format(capitalized(Markup("; ").join(parts)))
+
+
+def _experiments(numbers: Sequence[int], link: Markup) -> Markup:
+    named = Markup(", ").join(link.format(number) for number in numbers[:MOST_NAMED])
+    return Markup("{} {}").format(plural(len(numbers), "experiment", number=False), named)
+
+
+MOST_NAMED = 3
+"""Experiments of a kind that a lead names."""
 _FAILURES = ("oom", "oom_phase", "oom_ranks", "import_error")
 _FIGURES = ("step_s", "tokens_s_gpu", "tflops_gpu", "window", "window_first", "window_last", "fits", "evidence_level")
 _CONTRACT = ("unknown_fields", "unknown_names")

@@ -258,6 +258,9 @@ def test_a_decided_change_is_not_offered_again(
     page = text(client, f"/runs/{baseline}/next")
     assert plans not in page
     assert f'data-experiment="{number}"' in page
+    goes_on = client.get(f"/api/v1/journeys/{baseline}").json()["current_run"]
+    lead = page[page.index('class="answer"') :].split("</p>")[0]
+    assert (f'href="/runs/{goes_on}/next"' in lead) is (decision == "accept")
     leading = re.findall(r'class="suggestion leading [^"]+"\s+id="s-([\w-]+)"', page)
     assert ("eo-enable" in leading) is (decision == "accept")
     assert re.findall(r'data-suggestion="([\w-]+)"', text(client, f"/runs/{baseline}/profiled")) == leading

@@ -6,5 +6,5 @@ order        the interleaved order of the runs
 change       one or more changed knobs: the candidate's contract and its config key
 joining      the side of a run, and why some runs do not count
 outcome      the result: the verdict's test over the runs that count, and its evidence level
-journey      runs as nodes, knobs as edges; journey_text writes the tree for other tools
+journey      runs as nodes, knobs as edges; how it continues from a run; texts for other tools
 """

@@ -165,6 +165,41 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
     )
 
 
+# --- What a journey says about one of its runs: whether it went on, and what is not decided yet.
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """How a journey continues from a run.
+
+    `run_id`: the run to continue from, None if that is a run of the same configuration. `decide`, `under_way`:
+    experiments from there, or from this run, that wait for a decision or for runs.
+    """
+
+    run_id: int | None = None
+    decide: tuple[int, ...] = ()
+    under_way: tuple[int, ...] = ()
+
+    @property
+    def leads(self) -> bool:
+        """Return whether this comes before any other next step of the run."""
+        return self.run_id is not None or bool(self.decide)
+
+
+def continuation(journey: Journey, run_id: int) -> Continuation:
+    """Return how the journey continues from one of its runs. A run beside the path continues from its end as well."""
+    nodes = {node.key: node for node in journey.nodes}
+    end = [node for node in journey.nodes if node.on_path][-1]
+    is_current = run_id in (end.run_id, *end.runs)
+    here = {end.key, *(key for key, node in nodes.items() if run_id in (node.run_id, *node.runs))}
+    from_here = [edge for edge in journey.edges if edge.source in here]
+    return Continuation(
+        None if is_current else journey.current_run_id,
+        tuple(edge.experiment_id for edge in from_here if edge.state == "done"),
+        tuple(edge.experiment_id for edge in from_here if edge.state in ("planned", "waiting")),
+    )
+
+
 # --- The accepted path as a waterfall: step time before and after each accepted change.
 
 

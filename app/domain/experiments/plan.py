@@ -63,7 +63,7 @@ RUNS_EACH = f"must be a whole number from 1 to {MOST_ASKED_EACH}"
 """Other numbers of runs that the plan describes."""
 _OWN_FROM = 5
 """Own launches from which their spread weighs as much as the default prior with its four degrees of freedom."""
-_CURVE = (1, 2, 3, 5, 8, 10, 15, 20)
+_CURVE = (*range(1, 9), 10, 15, 20)
 
 
 STEPS = 50

@@ -44,14 +44,13 @@ class TuningPhases:
     def step(self, phase: Phase) -> Step:
         return next(step for step in self.steps if step.phase == phase)
 
-    @property
-    def sentence(self) -> str:
-        """Return how many phases are done, and why the current one is not."""
+    def sentence_of(self, run_id: int) -> str:
+        """Return the current phase of the run, how many are done, and why the current one is not."""
         done = sum(step.state == "done" for step in self.steps)
         if self.current is None:
-            return f"All {len(self.steps)} phases are done."
+            return f"All {len(self.steps)} phases of #{run_id} are done."
         because = self.step(self.current).because
-        return f"Phase: {self.current}, {done} of {len(self.steps)} done. {because}"
+        return f"Phase of #{run_id}: {self.current}, {done} of {len(self.steps)} done. {because}"
 
 
 def tuning_phases(evaluation: Evaluation) -> TuningPhases:
@@ -96,7 +95,7 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
         return "open", "The contract has not been stated yet."
     if unknown:
         names = evaluation.facts.get("unknown_names") or plural(unknown, "contract field")
-        return "open", f"Comparisons are provisional; unknown: {names}."
+        return "open", f"Unknown: {names}. Comparisons that depend on it are provisional."
     return "done", "All contract fields are known."
 
 

@@ -12,7 +12,15 @@ import pytest
 
 from app.domain.contract.derive import derive
 from app.domain.contract.resolve import config_key, stack_key
-from app.domain.experiments.journey import JourneyRun, JourneyStep, dot, make_journey, mermaid
+from app.domain.experiments.journey import (
+    Continuation,
+    JourneyRun,
+    JourneyStep,
+    continuation,
+    dot,
+    make_journey,
+    mermaid,
+)
 from app.domain.experiments.outcome import Applicant, Enrolment, ExperimentMember, OutcomeRules, outcome
 from app.domain.experiments.plan import (
     FEWEST_EACH,
@@ -451,6 +459,23 @@ def test_gains_on_the_way_multiply() -> None:
     assert tree.current_run_id == 102
     saved = [None if node.step_time_saved_pct is None else round(node.step_time_saved_pct, 2) for node in tree.nodes]
     assert saved == [0.0, 9.09, 17.36, None], "the same gains as shares of the step time"
+
+
+def test_a_run_of_the_journey_leads_to_where_it_continued_and_to_what_is_not_decided() -> None:
+    steps = [
+        replace(step(1, None, 10.0, "accepted"), candidate=JourneyRun(11, "first", 360.0, 1100.0, (10, 11))),
+        replace(step(2, 1, -2.0, "rejected"), candidate=JourneyRun(12, "worse", 370.0, 1080.0, (12,))),
+        step(3, 1, 1.0, "done"),
+        step(4, 1, None, "planned"),
+        step(5, None, None, "waiting"),
+    ]
+    journey = make_journey(1, "moe", replace(ROOT, runs=(1, 2)), steps)
+    at_end = Continuation(None, (3,), (4,))
+    assert [continuation(journey, run_id) for run_id in (10, 11)] == [at_end, at_end], "runs of one configuration"
+    assert continuation(journey, 12) == Continuation(11, (3,), (4,)), "the rejected side"
+    assert continuation(journey, 2) == Continuation(11, (3,), (4, 5))
+    assert continuation(journey, 2).leads
+    assert not continuation(make_journey(1, "moe", ROOT, [step(1, None, None, "planned")]), 1).leads
 
 
 def test_without_accepted_changes_the_journey_is_at_its_root() -> None:
