@@ -187,7 +187,7 @@ class Continuation:
 
 
 def continuation(journey: Journey, run_id: int) -> Continuation:
-    """Return how the journey continues from one of its runs. A run beside the path continues from its end as well."""
+    """Return how the journey continues from one of its runs. A run off the path continues from its end, too."""
     nodes = {node.key: node for node in journey.nodes}
     end = [node for node in journey.nodes if node.on_path][-1]
     is_current = run_id in (end.run_id, *end.runs)
