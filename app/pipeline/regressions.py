@@ -50,10 +50,14 @@ from app.storage.verdicts import (
     ANY_BRANCH,
     IS_CLAIM,
     Costs,
+    LaterRun,
+    back_since,
     jobs_of_regressions,
     keep_alarms,
+    later_runs,
     newest_runs,
     show_badges,
+    slow_again,
     stored_documents,
 )
 
@@ -1131,51 +1135,77 @@ def refresh_costs(session: Session, now: datetime) -> int:
 SILENT_DAYS = 30
 
 
-def _propose_stale(
+def _propose_closing(
     session: Session, regression: RegressionRow, members: Sequence[RegressionMemberRow], now: datetime
 ) -> None:
-    """Propose a regression as stale while none of its slow stacks runs, unless a user declined this.
+    """Propose to close a regression whose slow stacks no longer run, unless a user declined this.
 
-    Without runs there is no evidence of a fix; it is proposed as fixed only if all members have recovered.
+    Its jobs are followed into later containers and clusters: as fixed if their last runs are back, as stale if nothing
+    has run for a month. Nothing is proposed while a job is slow again there.
     """
-    if not members or (regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members)):
+    if not members:
         return
     slow = [member for member in members if member.proposal != "fixed"] or members
-    newest = select(func.max(StackRow.last_at)).where(
+    later = later_runs(session, [regression.id or 0])
+    of_slow = {member.run_id: later.get((member.regression_id, member.run_id), []) for member in slow}
+    newest = [runs[-1] for runs in of_slow.values() if runs]
+    of_stacks = select(func.max(StackRow.last_at)).where(
         col(StackRow.project_id) == regression.project_id,
         col(StackRow.stack_key).in_({member.stack_key for member in slow}),
     )
-    last = session.execute(newest).scalar()
-    if last is not None and last >= now - timedelta(days=SILENT_DAYS):
+    in_stacks: datetime | None = session.execute(of_stacks).scalar()
+    last = max((at for at in (in_stacks, *(run.ordered_at for run in newest)) if at is not None), default=None)
+    silent = now - timedelta(days=SILENT_DAYS)
+    has_ended = in_stacks is None or in_stacks < silent
+    if regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members):
+        streaks = [streak for runs in of_slow.values() if (streak := slow_again(runs))]
+        again = [streak[0] for streak in streaks if has_ended or len(streak) > 1]
+        if not again or regression.state not in ACTIVE:
+            return
+        first = min(again, key=lambda run: run.ordered_at)
+        note = f"Run {first.id}, in another container or cluster, {is_worse(regression.metric)} again."
+        _set_proposal(session, regression, "", note)
+    if not has_ended:
         if regression.proposal == "stale":
             _set_proposal(session, regression, "", "Its stacks run again.")
-    elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, slow)) is not None:
+    elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, of_slow)) is not None:
         if back.id != regression.proposal_run_id:  # a declined proposal is not repeated
             for member in slow:
                 member.proposal = "fixed"
             regression.proposal_run_id = back.id
-            note = f"Back at the usual level in run {back.id}, the last of its stacks."
+            note = f"Back at the usual level in run {back.id}, in the last stack of its jobs."
             _set_proposal(session, regression, "fixed", note)
             notify_regression(session, regression, "regression.recovered", note, note)
+    elif last is not None and last >= silent:
+        if regression.proposal == "stale":
+            _set_proposal(session, regression, "", "Its jobs run in another container or cluster.")
     elif regression.state in ACTIVE and regression.proposal != "stale":
         events = audit.events(session, "regression", regression.id or 0)
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
         if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
             since = f" since {days_text(last, last)}" if last else ""
-            which = "stacks" if len(slow) == len(members) else f"{slow_or_affected(regression.metric)} stacks"
+            which = "jobs" if len(slow) == len(members) else f"{slow_or_affected(regression.metric)} jobs"
             _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
 
 
 def _last_that_is_back(
-    session: Session, regression: RegressionRow, slow: Sequence[RegressionMemberRow]
+    session: Session, regression: RegressionRow, later: Mapping[int, Sequence[LaterRun]]
 ) -> RunRow | None:
-    """Return the newest run of these members if the newest run of each is back at the usual level; else None.
+    """Return the run since which the last of these members is back at the usual level; None unless each is.
 
-    One run cannot show that a job that goes on is back, but no later one will.
+    One run cannot show that a job that goes on is back, but no later one will. `later`: by the member's run.
     """
     newest = newest_runs(session, regression.id or 0)
     runs = []
-    for member in slow:
+    for member in _members(session, regression.id or 0):
+        if member.run_id not in later:
+            continue
+        if later[member.run_id]:
+            back = back_since(later[member.run_id])
+            if back is None:
+                return None
+            runs.append(session.get_one(RunRow, back.id))
+            continue
         run = session.get_one(RunRow, newest.get(member.run_id, member.run_id))
         value = run.step_time_ms if regression.metric == "step_time_ms" else run.peak_memory_gib
         if run.id == member.run_id or not value or member.usual_level is None:
@@ -1199,7 +1229,7 @@ def _set_proposal(session: Session, regression: RegressionRow, proposal: Proposa
 def _refresh(session: Session, regression: RegressionRow, costs: Costs) -> bool:
     before = regression.gpu_hours_per_day
     members = _members(session, regression.id or 0)
-    _propose_stale(session, regression, members, costs.clock_of(regression.project_id))
+    _propose_closing(session, regression, members, costs.clock_of(regression.project_id))
     for member in members:
         member.gpu_hours_per_day = costs.of_member(regression, member).gpu_hours_per_day
     regression.gpu_hours_per_day = total_cost([member.gpu_hours_per_day for member in members])

@@ -23,7 +23,7 @@ from app.regressions.queries import SlowElsewhere
 from app.regressions.regression import RegressionMember, SlowJob
 from app.storage.stacks import RunReader, StackRun, stack_runs
 from app.storage.tables import RunRow, not_indexed, select_any
-from app.storage.verdicts import current_verdict, regressions_of_runs
+from app.storage.verdicts import LaterRun, current_verdict, regressions_of_runs
 from app.web import charts
 
 FIRST_JOBS, MOST_JOBS = 4, 12
@@ -91,7 +91,7 @@ class DrawnJob:
 
 _BEFORE_IT, _ELSEWHERE = -1, -2
 """Replace the index of a stack for runs of another stack or configuration that the change was compared with, and for
-runs of the job that are as slow in stacks to which it did not move."""
+runs of the job in stacks that are no members."""
 
 
 def job_rows(
@@ -99,13 +99,14 @@ def job_rows(
     project_id: int,
     jobs: Sequence[SlowJob],
     metric: str,
-    elsewhere: Mapping[int, Sequence[SlowElsewhere]],
+    elsewhere: Mapping[int, Sequence[SlowElsewhere | LaterRun]],
     *,
     is_upgrade: bool,
 ) -> tuple[DrawnJob, ...]:
     """Return the rows of the chart, without jobs whose level is unknown.
 
-    `elsewhere`: by first slow run, the runs of the job that are as slow in stacks to which it did not move.
+    `elsewhere`: by first slow run, the runs of the job in stacks that are no members: those that are as slow, and all
+    those after the last run in a member.
     `is_upgrade`: the stack began with the change, so all its runs come after it.
     """
     rows = []
@@ -134,7 +135,7 @@ def _with_earlier(session: Session, rows: Sequence[DrawnJob], metric: str) -> tu
 
 
 def _runs(
-    session: Session, project_id: int, job: SlowJob, elsewhere: Sequence[SlowElsewhere], *, is_upgrade: bool
+    session: Session, project_id: int, job: SlowJob, elsewhere: Sequence[SlowElsewhere | LaterRun], *, is_upgrade: bool
 ) -> list[tuple[StackRun, int]]:
     """Return the runs around the change in commit order, each with the index of its stack in the job."""
     first = job.first
@@ -187,7 +188,9 @@ def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, cha
     for run, stack in runs:
         value = _value(run, metric)
         if math.isfinite(value):
-            role = _ROLES[-1] if stack == _ELSEWHERE else _role(run, job, change, stack == _BEFORE_IT)
+            is_slow = value > math.sqrt(member.usual * (member.slow or member.usual))
+            is_elsewhere = stack == _ELSEWHERE and is_slow
+            role = _ROLES[-1] if is_elsewhere else _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
             yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
 
@@ -465,7 +468,7 @@ def _earlier(row: DrawnJob, places: dict[Moment, int], ends: tuple[float, float]
         yield {
             "at": fmean(places[_moment(point.run)] for point in points),
             "delta": max(point.delta_pct for point in points),
-            "label": f"regression {number}",
+            "label": f"level set by regression {number}",
             "href": f"/regressions/{number}",
         }
 

@@ -19,6 +19,7 @@ from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import (
     THIN,
     change_text,
+    change_words,
     grouped,
     level_text,
     metric_text,
@@ -75,7 +76,7 @@ from app.storage.example_runs import example_runs
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import measured_changes, upgrade_changes
-from app.storage.verdicts import StoredVerdict, current_verdict, newest_runs
+from app.storage.verdicts import StoredVerdict, current_verdict, later_runs, newest_runs
 from app.storage.watches import is_watched
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, RegressionId, reading
@@ -238,6 +239,10 @@ class RegressionView:
             every = len(self.regression.counted_jobs) == len(self.regression.jobs)
             of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
             since = f" since {idle}" if (idle := self.regression.idle_since) else ""
+            newest = self.regression.newest
+            if newest and newest.ordered_at == self.regression.last_ran:
+                change = change_words(newest.change_pct, self.regression.metric)
+                return f"No run{of}{since}; that one, {words.run_in(newest)}, was {change} than usual."
             return f"No run{of}{since}, so nothing shows whether it is fixed."
         if not self.regression.proposal:
             return ""
@@ -245,6 +250,8 @@ class RegressionView:
         values = self._values_since(run) if run else []
         lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
         usual = lasts[0].usual if lasts else None
+        if run and self.regression.back_in:
+            return f"Recovered in #{run.id} ({self.regression.back_in}), the next container or cluster of the job."
         if run is None or not values or not usual:
             return "All of its stacks are back at the usual level."
         which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
@@ -309,7 +316,10 @@ class RegressionView:
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression
-        elsewhere = {job.first.run_id: self._elsewhere(job) for job in jobs}
+        later = later_runs(self._session, [of.id])
+        elsewhere = {
+            job.first.run_id: [*self._elsewhere(job), *later.get((of.id, job.last.run_id), ())] for job in jobs
+        }
         return job_rows(self._session, of.project_id, jobs, of.metric, elsewhere, is_upgrade=of.kind == "upgrade")
 
     def _elsewhere(self, job: SlowJob) -> tuple[SlowElsewhere, ...]:

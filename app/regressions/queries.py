@@ -10,7 +10,7 @@ from pydantic import Field
 from sqlalchemy import ColumnElement, Engine, Row, Select, and_, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.naming import SEPARATOR, short_job
+from app.domain.naming import SEPARATOR, short_job, without_common
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.triage import ACTIVE, STATES, SumOfCosts
 from app.errors import NotFound
@@ -18,6 +18,7 @@ from app.regressions.regression import (
     Options,
     Regression,
     RegressionMember,
+    RunOfJob,
     SlowJob,
     axis_of_cause,
     figure_of,
@@ -29,7 +30,16 @@ from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import shown_cause, slow_in_other_stacks
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, from_row, select_any
-from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
+from app.storage.verdicts import (
+    SUMS_OF_COSTS,
+    LaterRun,
+    ProposedClosing,
+    StoredMember,
+    jobs_of_regressions,
+    later_runs,
+    proposed_closings,
+    slow_again,
+)
 from app.web.lists import CellKind, ListQuery, OneOf
 
 # --- Filters of the list of regressions. The query string is the whole state of the page, so it is validated as input.
@@ -300,18 +310,53 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     back = _positions(session, [row.RegressionRow.proposal_run_id for row in rows])
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
+    later = later_runs(session, [row.id for row in listed if row.state in ACTIVE and not row.gpu_hours_per_day])
     last_ran = {(row.id, row.run_id): row.last_at for row in session.execute(_LAST_RAN, {"ids": idle})}
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
-    return tuple(
-        _with_last_ran(_regression(row, members[row.RegressionRow.id], names, stored, back), last_ran) for row in rows
+    regressions = (_regression(row, members[row.RegressionRow.id], names, stored, back) for row in rows)
+    return tuple(_with_newest(session, item, last_ran, later) for item in regressions)
+
+
+def _with_newest(
+    session: Session,
+    regression: Regression,
+    last_ran: Mapping[tuple[int, int], datetime],
+    later: Mapping[tuple[int, int], Sequence[LaterRun]],
+) -> Regression:
+    """Add the runs that show where its jobs are now, in later containers and clusters as well."""
+    counted = regression.counted_jobs
+    keys = [(regression.id, member.run_id) for job in counted for member in job.stacks]
+    runs = [(job, later.get((regression.id, job.last.run_id), ())) for job in counted]
+    newest = max(((job, of[-1]) for job, of in runs if of), key=lambda pair: pair[1].ordered_at, default=None)
+    streaks = [(job, streak[0]) for job, of in runs if job.is_back and (streak := slow_again(of))]
+    again = min(streaks, key=lambda pair: pair[1].ordered_at, default=None)
+    at = max((last_ran[key] for key in keys if key in last_ran), default=None)
+    back_runs = (
+        (job, run)
+        for job in regression.jobs
+        for run in later.get((regression.id, job.last.run_id), ())
+        if regression.is_back and run.id == regression.proposal_run_id
+    )
+    back = next(back_runs, None)
+    return replace(
+        regression,
+        last_ran=max(at, newest[1].ordered_at) if at and newest else at,
+        newest=_run_of_job(session, *newest) if newest else None,
+        again=_run_of_job(session, *again) if again and not regression.proposal else None,
+        back_in=_run_of_job(session, *back).place if back else "",
     )
 
 
-def _with_last_ran(regression: Regression, last_ran: Mapping[tuple[int, int], datetime]) -> Regression:
-    keys = [(regression.id, member.run_id) for job in regression.counted_jobs for member in job.stacks]
-    return replace(regression, last_ran=max((last_ran[key] for key in keys if key in last_ran), default=None))
+def _run_of_job(session: Session, job: SlowJob, run: LaterRun) -> RunOfJob:
+    return RunOfJob(run.id, run.ordered_at, run.change_pct, _place(session, job.last.stack_key, run.stack_key))
+
+
+def _place(session: Session, own: str, other: str) -> str:
+    """Return the parts of a stack's name that another stack lacks, such as the container: `26.02-py3`."""
+    names = names_of_stacks(session, {own, other})
+    return without_common([names.get(own, ""), names.get(other, "")])[1]
 
 
 _MOST_ELSEWHERE = 20

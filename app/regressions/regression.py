@@ -53,10 +53,6 @@ class RegressionMember:
     newest_pct: float | None = None
 
 
-_OUTGROWN = 1.5
-"""Multiple of the change of a job from which its newest run shows a further one."""
-
-
 @dataclass(frozen=True, slots=True)
 class SlowJob:
     """A job that became slower in the first of its stacks and continued in the others."""
@@ -95,7 +91,7 @@ class SlowJob:
     def has_outgrown(self) -> bool:
         """Return whether its newest run is so much slower that the change of the job is not all of it."""
         newest, change = self.last.newest_pct, triage.change_of_job(self.stacks)
-        return not self.is_back and newest is not None and change is not None and newest > _OUTGROWN * change
+        return not self.is_back and newest is not None and change is not None and newest > triage.OUTGROWN * change
 
     @property
     def title(self) -> str:
@@ -114,11 +110,23 @@ def stacks_of(jobs: Iterable[SlowJob]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class RunOfJob:
+    """A run that shows where a slow job is now. `place`: container or cluster, if it is none of the members'."""
+
+    id: int
+    ordered_at: datetime
+    change_pct: float
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
 class Regression:
     """A regression with its members, oldest first.
 
-    `back`: number and history position of the run since which all of its stacks have recovered.
-    `last_ran`: position of the newest run of the stacks of its counted jobs, if nothing is lost now.
+    `back`: number and history position of the run since which all of its stacks have recovered; `back_in`: the
+    container or cluster of that run, if it is none of the members'.
+    `last_ran`: position of the newest run of its counted jobs and their stacks, if nothing is lost now. `newest`: the
+    newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
     """
 
     id: int
@@ -142,6 +150,9 @@ class Regression:
     members: tuple[RegressionMember, ...]
     back: tuple[int, datetime] | None = None
     last_ran: datetime | None = None
+    back_in: str = ""
+    newest: RunOfJob | None = None
+    again: RunOfJob | None = None
 
     @property
     def idle_since(self) -> str:

@@ -21,7 +21,7 @@ from app.domain.performance.cost import Cost
 from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ACTIVE_STATES, StateCounts
-from app.regressions.regression import Regression, SlowJob, stacks_of
+from app.regressions.regression import Regression, RunOfJob, SlowJob, stacks_of
 from app.storage.audit import AuditEvent
 
 
@@ -74,7 +74,12 @@ def answer(regression: Regression, first_elsewhere: int | None = None) -> str:
     if regression.is_back:
         each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
         when = recovery_text(since.ordered_at, regression.back) if since else ""
-        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}."
+        place = f" ({regression.back_in})" if regression.back_in else ""
+        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}{place}."
+    if regression.again:
+        back = f"Recovered in #{regression.back[0]}; " if regression.back else ""
+        text = f"{slow_or_affected(regression.metric)} again since {run_in(regression.again)}"
+        return f"{back}{text if back else text.capitalize()}.{_claim(regression)}"
     if regression.is_once:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
@@ -88,6 +93,11 @@ def answer(regression: Regression, first_elsewhere: int | None = None) -> str:
         text = f"{len(counted)} of {plural(len(jobs), 'job')} {text}"
     first = f" since #{first_elsewhere or since.run_id}" if since else ""
     return f"{text}{first}{end}.{_claim(regression)}"
+
+
+def run_in(run: RunOfJob) -> str:
+    """Return `#410 (26.04)`: a run and its container or cluster, if the regression has no member there."""
+    return f"#{run.id} ({run.place})" if run.place else f"#{run.id}"
 
 
 def _others(regression: Regression) -> str:
@@ -135,7 +145,10 @@ def _claim(regression: Regression) -> str:
 
 def _cost(regression: Regression) -> str:
     if regression.idle_since:
-        slow = regression.counted_jobs
+        slow, newest = regression.counted_jobs, regression.newest
+        if newest and newest.ordered_at == regression.last_ran:
+            figure = change_text(newest.change_pct, metric=regression.metric).delta
+            return f", last in {run_in(newest)}, {regression.idle_since}: {figure}"
         if len(slow) == len(regression.jobs):
             return f", no runs since {regression.idle_since}"
         stacks = plural(stacks_of(slow), "stack", number=False)

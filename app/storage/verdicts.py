@@ -9,6 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import (
@@ -45,6 +46,7 @@ from app.domain.verdict.policy import Policy
 from app.domain.verdict.triage import (
     ACTIVE,
     FIX_CLAIMED,
+    OUTGROWN,
     change_of_job,
     is_half_gone,
     members_by_job,
@@ -316,6 +318,7 @@ def _stored(session: Session, rows: Sequence[Any]) -> Iterable[StoredVerdict]:
         yield StoredVerdict(row.id or 0, row.run_id, row.made_at, row.because, document, side)
 
 
+ANY_BRANCH = "*"
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
 _Member = aliased(RegressionMemberRow)
@@ -414,6 +417,53 @@ _MEASURED_MEMBERS: Select[Any] = (
 )
 
 
+# The runs of a member's job in other stacks, after the last run of the job in the member's own.
+_Own = aliased(RunRow)
+_LAST_OWN = (
+    select_any(func.max(col(_Own.ordered_at)))
+    .where(
+        not_indexed(col(_Own.project_id)) == RunRow.project_id,
+        col(_Own.stack_key) == RegressionMemberRow.stack_key,
+        not_indexed(col(_Own.job)) == RunRow.job,
+        not_indexed(col(_Own.purpose)) == "ci",
+        col(_Own.quarantine) == "",
+    )
+    .correlate(RunRow, RegressionMemberRow)
+    .scalar_subquery()
+)
+_LATER_RUNS: Select[Any] = (
+    select_any(
+        RegressionMemberRow.regression_id, RegressionMemberRow.run_id, RegressionMemberRow.usual_level,
+        RegressionMemberRow.slow_level, col(_Later.id).label("id"), col(_Later.ordered_at).label("ordered_at"),
+        col(_Later.stack_key).label("stack_key"), _VALUE.label("value"),
+    )
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+    .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+    .join(_Later, col(_Later.job) == RunRow.job)
+    .where(
+        col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
+        col(RegressionMemberRow.usual_level).is_not(None),
+        col(RegressionMemberRow.slow_level).is_not(None),
+        col(RunRow.job) != "",
+        not_indexed(col(_Later.project_id)) == RunRow.project_id,
+        *(col(getattr(_Later, name)) == getattr(RunRow, name) for name in ("model", "gpu", "gpus")),
+        not_indexed(col(_Later.stack_key)) != RegressionMemberRow.stack_key,
+        col(_Later.ordered_at) > _LAST_OWN,
+        not_indexed(col(_Later.purpose)) == "ci",
+        col(_Later.quarantine) == "",
+        col(_Later.short).is_(False),
+        _VALUE > 0,
+        or_(
+            col(ProjectRow.baseline_branch) == ANY_BRANCH,
+            col(_Later.branch) == ProjectRow.baseline_branch,
+            col(_Later.branch) == RunRow.branch,
+        ),
+    )
+    .order_by(col(_Later.ordered_at), col(_Later.id))
+)  # fmt: skip
+
+
 _NEWEST_RUNS: Select[Any] = (
     select_any(RegressionMemberRow.run_id, _of_newest(col(_Later.id)).label("newest"))
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
@@ -426,6 +476,62 @@ def newest_runs(session: Session, regression_id: int) -> dict[int, int]:
     """Return the newest counted run of the job of each member, by the member's run."""
     rows = session.execute(_NEWEST_RUNS, {"regression": regression_id})
     return {row.run_id: row.newest for row in rows if row.newest is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRun:
+    """A run of a member's job in another container or cluster, after the last run of the member's stack.
+
+    `change_pct`: against the usual level. `is_slow`: more than half of the member's change is left. `is_again`: and
+    it is no further slowdown, which the regression would not cover.
+    """
+
+    id: int
+    ordered_at: datetime
+    stack_key: str
+    change_pct: float
+    is_slow: bool
+    is_again: bool
+
+
+def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], list[LaterRun]]:
+    """Return the later runs of the job of each member, oldest first, by regression and the member's run.
+
+    A job without a name has none, because any run may share it. Runs need not be steady: a drift does not hide a
+    change of more than its own size.
+    """
+    later: dict[tuple[int, int], list[LaterRun]] = {}
+    for row in session.execute(_LATER_RUNS, {"ids": list(ids)}):
+        change, slow = math.log(row.value) - row.usual_level, row.slow_level - row.usual_level
+        is_slow = change > slow / 2
+        is_again = is_slow and math.expm1(change) <= OUTGROWN * math.expm1(slow)
+        run = LaterRun(row.id, row.ordered_at, row.stack_key, 100 * math.expm1(change), is_slow, is_again)
+        later.setdefault((row.regression_id, row.run_id), []).append(run)
+    return later
+
+
+def back_since(runs: Sequence[LaterRun]) -> LaterRun | None:
+    """Return the first later run since which a job is back: the first of two runs near the usual level, else the last.
+
+    No run after it is slow. A single run must be at the level, because launches differ.
+    """
+    streak = runs[next((k + 1 for k in reversed(range(len(runs))) if runs[k].is_slow), 0) :]
+    for run, following in pairwise(streak):
+        if max(run.change_pct, following.change_pct) <= _NEAR_PCT:
+            return run
+    return streak[-1] if streak and streak[-1].change_pct <= _AT_PCT else None
+
+
+_NEAR_PCT, _AT_PCT = 3.0, 1.0
+"""Maximum changes (%) of two runs and of a single run that are back: twice the assumed variation of launches, and the
+tolerance of a level."""
+
+
+def slow_again(runs: Sequence[LaterRun]) -> Sequence[LaterRun]:
+    """Return the newest later runs that are all slow; empty if the newest is not, or shows a further slowdown."""
+    if not runs or not runs[-1].is_again:
+        return ()
+    return runs[next((k + 1 for k in reversed(range(len(runs))) if not runs[k].is_slow), 0) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -816,8 +922,6 @@ def proposed_closings(session: Session, *conditions: ColumnElement[bool]) -> tup
 
 
 # --- The cost of a slowdown, for regressions and upgrade reports.
-
-ANY_BRANCH = "*"
 
 
 class Costs:

@@ -19,6 +19,7 @@ from app.pipeline.work import ELSEWHERE
 from app.regressions import words
 from app.regressions.commands import Answer, RegressionChange, Seen, change_regressions
 from app.regressions.queries import get_regression
+from app.regressions.regression import Regression
 from app.runs.queries import get_run
 from app.runs.verdict_view import verdict_view
 from app.settings import Settings
@@ -844,7 +845,7 @@ def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine
     # A day stays true, whatever the time of the reader's clock or of the project's newest run.
     assert stale.idle_since
     assert words.answer(stale).endswith(f", no runs since {stale.idle_since}.")
-    assert newest.note == f"None of its stacks has run since {stale.idle_since}."
+    assert newest.note == f"None of its jobs has run since {stale.idle_since}."
     answer(engine, "decline")
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "")
@@ -889,7 +890,60 @@ def test_only_stacks_that_are_still_slow_show_whether_a_regression_is_stale(engi
         newest = events(session, "regression", 1)[0]
     assert [job.is_back for job in stale.jobs] == [True, False]
     assert words.answer(stale) == "1 job slow since #23; 1 more temporarily."
-    assert newest.note == f"None of its slow stacks has run since {stale.idle_since}."
+    assert newest.note == f"None of its slow jobs has run since {stale.idle_since}."
+
+
+def read_one(engine: Engine) -> Regression:
+    with read_session(engine) as session:
+        return get_regression(session, 1)
+
+
+def test_a_job_that_is_back_in_a_newer_container_is_proposed_as_fixed(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0], job="perf")
+    (back,) = bring(engine, settings, [1002.0], 17, fields=NEW_CONTAINER, job="perf")
+    bring(engine, settings, [500.0], 50, fields={"gpus": 32})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "fixed")
+    regression = read_one(engine)
+    assert (regression.proposal_run_id, regression.is_back, bool(regression.back_in)) == (back, True, True)
+    assert regression.back_in in words.answer(regression)
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "fixed")
+
+
+def test_a_job_that_is_slow_in_a_newer_container_is_idle_only_after_its_last_run(
+    engine: Engine, settings: Settings
+) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0], job="perf")
+    (newest,) = bring(engine, settings, [1300.0], 40, fields=NEW_CONTAINER, job="perf")
+    bring(engine, settings, [500.0], 60, fields={"gpus": 32})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "")
+    bring(engine, settings, [500.0], 80, fields={"gpus": 32})
+    renew(engine)
+    assert regressions_in(engine)[0][:2] == ("open", "stale")
+    regression = read_one(engine)
+    assert regression.newest is not None
+    assert regression.newest.id == newest
+    assert regression.newest.ordered_at == regression.last_ran
+    assert regression.newest.change_pct == pytest.approx(30, abs=0.5)
+
+
+@pytest.mark.parametrize(("ms", "proposal"), [(1101.0, ""), (1300.0, "fixed")])
+def test_a_recovered_job_that_is_slow_again_in_a_newer_container_withdraws_the_proposal(
+    engine: Engine, settings: Settings, ms: float, proposal: str
+) -> None:
+    """A larger slowdown is a change of its own."""
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0], job="perf")
+    bring(engine, settings, steady(1000, 2), 16, job="perf")
+    assert regressions_in(engine)[0][:2] == ("open", "fixed")
+    (slow,) = bring(engine, settings, [ms], 45, fields=NEW_CONTAINER, job="perf")
+    bring(engine, settings, [500.0], 52, fields={"gpus": 32})
+    for _ in range(2):
+        renew(engine)
+        regression = read_one(engine)
+        assert (regression.state, regression.proposal) == ("open", proposal)
+        assert (regression.again and regression.again.id) == (None if proposal else slow)
 
 
 def test_a_stale_regression_whose_stack_runs_again_follows_its_runs(engine: Engine, settings: Settings) -> None:

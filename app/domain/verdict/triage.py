@@ -121,6 +121,10 @@ def is_half_gone(change_pct: float | None, newest_pct: float | None) -> bool:
     return change_pct is not None and newest_pct is not None and newest_pct < change_pct / 2
 
 
+OUTGROWN = 1.5
+"""Multiple of the change of a job from which a run shows a further one."""
+
+
 def is_nearly_back(job: Sequence[MeasuredMember]) -> bool:
     """Return whether a job that has not recovered has less than half of its change in its newest run."""
     return not is_back(job) and is_half_gone(change_of_job(job), job[-1].newest_pct)
