@@ -41,7 +41,6 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
-    StackRow,
     UpgradeChangeRow,
     select_any,
     utc_now,
@@ -54,6 +53,7 @@ from app.storage.verdicts import (
     back_since,
     jobs_of_regressions,
     keep_alarms,
+    last_own_runs,
     later_runs,
     newest_runs,
     show_badges,
@@ -1149,11 +1149,8 @@ def _propose_closing(
     later = later_runs(session, [regression.id or 0])
     of_slow = {member.run_id: later.get((member.regression_id, member.run_id), []) for member in slow}
     newest = [runs[-1] for runs in of_slow.values() if runs]
-    of_stacks = select(func.max(StackRow.last_at)).where(
-        col(StackRow.project_id) == regression.project_id,
-        col(StackRow.stack_key).in_({member.stack_key for member in slow}),
-    )
-    in_stacks: datetime | None = session.execute(of_stacks).scalar()
+    own = last_own_runs(session, [regression.id or 0])
+    in_stacks = max((own[key] for m in slow if (key := (m.regression_id, m.run_id)) in own), default=None)
     last = max((at for at in (in_stacks, *(run.ordered_at for run in newest)) if at is not None), default=None)
     silent = now - timedelta(days=SILENT_DAYS)
     has_ended = in_stacks is None or in_stacks < silent

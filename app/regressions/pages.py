@@ -63,6 +63,7 @@ from app.regressions.queries import (
     SlowElsewhere,
     count_states,
     find_regressions,
+    first_elsewhere,
     get_regression,
     options_of,
     regression_rows,
@@ -193,10 +194,7 @@ class RegressionView:
 
     @property
     def answer(self) -> str:
-        counted = self.regression.counted_jobs
-        earlier = [run for row in self.jobs if row.job in counted for run in row.elsewhere if run.is_before]
-        first = min(earlier, key=lambda run: (run.ordered_at, run.id), default=None)
-        return words.answer(self.regression, first.id if first else None)
+        return words.answer(self.regression, first_elsewhere(self._session, self.regression))
 
     @property
     def cause(self) -> str:
@@ -236,14 +234,7 @@ class RegressionView:
     def proposal(self) -> str:
         """Return its reason: `The median of the last 4 runs is at the usual level.`; empty without a proposal."""
         if self.regression.proposal == "stale":
-            every = len(self.regression.counted_jobs) == len(self.regression.jobs)
-            of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
-            since = f" since {idle}" if (idle := self.regression.idle_since) else ""
-            newest = self.regression.newest
-            if newest and newest.ordered_at == self.regression.last_ran:
-                change = change_words(newest.change_pct, self.regression.metric)
-                return f"No run{of}{since}; that one, {words.run_in(newest)}, was {change} than usual."
-            return f"No run{of}{since}, so nothing shows whether it is fixed."
+            return self._idle
         if not self.regression.proposal:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
@@ -260,6 +251,24 @@ class RegressionView:
         return f"{which} is {where} the usual level, since run #{run.id}" + (
             f" at commit {short_commit(run.commit)}." if run.commit else "."
         )
+
+    @property
+    def _idle(self) -> str:
+        """Return since when its slow jobs do not run, and how slow they last were."""
+        every = len(self.regression.counted_jobs) == len(self.regression.jobs)
+        of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
+        since = f" since {idle}" if (idle := self.regression.idle_since) else ""
+        newest = self.regression.newest
+        if newest and newest.ordered_at == self.regression.last_ran:
+            change = change_words(newest.change_pct, self.regression.metric)
+            return f"No run{of}{since}; that one, {words.run_in(newest)}, was {change} than usual."
+        newest_pcts = [pct for job in self.regression.counted_jobs if (pct := job.last.newest_pct) is not None]
+        if newest_pcts:
+            are_many = len(newest_pcts) > 1
+            most = change_words(max(newest_pcts), self.regression.metric, up_to=are_many)
+            last = "last ones were" if are_many else "last one was"
+            return f"No run{of}{since}. The {last} {most} than usual."
+        return f"No run{of}{since}, so nothing shows whether it is fixed."
 
     @property
     def rerun_of(self) -> int | None:
@@ -318,18 +327,13 @@ class RegressionView:
         of = self.regression
         later = later_runs(self._session, [of.id])
         elsewhere = {
-            job.first.run_id: [*self._elsewhere(job), *later.get((of.id, job.last.run_id), ())] for job in jobs
+            job.first.run_id: [
+                *slow_elsewhere(self._session, of, job),
+                *later.get((of.id, job.last.run_id), ()),
+            ]
+            for job in jobs
         }
         return job_rows(self._session, of.project_id, jobs, of.metric, elsewhere, is_upgrade=of.kind == "upgrade")
-
-    def _elsewhere(self, job: SlowJob) -> tuple[SlowElsewhere, ...]:
-        verdict = current_verdict(self._session, job.first.run_id)
-        if verdict is None:
-            return ()
-        document = document_of_member(verdict.document, self.regression.kind)
-        first = self._session.get_one(RunRow, job.first.run_id)
-        good = last_good(self._session, first, document, self.regression.metric)
-        return slow_elsewhere(self._session, self.regression, job, good.ordered_at if good else None)
 
     def _values_since(self, run: RunRow) -> Sequence[float]:
         """Return the values of the newest counted runs of this job and configuration from `run` on."""
@@ -373,7 +377,7 @@ class RegressionView:
             interval=self._interval(job, document.measured) if document else None,
             interval_of_upgrade=self._interval_of_upgrade(job, upgrade),
             newest_in=self._newest_in(job),
-            elsewhere=self._elsewhere(job),
+            elsewhere=slow_elsewhere(self._session, self.regression, job),
         )
 
     def _interval(self, job: SlowJob, time: StepTimeChange | None) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Engine, Row, Select, and_, bindparam, exists, false, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Row, Select, bindparam, exists, false, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.naming import SEPARATOR, short_job, without_common
@@ -28,14 +28,16 @@ from app.regressions.regression import (
 from app.storage.database import ListPage, read_session
 from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
-from app.storage.suspect_evidence import shown_cause, slow_in_other_stacks
+from app.storage.suspect_evidence import document_of_member, last_good, shown_cause, slow_in_other_stacks
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, from_row, select_any
 from app.storage.verdicts import (
     SUMS_OF_COSTS,
     LaterRun,
     ProposedClosing,
     StoredMember,
+    current_verdict,
     jobs_of_regressions,
+    last_own_runs,
     later_runs,
     proposed_closings,
     slow_again,
@@ -280,21 +282,6 @@ _MEMBERS: Select[Any] = (
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
     .order_by(col(RegressionMemberRow.joined_at), col(RegressionMemberRow.run_id))
 )  # fmt: skip
-_LAST_RAN: Select[Any] = (
-    select_any(col(RegressionMemberRow.regression_id).label("id"), RegressionMemberRow.run_id, StackRow.last_at)
-    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-    .join(
-        StackRow,
-        and_(
-            col(StackRow.stack_key) == RegressionMemberRow.stack_key,
-            col(StackRow.project_id) == RegressionRow.project_id,
-        ),
-    )
-    .where(
-        col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
-        col(RegressionMemberRow.proposal) != "fixed",
-    )
-)
 
 
 def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
@@ -311,7 +298,7 @@ def _with_members(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regressio
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
     later = later_runs(session, [row.id for row in listed if row.state in ACTIVE and not row.gpu_hours_per_day])
-    last_ran = {(row.id, row.run_id): row.last_at for row in session.execute(_LAST_RAN, {"ids": idle})}
+    last_ran = {key: at for key, at in last_own_runs(session, idle).items() if stored[key].proposal != "fixed"}
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
@@ -374,14 +361,17 @@ class SlowElsewhere:
     is_before: bool
 
 
-def slow_elsewhere(
-    session: Session, regression: Regression, job: SlowJob, since: datetime | None
-) -> tuple[SlowElsewhere, ...]:
-    """Return the runs of a job that are as slow after `since` in stacks that it did not move to, oldest first.
+def slow_elsewhere(session: Session, regression: Regression, job: SlowJob) -> tuple[SlowElsewhere, ...]:
+    """Return the runs of a job that are as slow since its last good one in stacks to which it did not move.
 
-    Empty for a job without a name, which any run may share.
+    Oldest first; empty for a job without a name, which any run may share.
     """
-    first = job.first
+    first, verdict = job.first, current_verdict(session, job.first.run_id)
+    if verdict is None:
+        return ()
+    document = document_of_member(verdict.document, regression.kind)
+    good = last_good(session, session.get_one(RunRow, first.run_id), document, regression.metric)
+    since = good.ordered_at if good else None
     if not (first.job and first.usual and first.slow) or since is None or regression.metric == "lm_loss":
         return ()
     is_before = col(RunRow.ordered_at) < first.ordered_at
@@ -393,6 +383,13 @@ def slow_elsewhere(
     )
     in_order = chosen.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(_MOST_ELSEWHERE)
     return tuple(SlowElsewhere(*row) for row in session.execute(in_order))
+
+
+def first_elsewhere(session: Session, regression: Regression) -> int | None:
+    """Return the run that was as slow in another stack before the first slow run of the counted jobs, if any."""
+    runs = (run for job in regression.counted_jobs for run in slow_elsewhere(session, regression, job))
+    first = min((run for run in runs if run.is_before), key=lambda run: (run.ordered_at, run.id), default=None)
+    return first.id if first else None
 
 
 def _with_shown_cause(session: Session, item: Regression) -> Regression:

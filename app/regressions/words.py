@@ -83,7 +83,8 @@ def answer(regression: Regression, first_elsewhere: int | None = None) -> str:
     if regression.is_once:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
-    end = f"; {_others(regression)}" if is_stale_part else _cost(regression)
+    is_named = bool(regression.newest and regression.newest.ordered_at == regression.last_ran)
+    end = f"; {_others(regression)}" if is_stale_part and not is_named else _cost(regression)
     text = slow_or_affected(regression.metric)
     if is_part(regression) or len(jobs) == 1:
         text = text.capitalize()

@@ -464,6 +464,13 @@ _LATER_RUNS: Select[Any] = (
 )  # fmt: skip
 
 
+_LAST_OWN_RUNS: Select[Any] = (
+    select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id, _LAST_OWN.label("last"))
+    .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
+)
+
+
 _NEWEST_RUNS: Select[Any] = (
     select_any(RegressionMemberRow.run_id, _of_newest(col(_Later.id)).label("newest"))
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
@@ -508,6 +515,12 @@ def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], 
         run = LaterRun(row.id, row.ordered_at, row.stack_key, 100 * math.expm1(change), is_slow, is_again)
         later.setdefault((row.regression_id, row.run_id), []).append(run)
     return later
+
+
+def last_own_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], datetime]:
+    """Return when the job of each member last ran in its stack, by regression and the member's run."""
+    rows = session.execute(_LAST_OWN_RUNS, {"ids": list(ids)})
+    return {(row.regression_id, row.run_id): row.last for row in rows if row.last is not None}
 
 
 def back_since(runs: Sequence[LaterRun]) -> LaterRun | None:
