@@ -310,10 +310,12 @@ class HistoryPage:
         judged_ms = None if step.decision == "inconclusive" else step.to_ms
         level = f"{which}{text.level(judged_ms or now.step_time_ms)} in {step.container}"
         if step.decision == "inconclusive":
-            above = text.change(100 * (now.step_time_ms / alarm.usual_ms - 1)) if alarm and alarm.usual_ms else None
-            if alarm is None or above is None or alarm.is_half_gone(now.step_time_ms):
+            # A regression that was half gone in between does not explain the level, which is slow again.
+            standing, how = (alarm, "still") if alarm else (self._again(own, now.step_time_ms), "again")
+            if standing is None or not standing.usual_ms or standing.is_half_gone(now.step_time_ms):
                 return f"{level}; change from {step.before} inconclusive."
-            return f"{level}; still {above.text} than before regression {alarm.regression_id}."
+            above = text.change(100 * (now.step_time_ms / standing.usual_ms - 1)).text
+            return f"{level}; {how} {above} than before regression {standing.regression_id}."
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         doubt = "" if step.is_decided else f": {step.decision}"
         return f"{level}, {than} in {step.before}{doubt}."
@@ -478,6 +480,13 @@ class HistoryPage:
                 if began >= begin or not alarm.is_half_gone(math.exp(runs[newest].log_step_time)):
                     return alarm
         return None
+
+    def _again(self, part: ConfigurationHistory, level_ms: float) -> HistoryAlarm | None:
+        """Return the newest active step-time regression of a configuration, in any container, that its level shows."""
+        letters = self.history.letters
+        of_letter = {self.history.runs[position].id for position, letter in letters.items() if letter == part.letter}
+        alarms = (alarm for alarm in self._active if alarm.metric == "step_time_ms" and alarm.run_id in of_letter)
+        return next((alarm for alarm in alarms if alarm.usual_ms and not alarm.is_half_gone(level_ms)), None)
 
     @property
     def name(self) -> str:

@@ -61,6 +61,7 @@ from app.regressions.queries import (
     REGRESSION_COLUMNS,
     RegressionQuery,
     SlowElsewhere,
+    alternating_levels,
     count_states,
     find_regressions,
     first_elsewhere,
@@ -194,7 +195,8 @@ class RegressionView:
 
     @property
     def answer(self) -> str:
-        return words.answer(self.regression, first_elsewhere(self._session, self.regression))
+        session, regression = self._session, self.regression
+        return words.answer(regression, first_elsewhere(session, regression), alternating_levels(session, regression))
 
     @property
     def cause(self) -> str:
@@ -261,7 +263,7 @@ class RegressionView:
         newest = self.regression.newest
         if newest and newest.ordered_at == self.regression.last_ran:
             change = change_words(newest.change_pct, self.regression.metric)
-            return f"No run{of}{since}; that one, {words.run_in(newest)}, was {change} than usual."
+            return f"No run{of}{since}; the last, {words.run_in(newest)}, was {change} than usual."
         newest_pcts = [pct for job in self.regression.counted_jobs if (pct := job.last.newest_pct) is not None]
         if newest_pcts:
             are_many = len(newest_pcts) > 1

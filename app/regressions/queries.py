@@ -28,7 +28,7 @@ from app.regressions.regression import (
 from app.storage.database import ListPage, read_session
 from app.storage.runs import filter_values
 from app.storage.stacks import names_of_stacks
-from app.storage.suspect_evidence import document_of_member, last_good, shown_cause, slow_in_other_stacks
+from app.storage.suspect_evidence import alternation, document_of_member, last_good, shown_cause, slow_in_other_stacks
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, from_row, select_any
 from app.storage.verdicts import (
     SUMS_OF_COSTS,
@@ -390,6 +390,19 @@ def first_elsewhere(session: Session, regression: Regression) -> int | None:
     runs = (run for job in regression.counted_jobs for run in slow_elsewhere(session, regression, job))
     first = min((run for run in runs if run.is_before), key=lambda run: (run.ordered_at, run.id), default=None)
     return first.id if first else None
+
+
+def alternating_levels(session: Session, regression: Regression) -> tuple[float, float] | None:
+    """Return the two levels (ms) of the first counted job that alternates between them, if any."""
+    if regression.metric != "step_time_ms":
+        return None
+    measured = ((job.first.run_id, job.first.usual, job.first.slow) for job in regression.counted_jobs)
+    levels = (
+        alternation(session, session.get_one(RunRow, run_id), usual, slow)
+        for run_id, usual, slow in measured
+        if usual and slow and slow > usual
+    )
+    return next((both for both in levels if both), None)
 
 
 def _with_shown_cause(session: Session, item: Regression) -> Regression:

@@ -18,6 +18,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
+from app.domain.verdict.evidence import alternates_text
 from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ACTIVE_STATES, StateCounts
@@ -65,11 +66,21 @@ def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
     return f"{', '.join([f'{parts[0]} ({cost.text})', *parts[1:]])}."
 
 
-def answer(regression: Regression, first_elsewhere: int | None = None) -> str:
+def answer(
+    regression: Regression, first_elsewhere: int | None = None, alternating: tuple[float, float] | None = None
+) -> str:
     """Return number of slow jobs, first run and cost in one sentence; the title states the size of the change.
 
-    `first_elsewhere`: the run that was as slow before them in another stack, if any.
+    `first_elsewhere`: the run that was as slow before them in another stack, if any. `alternating`: the levels of a
+    job that moves between two of them, which a second sentence names.
     """
+    text = _answer(regression, first_elsewhere)
+    if alternating is None:
+        return text
+    return f"{text} {'A' if len(regression.jobs) > 1 else 'The'} job {alternates_text(alternating)}."
+
+
+def _answer(regression: Regression, first_elsewhere: int | None) -> str:
     since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
         each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""

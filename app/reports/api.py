@@ -38,7 +38,7 @@ from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.words import listed_runs, remarks, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.regressions import words
-from app.regressions.queries import first_elsewhere, get_regression
+from app.regressions.queries import alternating_levels, first_elsewhere, get_regression
 from app.regressions.regression import stacks_of
 from app.settings import Settings
 from app.storage.database import read_session
@@ -226,7 +226,7 @@ def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: st
             regression,
             address=f"{address}/regressions/{number}",
             cause=regression.cause.rstrip("."),
-            answer=words.answer(regression, first),
+            answer=words.answer(regression, first, alternating_levels(session, regression)),
             stacks=stacks_of(regression.jobs),
             opened_by_it=number in opened and first is None,
         )

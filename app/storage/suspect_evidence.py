@@ -8,7 +8,7 @@ from datetime import datetime
 from statistics import median
 from typing import Any, Literal, Protocol
 
-from sqlalchemy import ColumnElement, Row, Select, case, func, select, union_all
+from sqlalchemy import ColumnElement, Row, Select, case, func, select, tuple_, union_all
 from sqlmodel import Session, col
 
 from app.domain.rules.derive import derive
@@ -21,12 +21,14 @@ from app.domain.verdict.comparability import COMMIT, Suspect
 from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     EARLIEST,
+    WINDOW,
     Move,
     OtherStacks,
     PastResult,
     PastResults,
     RankedSuspect,
     StackMove,
+    alternates,
     change_pct,
     other_stacks,
     past_results,
@@ -103,7 +105,45 @@ def suspects_with_evidence(
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
     ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at, bad)
     is_doubtful = document.badge(in_regression=())[1] == UNCONFIRMED and not is_in_regression(session, run_id)
+    change = document.measured_metrics.get(metric)
+    if change is not None and change.delta_pct > 0:
+        levels = alternation(session, run, change.baseline, change.baseline * (1 + change.delta_pct / 100))
+        if levels is not None:
+            return tuple(replace(item, alternates=levels) for item in without_likely(ranked))
     return without_likely(ranked) if is_doubtful else ranked
+
+
+def alternation(session: Session, run: RunRow, usual: float, slow: float) -> tuple[float, float] | None:
+    """Return the two levels of step time (ms) between which the job of a run alternates, around this run; else None.
+
+    In any container or cluster and on any branch. Runs of one commit count once.
+    """
+    if not run.job:
+        return None
+    chosen = select_any(RunRow.commit, RunRow.id, RunRow.step_time_ms, RunRow.ordered_at).where(
+        col(RunRow.project_id) == run.project_id, col(RunRow.job) == run.job, col(RunRow.purpose) == "ci",
+        *(col(getattr(RunRow, name)) == getattr(run, name) for name in ("model", "gpu", "gpus")),
+        col(RunRow.quarantine) == "", col(RunRow.short).is_(False), col(RunRow.step_time_ms) > 0,
+    )  # fmt: skip
+    position = tuple_(col(RunRow.ordered_at), col(RunRow.id))
+    before = chosen.where(position <= (run.ordered_at, run.id))
+    before = before.order_by(col(RunRow.ordered_at).desc(), col(RunRow.id).desc())
+    after = chosen.where(position > (run.ordered_at, run.id)).order_by(col(RunRow.ordered_at), col(RunRow.id))
+    rows = [*reversed(session.execute(before.limit(2 * WINDOW)).all()), *session.execute(after.limit(2 * WINDOW)).all()]
+    commits: dict[str | int, list[float]] = {}
+    for row in rows:
+        commits.setdefault(row.commit or row.id, []).append(row.step_time_ms)
+    key = run.commit or run.id or 0
+    if key not in commits:
+        return None  # the run itself does not count
+    own = list(commits).index(key)
+    values = [median(values) for values in commits.values()][max(0, own - WINDOW + 1) : own + WINDOW]
+    middle, most = math.sqrt(usual * slow), slow + (slow - usual) / 2
+    near = [value for value in values if value <= most]
+    is_slow = [value > middle for value in near]
+    if not alternates(is_slow):
+        return None
+    return median(v for v in near if v <= middle), median(v for v in near if v > middle)
 
 
 def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None, slow: Row[Any] | None) -> Suspect:

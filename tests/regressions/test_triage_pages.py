@@ -903,7 +903,10 @@ def test_a_title_says_what_happened_and_a_stale_proposal_since_when(
     assert "<h1>Up to 34.7\u202f% slower: " in page
     assert words_of(client, number) == "2 jobs slow on 2 Nov, one run each."
     proposal = page[page.index('id="proposal"') :]
-    assert "No run since 2 Nov. The last ones were up to 34.7\u202f% slower than usual." in proposal[: proposal.index("</p>")]
+    assert (
+        "No run since 2 Nov. The last ones were up to 34.7\u202f% slower than usual."
+        in proposal[: proposal.index("</p>")]
+    )
 
 
 def test_the_chart_names_the_earlier_regression_of_a_run_before_the_change(

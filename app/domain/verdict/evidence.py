@@ -8,10 +8,11 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import Literal
 
 from app.domain.contract.values import shown
-from app.domain.numbers import change_text, plural
+from app.domain.numbers import THIN, change_text, plural
 from app.domain.run import Stated
 from app.domain.text import some_of
 from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, one_of
@@ -123,6 +124,7 @@ class RankedSuspect:
     cleared: tuple[str, ...] = ()
     bad_at: datetime = LATEST
     bad: str = ""
+    alternates: tuple[float, float] | None = None
 
     @property
     def ends_earlier(self) -> bool:
@@ -170,6 +172,7 @@ class RankedSuspect:
         texts = (
             self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
             self.is_likely and self.support == "open" and _left_sentence(self),
+            self.alternates and f"This job {alternates_text(self.alternates)}.",
         )  # fmt: skip
         return tuple(text for text in texts if text)
 
@@ -271,6 +274,25 @@ def rank_suspects(
         ranked = [likely[0] if item is left[0] else item for item in ranked]
     ranked = [replace(item, is_likely=item in likely) for item in ranked]
     return tuple(sorted(ranked, key=lambda item: SUPPORT_ORDER.index(item.support)))
+
+
+FEWEST_STREAKS, WINDOW = 3, 10
+"""A job alternates if so many separate streaks of its runs are slow within so many commits of it."""
+
+
+def alternates(is_slow: Sequence[bool]) -> bool:
+    """Return whether a job returned to its usual level at least twice between slow commits. `is_slow`: of its commits.
+
+    Code that changes once, even if it is reverted and comes back, has fewer slow streaks in so short a window.
+    """
+    windows = (is_slow[k : k + WINDOW] for k in range(max(1, len(is_slow) - WINDOW + 1)))
+    return any(sum(slow for slow, _ in groupby(window)) >= FEWEST_STREAKS for window in windows)
+
+
+def alternates_text(levels: tuple[float, float]) -> str:
+    """Return `alternates between 205 and 293 ms: suspect the node`."""
+    usual, slow = (f"{level:.0f}" for level in levels)
+    return f"alternates between {usual} and {slow}{THIN}ms: suspect the node"
 
 
 def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
