@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import or_
+from sqlalchemy import func, or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
@@ -37,15 +37,13 @@ from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.words import listed_runs, remarks, what_would_decide
 from app.pipeline.suggest import first_suggestion
-from app.regressions import words
-from app.regressions.queries import alternating_levels, first_elsewhere, get_regression
-from app.regressions.regression import stacks_of
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentSide
 from app.storage.profiles import explained_change
 from app.storage.run_answer import RunAnswer, run_answer
 from app.storage.runs import detail, get_run, run_warnings
+from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -209,8 +207,9 @@ def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: st
     of_reruns = (item for run in runs if run != row.id for item in regressions_of(session, run))
     opened = {item.id for item in (*answered.regressions, *of_reruns) if item.opened}
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
+    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
-        select_any(RegressionRow.id)
+        select(RegressionRow, stacks.scalar_subquery())
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
@@ -218,17 +217,14 @@ def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: st
         )
         .order_by(col(RegressionRow.id).desc())
     )
-    for number in rows.scalars():
-        regression = get_regression(session, number)
-        first = first_elsewhere(session, regression)
+    for regression, members in rows:
         yield from_row(
             RegressionOfRun,
             regression,
-            address=f"{address}/regressions/{number}",
-            cause=regression.cause.rstrip("."),
-            answer=words.answer(regression, first, alternating_levels(session, regression)),
-            stacks=stacks_of(regression.jobs),
-            opened_by_it=number in opened and first is None,
+            address=f"{address}/regressions/{regression.id}",
+            cause=cause_of(session, regression).rstrip("."),
+            stacks=members,
+            opened_by_it=regression.id in opened,
         )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, absolute, figure, plural, signed
+from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
 from app.domain.text import cut, one_line, short_cause, some_of
@@ -189,14 +189,13 @@ class LinkedRun:
 @dataclass(frozen=True, slots=True)
 class RegressionOfRun:
     """A regression that covers the run's stack. `proposal`: the state in which the service proposes to close it.
-    `answer`: the lead of its page. `opened_by_it`: it begins with this run or a rerun of it, in any container."""
+    `opened_by_it`: this run or a rerun of it opened it for the stack."""
 
     id: int
     address: str
     state: str
     proposal: str
     cause: str
-    answer: str
     stacks: int
     assignee: str
     external_url: str
@@ -388,7 +387,8 @@ def _regression(regression: RegressionOfRun) -> str:
     state, cause = state_text(regression.state, regression.proposal), escaped(short_cause(regression.cause))
     parts = [
         f"{address}, {state}, {how}: {cause}",
-        escaped(regression.answer.rstrip(".")),
+        f"{plural(regression.stacks, 'stack')}",
+        daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
         f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",
         link("issue", regression.external_url) if regression.external_url else "",
     ]
