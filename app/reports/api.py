@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import func, or_, select
+from sqlalchemy import or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
@@ -54,7 +54,7 @@ from app.storage.tables import (
     from_row,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
+from app.storage.verdicts import StoredVerdict, current_verdict, jobs_of_regressions, regressions_of, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, WaitSeconds, api_router
@@ -207,23 +207,24 @@ def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: st
     of_reruns = (item for run in runs if run != row.id for item in regressions_of(session, run))
     opened = {item.id for item in (*answered.regressions, *of_reruns) if item.opened}
     explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
-    stacks = select(func.count()).where(col(RegressionMemberRow.regression_id) == col(RegressionRow.id))
     rows = session.execute(
-        select(RegressionRow, stacks.scalar_subquery())
+        select(RegressionRow)
         .where(
             col(RegressionRow.project_id) == row.project_id,
             col(RegressionRow.state).in_(ACTIVE),
             or_(col(RegressionRow.id).in_(members), col(RegressionRow.id).in_(explains)),
         )
         .order_by(col(RegressionRow.id).desc())
-    )
-    for regression, members in rows:
+    ).scalars()
+    for regression in rows.all():
+        number = regression.id or 0
+        first_stacks = {job[0].stack_key for job in jobs_of_regressions(session, [number])[number]}
         yield from_row(
             RegressionOfRun,
             regression,
             address=f"{address}/regressions/{regression.id}",
             cause=cause_of(session, regression).rstrip("."),
-            stacks=members,
+            stacks=len(first_stacks),  # a stack to which a job moved later does not count again
             opened_by_it=regression.id in opened,
         )
 
