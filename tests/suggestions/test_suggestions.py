@@ -805,7 +805,7 @@ def test_a_faster_run_names_the_dispatcher_although_it_is_derived_from_two_flags
     first = rows_of(client, run)[0]
     assert first["rule"] == "own-faster-run"
     assert {field["name"] for field in first["changes"]["fields"]} == {"dispatcher", "ep_overlap"}
-    assert "dispatcher alltoall to hybridep" in first["why"]
+    assert "dispatcher hybridep in place of alltoall" in first["why"]
 
 
 def test_a_matched_ab_comes_before_a_faster_run_with_more_changes(client: TestClient, engine: Engine) -> None:
@@ -821,7 +821,7 @@ def test_a_matched_ab_comes_before_a_faster_run_with_more_changes(client: TestCl
     assert [field["name"] for field in first["changes"]["fields"]] == ["ep_overlap"]
     step = client.get(f"/runs/{run}/next/own-faster-run").text
     assert f'href="/runs/{matched}"' in step
-    assert re.search(rf"Run #{fastest} is .* faster .* ep 16 to 8", step)
+    assert re.search(rf"Run #{fastest} is .* faster .* ep 8 in place of 16", step)
 
 
 def test_a_run_of_a_container_that_was_left_does_not_bring_it_back(client: TestClient, engine: Engine) -> None:
