@@ -917,7 +917,7 @@ class RunPage:
         """Return the interval of the judged change, then step time, throughput, use and memory, each with its source.
 
         The step time is left out if the lead names it, and marked as that of this run if the lead names a mean. Without
-        a clear change the lead has no percentage, so it stands here.
+        a clear change the lead has no percentage, so it is shown here.
         """
         shown = []
         verdict = None if self.experiment_lead is not None else self.verdict
@@ -925,8 +925,8 @@ class RunPage:
         if time is not None and time.decision != "no_change":
             change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
             is_clear = time.decision in ("regression", "improvement")
-            size = f"change {change.interval}{THIN}%" if is_clear and change.interval else change.text
-            shown.append((size, f"{level_text(time.interval_level_pct)} interval of the change. "))
+            judged = f"change {change.interval}{THIN}%" if is_clear and change.interval else change.text
+            shown.append((judged, f"{level_text(time.interval_level_pct)} interval of the change. "))
         for headline in self.headlines[1:] if verdict is None or verdict.leads_with_time else self.headlines:
             metric = headline.metric
             if metric is None:
