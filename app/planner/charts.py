@@ -1,4 +1,4 @@
-"""Memory against step time: one mark per layout, the chosen one named, with the memory that tensors may use."""
+"""Memory against step time: one mark per layout, the chosen one ringed, with the memory that tensors may use."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,7 +6,6 @@ from functools import lru_cache
 from typing import Any
 
 from app.domain.planning.hardware import in_gib
-from app.domain.planning.plan import Plan
 from app.planner import queries
 from app.planner.views import LayoutRow
 from app.web import charts
@@ -19,7 +18,7 @@ def is_drawable(rows: Sequence[LayoutRow]) -> bool:
     return any(row.gib is not None and row.seconds is not None for row in rows)
 
 
-def layout_chart(plan: Plan, rows: Sequence[LayoutRow], address: Callable[[LayoutRow], str]) -> dict[str, Any]:
+def layout_chart(rows: Sequence[LayoutRow], address: Callable[[LayoutRow], str]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds. `address`: of the page of a layout."""
     points = [_point(row, address(row)) for row in rows if row.gib is not None and row.seconds is not None]
     prediction = next(row.offer.prediction for row in rows if row.offer.prediction)
@@ -28,7 +27,7 @@ def layout_chart(plan: Plan, rows: Sequence[LayoutRow], address: Callable[[Layou
     spec["datasets"] = {
         "points": points,
         "chosen": [point for point in points if point["is_chosen"]],
-        "limit": [{"gib": usable, "label": f"usable: {usable:.0f} of {in_gib(plan.gpu_memory_gb or 0.0):.0f} GiB"}],
+        "limit": [{"gib": usable}],
     }
     spec["description"] = f"Memory and step time of {len(points)} layouts. The table has the same values."
     return spec
@@ -84,9 +83,6 @@ def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
     )
     limit = alt.Chart(alt.NamedData("limit"))
     rule = limit.mark_rule(color=charts.TEXT, strokeDash=[4, 3]).encode(y=y)
-    label = limit.mark_text(align="right", dy=-7, color=charts.TEXT).encode(
-        x=alt.value(alt.expr("width")), y=y, text="label:N"
-    )
     dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=70)
     opacity = alt.condition("datum.kind === 'fits'", alt.value(0.8), alt.value(0.45))
     tooltip = [
@@ -98,16 +94,5 @@ def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
     ]
     chosen = alt.Chart(alt.NamedData("chosen"))
     ring = chosen.mark_point(size=240, strokeWidth=2, filled=False, color=charts.TEXT).encode(x, y)
-    # The name stands on the side with more room, on a border in the colour of the page.
-    is_right = "pow(datum.seconds, 2) > domain('x')[0] * domain('x')[1]"
-    names = [
-        chosen.mark_text(
-            align=alt.expr(f"{is_right} ? 'right' : 'left'"),
-            dx=alt.expr(f"{is_right} ? -14 : 14"),
-            fontWeight=600,
-            **ink,
-        ).encode(x, y, text="layout:N")
-        for ink in ({"stroke": charts.BACKGROUND, "strokeWidth": 5}, {"color": charts.TEXT})
-    ]
-    chart = alt.layer(rule, label, dots.encode(x, y, colour, shape, opacity=opacity, tooltip=tooltip), ring, *names)
+    chart = alt.layer(rule, dots.encode(x, y, colour, shape, opacity=opacity, tooltip=tooltip), ring)
     return charts.finished(chart, HEIGHT)

@@ -179,8 +179,7 @@ class PlanPage:
         return HEIGHT + 48 if is_drawable(self.rows) else 0
 
     def chart(self) -> dict[str, Any]:
-        assert self.plan is not None  # noqa: S101  # only a plan is drawn
-        return layout_chart(self.plan, self.rows, lambda row: self.fixed(row.offer.layout))
+        return layout_chart(self.rows, lambda row: self.fixed(row.offer.layout))
 
     def listed(self, page: int = 1, **changes: str) -> str:
         """Return the query of this plan with its table in another order, or another page of it."""

@@ -292,35 +292,71 @@ NOT_ESTIMATED = (
 
 def answer(plan: Plan) -> list[str]:
     """Return the answer as sentences, the most important one first."""
-    experts = plan.request.model.experts is not None
     reasons = []
-    if plan.given is not None:
-        broken, name = plan.given.violations, degrees_text(plan.given.layout, experts=experts)
-        rejected = f", but experiment #{plan.given.rejected_in} rejected it" if plan.given.rejected_in else ""
-        result = f"violates {plural(len(broken), 'constraint')}" if broken else f"satisfies every constraint{rejected}"
-        reasons.append(f"{name} {result}.")
-    if not plan.offers:
+    given, first = plan.given, next(iter(plan.offers), None)
+    if given is not None and given.violations:
+        name = degrees_text(given.layout, experts=plan.request.model.experts is not None)
+        reasons.append(f"{name} violates {plural(len(given.violations), 'constraint')}.")
+    elif given is not None:
+        rejected = f", but experiment #{given.rejected_in} rejected it" if given.rejected_in else ""
+        reasons += [_layout_words(plan, given), f"It satisfies every constraint{rejected}."]
+    if first is None:
         if missing := _short_of_memory(plan):
             reasons.append(missing)
         fixed = "" if plan.given else _fixed_words(plan.request)
         reasons.append(f"None of {plural(plan.tried, 'combination')} {fixed or 'of degrees'} is feasible.")
         return [*reasons, *(_broken_by_all(plan) if fixed else ())]
-    first = plan.offers[0]
-    needed = first.prediction.recipe if first.prediction else None
-    settings = ", recompute" if needed and needed.recompute else ""
-    settings += ", offload" if needed and needed.offload else ""
-    reasons.append(
-        f"Start with {degrees_text(first.layout, experts=experts)}{settings}{_promise(first, plan.request)}."
-    )
+    if given is None:
+        reasons += [*filter(None, [_against_fastest(plan, first)]), _layout_words(plan, first)]
+    elif given.layout != first.layout:
+        reasons.append(f"Preferred: {_layout_words(plan, first)}")
     if first.rejected_in is not None:
         reasons.append("Experiments rejected every feasible layout.")
-    if timed := measured_time(first, plan.request):
+    if timed := measured_time(given or first, plan.request):
         origin = timed.origin if timed.is_of_offer else f"nearest record: {timed.time}, {timed.origin}"
         reasons.append(f"{capitalized(origin)}.")
     if plan.request.gbs is None and first.prediction is not None:
         reasons.append("Without a global batch size no step time is predicted.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
     return reasons
+
+
+def _against_fastest(plan: Plan, first: Offer) -> str:
+    """Return the time of the first layout beside that of a faster one; "" where none is clearly faster.
+
+    `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested.`
+    """
+    times = [(time, offer) for offer in plan.offers if (time := offer_seconds(offer, plan.request)) is not None]
+    if not times or times[0][1] is not first:
+        return ""
+    seconds, fastest = min(times, key=lambda item: item[0])
+    timed, other = measured_time(first, plan.request), measured_time(fastest, plan.request)
+    if seconds >= (1 - _SAME) * times[0][0] or first.prediction is None or fastest.prediction is None:
+        return ""
+    if timed is not None and timed.is_of_offer:
+        own = f"Proven: {timed.time}{'' if timed.kind == 'measured' else f' ({timed.kind})'}"
+    else:
+        own = f"{'Near a record' if timed else 'Preferred'}: {step_time(first.prediction)}"
+    if other is not None and other.is_of_offer:
+        return f"{own}. Fastest: {other.time} {other.kind}."
+    return f"{own}. Fastest predicted: {step_time(fastest.prediction)}, {'scaled' if other else 'untested'}."
+
+
+def offer_seconds(offer: Offer, request: PlanRequest) -> float | None:
+    """Return the step time of an offer as a record of exactly this measured it, else as predicted."""
+    timed = measured_time(offer, request)
+    if timed is not None and timed.is_of_offer:
+        return timed.seconds
+    return offer.prediction.step_time_s if offer.prediction else None
+
+
+def _layout_words(plan: Plan, offer: Offer) -> str:
+    """Return `TP1 PP2 VPP8 CP1 EP8 ETP1, recompute: 7.9 s (5.3 to 11.9 s), 65 GiB predicted.`"""
+    recipe = offer.prediction.recipe if offer.prediction else None
+    settings = ", recompute" if recipe and recipe.recompute else ""
+    settings += ", offload" if recipe and recipe.offload else ""
+    name = degrees_text(offer.layout, experts=plan.request.model.experts is not None)
+    return f"{name}{settings}{_promise(offer, plan.request)}."
 
 
 def _fixed_words(request: PlanRequest) -> str:
@@ -350,12 +386,12 @@ def _short_of_memory(plan: Plan) -> str:
 def _promise(offer: Offer, request: PlanRequest) -> str:
     timed, prediction = measured_time(offer, request), offer.prediction
     if timed is not None and offer.run is not None and offer.run.peak_gb is not None:
-        return f": {timed.time}/step, {in_gib(offer.run.peak_gb):.0f} GiB {_kind(offer.run)}"
+        return f": {timed.time}, {in_gib(offer.run.peak_gb):.0f} GiB {_kind(offer.run)}"
     parts = []
     if timed is not None and timed.is_of_offer:
-        parts.append(f"{timed.time}/step {timed.kind}")
+        parts.append(f"{timed.time} {timed.kind}")
     elif prediction is not None and prediction.step_time_s is not None:
-        parts.append(f"{middle_time(prediction)}/step")
+        parts.append(step_time(prediction))
     if prediction is not None:
         parts.append(f"{in_gib(prediction.peak_gb):.0f} GiB predicted")
     return f": {', '.join(parts)}" if parts else ""
@@ -508,7 +544,8 @@ def measured_time(offer: Offer, request: PlanRequest) -> LayoutTime | None:
     if record is None or record.gpu_seconds is None or request.gbs is None:
         return None
     seconds = record.gpu_seconds * request.gbs * request.seq_len / request.gpus
-    differs, recipe = record.differs(request), _other_recipe(record, offer)
+    differs, is_itself = record.differs(request), offer.prediction is None or record is offer.run
+    recipe = "" if is_itself or offer.prediction is None else ", ".join(record.other_recipe(offer.prediction.recipe))
     if differs or record.tflops_per_gpu is not None:
         source, time = f"from {_scaled_from(record, differs)}", seconds_text(seconds)
         return LayoutTime("scaled", source, recipe, record.href, seconds, time, bool(differs))
@@ -537,20 +574,6 @@ def _scaled_from(record: Record, differs: tuple[str, ...]) -> str:
         figure = seconds_text(seconds)
     at = ", ".join(words[name] for name in differs if getattr(work, name, 0) is not None)
     return f"{source}'s {figure}{f' at {at}' if at else ''}"
-
-
-def _other_recipe(record: Record, offer: Offer) -> str:
-    """Return what the record states of its recipe that the flags of the offer do not: `deepep`."""
-    if offer.prediction is None or offer.run is record:
-        return ""
-    work, recipe, parts = record.request, offer.prediction.recipe, []
-    if work.dispatcher and work.dispatcher != recipe.dispatcher:
-        parts.append(work.dispatcher)
-    if work.recompute is not None and work.recompute != recipe.recompute:
-        parts.append(f"recompute {' + '.join(sorted(work.recompute)) or 'none'}")
-    if work.ep_overlap is not None and work.ep_overlap != recipe.overlap:
-        parts.append("ep_overlap" if work.ep_overlap else "no ep_overlap")
-    return ", ".join(parts)
 
 
 def _source(record: Record) -> str:

@@ -75,7 +75,7 @@ def layout_rows(plan: Plan) -> list[LayoutRow]:
 
 def _row(plan: Plan, offer: Offer, rank: int | None, *, is_chosen: bool) -> LayoutRow:
     prediction, timed = offer.prediction, queries.measured_time(offer, plan.request)
-    seconds, peak_gb = (prediction.step_time_s, prediction.peak_gb) if prediction else (None, None)
+    peak_gb = prediction.peak_gb if prediction else None
     if offer.run is not None and offer.run.peak_gb is not None:
         peak_gb = offer.run.peak_gb
     return LayoutRow(
@@ -84,7 +84,7 @@ def _row(plan: Plan, offer: Offer, rank: int | None, *, is_chosen: bool) -> Layo
         name=degrees_text(offer.layout, experts=plan.request.model.experts is not None),
         is_chosen=is_chosen,
         gib=None if peak_gb is None else in_gib(peak_gb),
-        seconds=timed.seconds if timed is not None and timed.is_of_offer else seconds,
+        seconds=queries.offer_seconds(offer, plan.request),
         timed=timed,
         limit=_limit(offer),
         reason=queries.short_reason(offer, plan.offers[0], plan.request) if rank is not None else "",

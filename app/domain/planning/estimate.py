@@ -75,6 +75,17 @@ class Record:
         }
         return tuple(name for name, (measured, asked) in pairs.items() if measured != asked or measured is None)
 
+    def other_recipe(self, recipe: MemoryOptions) -> tuple[str, ...]:
+        """Return what the measured layout states of its recipe that another one has not: `deepep`."""
+        work, parts = self.request, []
+        if work.dispatcher and work.dispatcher != recipe.dispatcher:
+            parts.append(work.dispatcher)
+        if work.recompute is not None and work.recompute != recipe.recompute:
+            parts.append(f"recompute {' + '.join(sorted(work.recompute)) or 'none'}")
+        if work.ep_overlap is not None and work.ep_overlap != recipe.overlap:
+            parts.append("ep_overlap" if work.ep_overlap else "no ep_overlap")
+        return tuple(parts)
+
 
 @dataclass(frozen=True, slots=True)
 class Prediction:

@@ -353,7 +353,8 @@ class Offer:
 
     `other_vpp`: other valid sizes. `static_gb`: weights, gradients and optimizer states per GPU; None when the
     parameters are unknown. `prediction`: None without the widths of the model or figures of the GPU. `measured`:
-    records of the same degrees on the same GPU and sequence length, those of the requested work first.
+    records of the same degrees on the same GPU and sequence length, those of the requested work first, then those of
+    the predicted dispatcher.
     `run`: the own run that did the requested work with this layout; then the prediction assumes its recipe.
     `rejected_in`: id of the experiment that rejected this layout or a setting of it; None without one.
     """
@@ -510,8 +511,9 @@ def offers_of(
     predictions = estimator.predict(layouts) if estimator is not None else [None] * len(layouts)
     offers = []
     for layout, prediction in zip(layouts, predictions, strict=True):
-        measured = _records_of(request, layout, records)
-        run = next((record for record in measured if _is_run_of(record, request, layout)), None)
+        measured = _records_of(request, layout, prediction, records)
+        runs = (record for record in measured if _is_run_of(record, request, layout))
+        run = min(runs, key=lambda record: record.gpu_seconds or math.inf, default=None)
         if run is None:
             offer = _offer(request, layout, prediction, measured)
         else:
@@ -555,7 +557,9 @@ def _as_run(request: PlanRequest, run: Record) -> Prediction | None:
     return replace(prediction, fits=True) if prediction else None
 
 
-def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...]) -> tuple[Record, ...]:
+def _records_of(
+    request: PlanRequest, layout: Layout, prediction: Prediction | None, records: tuple[Record, ...]
+) -> tuple[Record, ...]:
     same = [
         record
         for record in records
@@ -563,7 +567,12 @@ def _records_of(request: PlanRequest, layout: Layout, records: tuple[Record, ...
         and record.request.seq_len == request.seq_len
         and record.layout.degrees == layout.degrees
     ]
-    return tuple(sorted(same, key=lambda record: (bool(record.differs(request)), record.gpu_seconds or math.inf)))
+
+    def distance(record: Record) -> tuple[bool, bool, float]:
+        is_other = prediction is not None and record.request.dispatcher != prediction.recipe.dispatcher
+        return bool(record.differs(request)), is_other, record.gpu_seconds or math.inf
+
+    return tuple(sorted(same, key=distance))
 
 
 def _offer(

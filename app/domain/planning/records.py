@@ -113,7 +113,7 @@ def fastest_dispatcher(request: PlanRequest, used: Iterable[UsedLayout]) -> str 
 
 
 def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
-    """Return the complete layouts among `used`, with the best own and the best published one of each layout and work.
+    """Return the complete layouts among `used`, with the best own and published ones of each layout, work, dispatcher.
 
     Within a stack the ranking decides which configuration is best: a shorter time alone may be chance. Over stacks, and
     over published figures, the shortest time does. A rejected configuration counts only without another one.
@@ -125,7 +125,10 @@ def records_of(used: Iterable[UsedLayout]) -> tuple[Record, ...]:
         if record is None or (record.gpu_seconds is None and record.peak_gb is None):
             continue
         work = record.request
-        key = (bool(layout.by), record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision)
+        key = (
+            bool(layout.by), record.layout, work.gpu, work.gpus, work.seq_len, work.gbs, work.mbs, work.precision,
+            work.dispatcher,
+        )  # fmt: skip
         if (layout.stack, *key) in ranked or (layout.is_rejected and key in best):
             continue
         if layout.rank < math.inf:
