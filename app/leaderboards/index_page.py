@@ -11,7 +11,7 @@ from sqlmodel import Session
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 from app.domain.numbers import gain_change, grouped, plural, time_saved
 from app.domain.ranking.across import ClassSummary
-from app.domain.ranking.runs import Family, family_of, hardware_of, slug
+from app.domain.ranking.runs import UNKNOWN_HARDWARE, Family, family_of, hardware_of, slug
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
@@ -32,8 +32,8 @@ class Cell:
     `margin`: its gain over `over`: the next place of a single ranking as on its board, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
-    equal or it takes many; `contradictions`: A/Bs that did not find the winner faster than `over`; `generated`: a run
-    of it was not measured.
+    equal or it takes many; `contradictions`: A/Bs that did not find the first faster than `over`, so that it is
+    undecided; `generated`: a run of it was not measured.
     """
 
     outcome: Outcome
@@ -70,7 +70,7 @@ class IndexFilters(FilterQuery):
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardIndex:
-    """`gpus`: columns by name. `families`, `hardware`: choices of the filters."""
+    """`gpus`: columns by name. `families`, `hardware`: choices of the filters. `unplaced`: of no known GPU or ranking."""
 
     filters: IndexFilters
     gpus: tuple[str, ...]
@@ -81,6 +81,7 @@ class LeaderboardIndex:
     rankings: int
     boards: int
     news: tuple[LeaderUpdate, ...]
+    unplaced: tuple[Cell, ...]
 
     @property
     def answer(self) -> str:
@@ -90,15 +91,13 @@ class LeaderboardIndex:
         if not self.rows:
             return "No model family matches these filters."
         equal, undecided = (sum(cell.outcome == outcome for cell in self._cells) for outcome in ("equal", "undecided"))
-        contested = sum(bool(cell.contradictions) for cell in self._cells)
-        ranked = equal + undecided + contested + sum(count for _, count in self.decided)
+        ranked = equal + undecided + sum(count for _, count in self.decided)
         if not ranked:
             return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
         boards = plural(ranked, "leaderboard")
         open_boards = ", ".join(
             plural(count, *words)
             for count, words in (
-                (contested, ("is contested", "are contested")),
                 (undecided, ("is undecided", "are undecided")),
                 (equal, ("has equal leaders", "have equal leaders")),
             )
@@ -122,9 +121,8 @@ class LeaderboardIndex:
 
     @property
     def decided(self) -> list[tuple[str, int]]:
-        """Return the dispatchers that lead leaderboards no A/B contests, and how many each, most first."""
-        won = (cell for cell in self._cells if cell.outcome == "won" and not cell.contradictions)
-        return Counter(cell.dispatcher for cell in won).most_common()
+        """Return the dispatchers that lead leaderboards, and how many each, most first."""
+        return Counter(cell.dispatcher for cell in self._cells if cell.outcome == "won").most_common()
 
     @property
     def own(self) -> list[Cell]:
@@ -187,7 +185,11 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
         )
         for pair, board in boards.items()
     }
-    columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu))
+    unknown = UNKNOWN_HARDWARE.name
+    unplaced = tuple(cell for (gpu, family), cell in by_name.items() if gpu == unknown and filters.family in ("", family))
+    if filters.gpu or not all(cell.outcome in ("only", "unranked") for cell in unplaced):
+        unplaced = ()
+    columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu) and not (unplaced and gpu == unknown))
     rows = tuple(
         FamilyRow(family, tuple(by_name.get((gpu, family)) for gpu in columns))
         for family in families
@@ -203,6 +205,7 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
         rankings=sum(item.rankings for item in own),
         boards=len(own),
         news=leader_updates(session, project=filters.project, most=NEWEST),
+        unplaced=unplaced,
     )
 
 
@@ -237,10 +240,11 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     published, name = published_range(board.published), f"{board.family} on {board.hardware}"
     if not board.runs:
         return Cell("published", href, name, published=published)
+    outcome: Outcome
     ranked = [summary for summary in board.summaries if summary.rankings]
     if not ranked:
         names = {tally.dispatcher for summary in board.summaries for tally in summary.overall.tallies if tally.alone}
-        outcome: Outcome = "only" if len(names) == 1 else "unranked"
+        outcome = "only" if len(names) == 1 else "unranked"
         only = next(iter(names)) if len(names) == 1 else ""
         return Cell(outcome, href, name, only, runs=board.runs, published=published)
     # Real training first; of several routing modes the one with the most rankings.
@@ -250,9 +254,13 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
         keys = _only_ranked(best)
         own = [item for (_, key), items in experiments.items() if key in keys for item in items]
         contradicted = tuple(item.text for item in contradictions(own, dispatcher, over))
+        if not contradicted:
+            return Cell("won", href, name, dispatcher, margin, board.runs, published, over=over)
+        rivals = {rival: pct for tally in best.overall.tallies for rival, pct in tally.rivals if rival == over}
         return Cell(
-            "won", href, name, dispatcher, margin, board.runs, published, over=over, contradictions=contradicted
-        )
+            "undecided", href, name, dispatcher, gain_change(rivals[over]).size if rivals else "", board.runs,
+            published, (dispatcher, over), over=over, contradictions=contradicted,
+        )  # fmt: skip
     first = [tally for tally in best.overall.tallies if tally.tied or tally.won]
     tied = tuple(tally.dispatcher for tally in first)
     if all(tally.equal == tally.tied + tally.won for tally in first):

@@ -277,7 +277,7 @@ class LeaderboardPage:
     def matrices(self) -> MatrixPage:
         """Return the same stacks by EP degree, with all plans: the template checks whether the user may plan."""
         stacks = stacks_of(self._session, **self._named, project=self.filters.project)
-        return MatrixPage([replace(stack, may_plan=True) for stack in stacks], self.experiments_of_stacks)
+        return MatrixPage([replace(stack, may_plan=True) for stack in stacks])
 
     @cached_property
     def degrees(self) -> StackMatrix | None:

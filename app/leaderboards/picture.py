@@ -224,6 +224,15 @@ class DispatcherExperiment:
         return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
 
     @property
+    def outcome(self) -> str:
+        """Return `deepep 17.0 % faster than alltoall`, or `hybridep against deepep, inconclusive`."""
+        pair = self.comparison
+        if pair is None or not self.faster:
+            return f"{' against '.join(self.dispatchers)}, {self.result}"
+        ahead = pair if pair.first == self.faster else pair.turned()
+        return f"{ahead.first} {gain_change(ahead.gain_pct).than} {ahead.second}"
+
+    @property
     def alone(self) -> str:
         """Return `A/B #6 alone is inconclusive`, where all runs decide; else the text."""
         return f"A/B #{self.id} alone is {INCONCLUSIVE}" if self.result == INCONCLUSIVE else self.text
@@ -289,9 +298,7 @@ def board_picture(
     for item in contenders:
         if item.equal and item.at_equal_knobs:
             who = "" if item.equal.name == item.name else f"{item.name} "
-            ab = ab_at_equal_knobs(experiments, item.at_equal_knobs, item.equal_runs)
-            gain = f"{_change(ab[1])}, A/B #{ab[0].id}" if ab else f"{_change(item.at_equal_knobs)}, equal knobs"
-            gain = f"{who}{gain}"
+            gain = f"{who}{_change(item.at_equal_knobs)}, equal knobs"
             rows.setdefault((item.equal.name, item.equal.config_key), (item.equal.step_time_ms, item.equal.runs, gain))
     times = [figure.value for figure, _, _ in rows.values()] + [item.point.step_time_ms or 0.0 for item in beside]
     ends = [end for figure, _, _ in rows.values() for end in (figure.low, figure.high) if end]
@@ -365,7 +372,7 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         return _tied(first, (pair.first, pair.second), (pair,))
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     if otherwise := contradictions(experiments, pair.first, pair.second):
-        return f"{_timed(first, pair.first)} ranks first, {change.than} {pair.second}; {otherwise[0].alone}"
+        return f"Undecided: {_timed(first, pair.first)} ranks {change.size} ahead of {pair.second}; {otherwise[0].alone}"
     if first.gain and pair.second == first.gain.over:
         return _gain_words(board, first.gain)
     text = f"{_timed(first, pair.first)} is {change.than} {pair.second}"
