@@ -102,6 +102,7 @@ class Wall:
 class Lane:
     """A row of the timeline. Each rectangle: x and width in thousandths of the step, class, times in ms."""
 
+    group: str
     label: str
     y: int
     rectangles: tuple[tuple[float, float, str, float, float], ...]
@@ -189,7 +190,7 @@ def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
             for start, length in spans
         )
         if rectangles:
-            lanes.append(Lane(label, len(lanes) * (_LANE_HEIGHT + 6), rectangles))
+            lanes.append(Lane(group, label, len(lanes) * (_LANE_HEIGHT + 6), rectangles))
     return tuple(lanes)
 
 
@@ -283,7 +284,7 @@ class ProfilePage:
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
                 Number("exposed, waiting for other ranks", facts.get("exposed_wait_frac"), None),
                 Number("communication in total", _share_of_window(window, "comm_ms"), None),
-                Number("of it hidden behind computation", facts.get("comm_hidden_frac"), None),
+                Number("hidden behind computation", _share_of_window(window, "hidden_comm_ms"), None),
                 Number(
                     f"others waiting for rank {facts.get('straggler_rank')}, the straggler",
                     facts.get("straggler_frac"),

@@ -28,7 +28,7 @@ from app.projects.verdicts import ProjectPolicy, get_policy, limits_text, read_l
 from app.settings import Settings
 from app.storage.database import ListPage
 from app.storage.projects import find_project
-from app.storage.standings import containers_of_stacks
+from app.storage.standings import requested_dispatchers
 from app.storage.suspect_evidence import find_availability, newest_containers
 from app.web.access_rule import requires
 from app.web.charts import availability_summary, availability_table
@@ -181,11 +181,11 @@ def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
     page = ListPage.cut(containers, query.page, query.page_size)
     order = {container: place for place, container in enumerate(page.items)}
     items = sorted(find_availability(session, page.items), key=lambda item: order[item.container or ""])
-    table, summary = availability_table(items), availability_summary(items)
+    requested = [item for item in requested_dispatchers(session) if item.container not in containers]
+    table = availability_table(items, requested if page.page >= page.pages else ())
     return render(
         request, "projects/availability.html", block="containers", address=query.address("/availability"),
-        table=table, answer=summary, page=page, query=query,
-        without_logs=sorted(name.rpartition("/")[2] for name in containers_of_stacks(session) - set(containers)),
+        table=table, answer=availability_summary(items), page=page, query=query,
     )  # fmt: skip
 
 

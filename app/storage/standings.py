@@ -255,13 +255,40 @@ def pooled_times(session: Session, keys: Collection[Key]) -> dict[tuple[str, str
     return times
 
 
-_containers_of: UntilRankedAgain[frozenset[str]] = UntilRankedAgain(32)
+@dataclass(frozen=True, slots=True)
+class RequestedDispatcher:
+    """A dispatcher that runs in a container requested, and the newest of them. `available`: None, no log shows it."""
+
+    container: str
+    dispatcher: str
+    run_id: int
+    generated: bool
+    available: None = None
 
 
-def containers_of_stacks(session: Session) -> frozenset[str]:
-    """Return the stated containers of the newest runs of all stacks."""
-    chosen = select_any(StandingRow.container).distinct()
-    return _containers_of.get(session, (), lambda: frozenset(session.execute(chosen).scalars()) - {""})
+_requested: UntilRankedAgain[tuple[RequestedDispatcher, ...]] = UntilRankedAgain(1)
+
+
+def requested_dispatchers(session: Session) -> tuple[RequestedDispatcher, ...]:
+    """Return the dispatchers of the runs of all stacks with a stated container, by container."""
+    return _requested.get(session, (), lambda: _read_requested(session))
+
+
+def _read_requested(session: Session) -> tuple[RequestedDispatcher, ...]:
+    container, dispatcher = col(StandingRow.container), col(RunRow.dispatcher)
+    same = and_(
+        col(RunRow.project_id) == col(StandingRow.project_id), col(RunRow.stack_key) == col(StandingRow.stack_key)
+    )
+    chosen = (
+        select_any(container, dispatcher, func.max(col(RunRow.id)), func.min(col(ProjectRow.generated)))
+        .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+        .join(RunRow, same)
+        .where(container != "", dispatcher.is_not(None))
+        .group_by(container, dispatcher)
+        .order_by(container, dispatcher)
+    )
+    rows = session.execute(chosen)
+    return tuple(RequestedDispatcher(where, name, run, bool(generated)) for where, name, run, generated in rows)
 
 
 _index_of: UntilRankedAgain[tuple[HardwareFamily, ...]] = UntilRankedAgain(32)

@@ -14,6 +14,8 @@ import msgspec
 
 from app.domain.contract.fields import METRICS
 from app.domain.numbers import plural, significant
+from app.storage.standings import RequestedDispatcher
+from app.storage.standings import RequestedDispatcher
 from app.storage.suspect_evidence import ContainerDispatcher
 
 TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"
@@ -241,21 +243,25 @@ DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 
 @dataclass(frozen=True, slots=True)
 class AvailabilityTable:
-    """`rows`: containers with one cell per dispatcher; None if no run shows whether it works."""
+    """`rows`: containers with one cell per dispatcher; None if no run shows whether it works, or requested it."""
 
     dispatchers: tuple[str, ...]
-    rows: tuple[tuple[str | None, tuple[ContainerDispatcher | None, ...]], ...]
+    rows: tuple[tuple[str | None, tuple[ContainerDispatcher | RequestedDispatcher | None, ...]], ...]
 
     @property
-    def cells(self) -> list[ContainerDispatcher]:
+    def cells(self) -> list[ContainerDispatcher | RequestedDispatcher]:
         return [cell for _, cells in self.rows for cell in cells if cell]
 
 
-def availability_table(items: Sequence[ContainerDispatcher]) -> AvailabilityTable:
-    seen = {item.dispatcher for item in items}
+def availability_table(
+    items: Sequence[ContainerDispatcher], requested: Sequence[RequestedDispatcher] = ()
+) -> AvailabilityTable:
+    """Return the table. `requested`: of containers whose logs show no dispatcher, which come last."""
+    shown: tuple[ContainerDispatcher | RequestedDispatcher, ...] = (*items, *requested)
+    seen = {item.dispatcher for item in shown}
     columns = (*(name for name in DISPATCHERS if name in seen), *sorted(seen - set(DISPATCHERS)))
-    cells = {(item.container, item.dispatcher): item for item in items}
-    containers = dict.fromkeys(item.container for item in items)
+    cells = {(item.container, item.dispatcher): item for item in shown}
+    containers = dict.fromkeys(item.container for item in shown)
     rows = tuple((container, tuple(cells.get((container, name)) for name in columns)) for container in containers)
     return AvailabilityTable(columns, rows)
 

@@ -149,6 +149,7 @@ def test_every_number_of_a_step_leads_to_its_source(open_page: OpenPage, ids: di
 
 def test_a_chosen_launch_script_is_checked(open_page: OpenPage) -> None:
     page = open_page("/check")
+    page.get_by_text("GPU, number of GPUs, version").click()
     page.get_by_label("GPU", exact=True).fill("H100")
     page.get_by_label("Choose a file").set_input_files(
         {"name": "launch.sh", "mimeType": "text/x-shellscript", "buffer": BAD.encode()}

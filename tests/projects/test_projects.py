@@ -1,5 +1,6 @@
 """Projects: defaults, quota, containers and definitions of figures."""
 
+import re
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 from markupsafe import escape
-from sqlalchemy import Engine
+from sqlalchemy import Engine, update
 from starlette.testclient import TestClient
 
 from app.domain.definitions import DECIDES, DEFINITION_VERSION, DEFINITIONS, VERDICT_RULES
@@ -17,9 +18,9 @@ from app.storage import suspect_evidence
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
 from app.storage.remembered import WhileSlow
-from app.storage.tables import AvailabilityRow, RunRow, utc_now
+from app.storage.tables import AvailabilityRow, ProjectRow, RunRow, utc_now
 from tests.access.people import SAME_ORIGIN, make_teams
-from tests.builders import make_project, make_run
+from tests.builders import make_project, make_run, make_stack
 from tests.conftest import OPEN_TO
 from tests.runs.uploading import LOG, assert_problem, traces, upload
 from tests.training_logs import training_log
@@ -145,6 +146,19 @@ def test_availability_is_that_of_the_newest_run_with_all_counted(
         items = client.get("/api/v1/availability?container=").json()["items"]
         assert [(item["container"], item["runs_with"]) for item in items if item["container"] is None] == [(None, runs)]
         add("", available=True)
+
+
+def test_a_container_without_proof_shows_what_its_newest_run_requested(client: TestClient, engine: Engine) -> None:
+    """Rows of generated runs are marked beside those of real ones."""
+    with transaction(engine) as session:
+        (generated,) = make_stack(session, [400.0], project="demo", fields={"container": "made:1"})
+        session.execute(update(ProjectRow).values(generated=True))
+        (run,) = make_stack(session, [400.0], project="real", fields={"container": "real:1", "dispatcher": "deepep"})
+    rows = re.findall(r'<th scope="row">(.*?)</tr>', client.get("/availability").text, re.DOTALL)
+    by_container = {name: row for row in rows for name in ("made:1", "real:1") if name in row}
+    assert f'href="/runs/{run}"' in by_container["real:1"]
+    assert f'href="/runs/{generated}"' in by_container["made:1"]
+    assert {name: 'class="generated"' in row for name, row in by_container.items()} == {"made:1": True, "real:1": False}
 
 
 QUOTA = "/api/v1/projects/small/quota"
