@@ -322,7 +322,7 @@ def answer(plan: Plan) -> list[str]:
 
 
 def _against_fastest(plan: Plan, first: Offer) -> str:
-    """Return the time of the first layout beside that of a faster one; "" where none is clearly faster.
+    """Return the time of the first layout next to that of a faster one; "" where none is clearly faster.
 
     `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested.`
     """
