@@ -52,6 +52,13 @@ class WaterfallBar:
     start_pct: float = 0.0
     width_pct: float = 0.0
 
+    def whisker_pct(self, base: int) -> tuple[float, float] | None:
+        """Return the ends of the whisker on the same axis, above `base`."""
+        if self.whisker is None:
+            return None
+        top, bottom = self.whisker
+        return 100 * (base - bottom) / _PLOT, 100 * (base - top) / _PLOT
+
 
 @dataclass(frozen=True, slots=True)
 class Waterfall:
