@@ -70,7 +70,10 @@ class IndexFilters(FilterQuery):
 
 @dataclass(frozen=True, slots=True)
 class LeaderboardIndex:
-    """`gpus`: columns by name. `families`, `hardware`: choices of the filters. `unplaced`: of no known GPU or ranking."""
+    """`gpus`: columns by name. `families`, `hardware`: choices of the filters.
+
+    `unplaced`: leaderboards of an unknown GPU that rank nothing.
+    """
 
     filters: IndexFilters
     gpus: tuple[str, ...]
@@ -186,7 +189,9 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
         for pair, board in boards.items()
     }
     unknown = UNKNOWN_HARDWARE.name
-    unplaced = tuple(cell for (gpu, family), cell in by_name.items() if gpu == unknown and filters.family in ("", family))
+    unplaced = tuple(
+        cell for (gpu, family), cell in by_name.items() if gpu == unknown and filters.family in ("", family)
+    )
     if filters.gpu or not all(cell.outcome in ("only", "unranked") for cell in unplaced):
         unplaced = ()
     columns = tuple(gpu for gpu in gpus if filters.gpu in ("", gpu) and not (unplaced and gpu == unknown))

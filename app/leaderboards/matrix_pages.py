@@ -444,6 +444,7 @@ class LedgerPage:
             for name in scopes
         )  # fmt: skip
         self.published = tuple(_published(book, self.family, self.hardware))
+        self.elsewhere = () if self.published or gains else tuple(_published_elsewhere(book, self.hardware))
         self.near = None if gains else _nearest_pair(session, [item for item in seen if item.steps and not item.oom])
         most = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
         self.memory_gib = max(most, GPU_MEMORY_GIB.get(self.hardware, 0))
@@ -470,13 +471,19 @@ class LedgerPage:
 
     @property
     def published_bars(self) -> tuple[PublishedGain, ...]:
-        """Return a bar for each published result with a gain, the largest first."""
-        rated = [(time_saved(item.evidence.gain[-1]), item) for item in self.published if item.evidence.gain]
+        """Return a bar for each published result with a gain, the largest first; of others where none is known."""
+        shown = self.published or self.elsewhere
+        rated = [(time_saved(item.evidence.gain[-1]), item) for item in shown if item.evidence.gain]
         ordered = sorted(rated, key=lambda pair: -pair[0])
         return tuple(
             PublishedGain(item, change_text(-saved).figure, _HALF * abs(saved) / self._widest, is_faster=saved > 0)
             for saved, item in ordered
         )
+
+    @property
+    def _is_same_gpu(self) -> bool:
+        gpu = derive({"gpu": self.hardware}).get("gpu")
+        return all(item.evidence.at.get("gpu") == gpu for item in self.elsewhere)
 
     @property
     def near_bar(self) -> tuple[float, bool]:
@@ -492,7 +499,8 @@ class LedgerPage:
     @property
     def _widest(self) -> float:
         """Return the largest gain or loss that is drawn, in percent."""
-        published = [abs(time_saved(item.evidence.gain[-1])) for item in self.published if item.evidence.gain]
+        shown = self.published or self.elsewhere
+        published = [abs(time_saved(item.evidence.gain[-1])) for item in shown if item.evidence.gain]
         return max(*published, *map(abs, (self._near_saved, *self._near_interval))) or 1.0
 
     @property
@@ -549,7 +557,8 @@ class LedgerPage:
         else:
             parts = [self._unmeasured]
             figures = [bar.gain for bar in self.published_bars]
-            parts += [f"Published: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
+            of = f"Published for other {'models' if self._is_same_gpu else 'GPUs'}" if self.elsewhere else "Published"
+            parts += [f"{of}: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
         parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []
         return " ".join(parts)
 
@@ -674,15 +683,30 @@ def _more_gib(scope: Contender, none: Contender, peaks: Mapping[int, float]) -> 
 
 
 def _published(book: RuleBook, family: str, hardware: str) -> Iterable[PublishedGraphs]:
-    """Yield each result once, even if several rules cite it."""
+    """Yield the results of this model and GPU."""
     about = derive({"model": family, "gpu": hardware})
+    return (
+        item
+        for item in _published_graphs(book)
+        if item.evidence.at and all(item.evidence.at.get(name) == about.get(name) for name in ("family", "gpu"))
+    )
+
+
+def _published_elsewhere(book: RuleBook, hardware: str) -> list[PublishedGraphs]:
+    """Return the gains of other models on this GPU; without one those of all."""
+    gpu = derive({"gpu": hardware}).get("gpu")
+    rated = [item for item in _published_graphs(book) if item.evidence.gain]
+    return [item for item in rated if item.evidence.at.get("gpu") == gpu] or rated
+
+
+def _published_graphs(book: RuleBook) -> Iterable[PublishedGraphs]:
+    """Yield each result on graphs once, even if several rules cite it."""
     seen = set()
     for rule in book.rules.values():
         for evidence in rule.effect.evidence:
             of_graphs = rule.id.startswith("cg-") or rule.id == "val-graph-replay"
-            same = all(evidence.at.get(name) == about.get(name) for name in ("family", "gpu"))
             key = (evidence.source, evidence.setting)
-            if of_graphs and evidence.at and same and key not in seen:
+            if of_graphs and key not in seen:
                 seen.add(key)
                 source = book.sources[evidence.source]
                 yield PublishedGraphs(rule.id, evidence, source.title, source.url or "")

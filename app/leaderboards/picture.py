@@ -372,7 +372,9 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         return _tied(first, (pair.first, pair.second), (pair,))
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     if otherwise := contradictions(experiments, pair.first, pair.second):
-        return f"Undecided: {_timed(first, pair.first)} ranks {change.size} ahead of {pair.second}; {otherwise[0].alone}"
+        return (
+            f"Undecided: {_timed(first, pair.first)} ranks {change.size} ahead of {pair.second}; {otherwise[0].alone}"
+        )
     if first.gain and pair.second == first.gain.over:
         return _gain_words(board, first.gain)
     text = f"{_timed(first, pair.first)} is {change.than} {pair.second}"

@@ -38,6 +38,7 @@ from app.leaderboards.scaling_views import (
     sections,
     worst_first,
 )
+from app.leaderboards.words import GAIN_LEVEL
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, api_router
 from app.web.errors import as_content, documented
@@ -278,6 +279,7 @@ def _render(request: Request, page: ScalingPage, drawn: Section | None = None, *
         most_drawn=MOST_DRAWN,
         looks=LOOKS,
         marks=MARKS,
+        gain_level=GAIN_LEVEL,
         **of_chart,
     )
 

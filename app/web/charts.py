@@ -15,7 +15,6 @@ import msgspec
 from app.domain.contract.fields import METRICS
 from app.domain.numbers import plural, significant
 from app.storage.standings import RequestedDispatcher
-from app.storage.standings import RequestedDispatcher
 from app.storage.suspect_evidence import ContainerDispatcher
 
 TEXT, MUTED, BORDER, ACCENT = "--text", "--muted", "--border", "--accent"

@@ -871,7 +871,7 @@ def test_two_configurations_have_one_figure_on_board_matrix_and_ab(
         tuple(map(str, own[:2])) for own in (runs["hybridep", not is_same_pair], runs["alltoall", False])
     )
     verdict = Verdict("improvement", "", (), candidate, baseline, (), Prior(0.01**2, 12, 5))
-    ab = add_experiment(
+    add_experiment(
         engine, key, ExperimentResult(baseline, candidate, verdict=verdict, gain=PlannedGain(25.0, 20.0, 30.0),
                                       finished=True, winner="candidate"),
     )  # fmt: skip
