@@ -555,9 +555,10 @@ class LedgerPage:
         elif gains:
             parts = ["CUDA graphs make no measurable difference here."]
         else:
-            parts = [self._unmeasured]
+            parts = [] if self.elsewhere else [self._unmeasured]
             figures = [bar.gain for bar in self.published_bars]
             of = f"Published for other {'models' if self._is_same_gpu else 'GPUs'}" if self.elsewhere else "Published"
+            parts = parts or ["No gain measured here."]
             parts += [f"{of}: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
         parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []
         return " ".join(parts)
@@ -692,11 +693,14 @@ def _published(book: RuleBook, family: str, hardware: str) -> Iterable[Published
     )
 
 
+_MOST_ELSEWHERE = 2
+
+
 def _published_elsewhere(book: RuleBook, hardware: str) -> list[PublishedGraphs]:
     """Return the gains of other models on this GPU; without one those of all."""
     gpu = derive({"gpu": hardware}).get("gpu")
     rated = [item for item in _published_graphs(book) if item.evidence.gain]
-    return [item for item in rated if item.evidence.at.get("gpu") == gpu] or rated
+    return ([item for item in rated if item.evidence.at.get("gpu") == gpu] or rated)[:_MOST_ELSEWHERE]
 
 
 def _published_graphs(book: RuleBook) -> Iterable[PublishedGraphs]:

@@ -133,6 +133,11 @@ class PlanPage:
         return queries.answer(self.plan) if self.plan else []
 
     @property
+    def is_compared(self) -> bool:
+        """Return whether the lead compares two layouts, so that the next sentence repeats the card of the first."""
+        return bool(self.plan and not self.plan.given and self.plan.offers and queries.against_fastest(self.plan))
+
+    @property
     def flags_of(self) -> str:
         """Return the part of the page with the flags of the chosen layout; "" if it is not feasible."""
         return "flags" if self.chosen is not None and not self.chosen.violations else ""

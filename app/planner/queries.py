@@ -307,7 +307,7 @@ def answer(plan: Plan) -> list[str]:
         reasons.append(f"None of {plural(plan.tried, 'combination')} {fixed or 'of degrees'} is feasible.")
         return [*reasons, *(_broken_by_all(plan) if fixed else ())]
     if given is None:
-        reasons += [*filter(None, [_against_fastest(plan, first)]), _layout_words(plan, first)]
+        reasons += [*filter(None, [against_fastest(plan)]), _layout_words(plan, first)]
     elif given.layout != first.layout:
         reasons.append(f"Preferred: {_layout_words(plan, first)}")
     if first.rejected_in is not None:
@@ -321,11 +321,12 @@ def answer(plan: Plan) -> list[str]:
     return reasons
 
 
-def _against_fastest(plan: Plan, first: Offer) -> str:
+def against_fastest(plan: Plan) -> str:
     """Return the time of the first layout next to that of a faster one; "" where none is clearly faster.
 
     `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested.`
     """
+    first = plan.offers[0]
     times = [(time, offer) for offer in plan.offers if (time := offer_seconds(offer, plan.request)) is not None]
     if not times or times[0][1] is not first:
         return ""
