@@ -217,7 +217,7 @@ def check_first_text(needs: Iterable[CheckedRequirement], shown_by: int | None) 
     if unmet:
         return f"Not met: {'; '.join(unmet)}"
     is_unchecked = needs and shown_by is None and all(need.state == "unknown" for need in needs)
-    return f"{met_count(needs, shown_by)} prerequisites met: check them first" if is_unchecked else ""
+    return f"{met_count(needs, shown_by)} prerequisites met" if is_unchecked else ""
 
 
 def run_with_change(advice: RunSuggestions, rule: str) -> int | None:

@@ -95,7 +95,7 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
         return "open", "The contract has not been stated yet."
     if unknown:
         names = evaluation.facts.get("unknown_names") or plural(unknown, "contract field")
-        return "open", f"Unknown: {names}. Comparisons that depend on it are provisional."
+        return "open", f"Unknown: {names}; comparisons may be provisional."
     return "done", "All contract fields are known."
 
 

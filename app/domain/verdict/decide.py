@@ -260,8 +260,9 @@ def what_would_decide(verdict: Verdict) -> str:
 
 
 def more_per_side(change: StepTimeChange) -> str:
-    """Format what an experiment lacks: `about 6 more runs per side (80 % power)`."""
-    return f"about {plural(change.need_runs or 0, 'more run')} per side ({share_text(change.power or 0.0)} power)"
+    """Format what an experiment lacks: `about 6 more runs per side (80 % power)`. Earlier results have no power."""
+    power = f" ({share_text(change.power)} power)" if change.power else ""
+    return f"about {plural(change.need_runs or 0, 'more run')} per side{power}"
 
 
 def prior_sentence(runs: str, baseline_runs: int, prior: Prior, sd: float) -> str:
