@@ -50,7 +50,7 @@ def test_a_suggestion_shows_its_effect_flags_and_command_before_it_is_planned(
 ) -> None:
     page = open_page(f"/runs/{ids['run']}")
     page.get_by_role("link", name="Next step", exact=True).click()
-    expect(page.locator(".phase[aria-current=step] > a")).to_have_text("retune")
+    expect(page.locator(".phase[aria-current=step] > a")).to_have_text("contract")
     expect(page.locator(".leading")).to_have_count(2)
     expect(page.locator("#missing")).not_to_have_attribute("open", "")
     assert page.locator("main .leading, main .steps").last.bounding_box()["y"] < 700
