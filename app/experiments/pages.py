@@ -365,7 +365,7 @@ class ExperimentPage:
         if experiment.state == "withdrawn":
             return f"Withdrawn by {experiment.decided_by} before a result."
         if experiment.state in ("accepted", "rejected"):
-            return f"{experiment.state.capitalize()} by {experiment.decided_by}. {result.sentence}".rstrip()
+            return f"{experiment.state.capitalize()}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
             more = more_runs_sentence(experiment)
             if more:

@@ -274,7 +274,7 @@ class ProfilePage:
         numbers = {
             "memory": (
                 Number(
-                    "of the GPU's memory, by the log",
+                    "of the GPU's memory",
                     _rest(evaluated.get("headroom_frac")),
                     _rest(memory),
                 ),
@@ -283,8 +283,8 @@ class ProfilePage:
             "communication": (
                 Number("exposed communication", facts.get("exposed_comm_frac"), communication),
                 Number("exposed, waiting for other ranks", facts.get("exposed_wait_frac"), None),
-                Number("communication in total", _share_of_window(window, "comm_ms"), None),
-                Number("hidden behind computation", _share_of_window(window, "hidden_comm_ms"), None),
+                Number("total", _share_of_window(window, "comm_ms"), None),
+                Number("hidden", _share_of_window(window, "hidden_comm_ms"), None),
                 Number(
                     f"others waiting for rank {facts.get('straggler_rank')}, the straggler",
                     facts.get("straggler_frac"),

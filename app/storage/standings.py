@@ -21,7 +21,16 @@ from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.remembered import UntilRankedAgain
 from app.storage.stacks import names_of_titles
-from app.storage.tables import LeaderChangeRow, ProjectRow, RunRow, StandingBoardRow, StandingRow, from_row, select_any
+from app.storage.tables import (
+    LeaderChangeRow,
+    ProjectRow,
+    RunRow,
+    StackRow,
+    StandingBoardRow,
+    StandingRow,
+    from_row,
+    select_any,
+)
 
 PAGE_SIZE = 25
 DEFAULT_FLOOR = "screen"
@@ -275,20 +284,39 @@ def requested_dispatchers(session: Session) -> tuple[RequestedDispatcher, ...]:
 
 
 def _read_requested(session: Session) -> tuple[RequestedDispatcher, ...]:
-    container, dispatcher = col(StandingRow.container), col(RunRow.dispatcher)
-    same = and_(
-        col(RunRow.project_id) == col(StandingRow.project_id), col(RunRow.stack_key) == col(StandingRow.stack_key)
-    )
-    chosen = (
-        select_any(container, dispatcher, func.max(col(RunRow.id)), func.min(col(ProjectRow.generated)))
+    stacks = session.execute(
+        select_any(
+            StandingRow.container, StackRow.project_id, StackRow.stack_key, StackRow.dispatchers, ProjectRow.generated
+        )
         .join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
-        .join(RunRow, same)
-        .where(container != "", dispatcher.is_not(None))
-        .group_by(container, dispatcher)
-        .order_by(container, dispatcher)
+        .join(
+            StackRow,
+            and_(col(StackRow.project_id) == StandingRow.project_id, col(StackRow.stack_key) == StandingRow.stack_key),
+        )
+        .where(col(StandingRow.container) != "")
+        .order_by(col(StackRow.last_at))
     )
-    rows = session.execute(chosen)
-    return tuple(RequestedDispatcher(where, name, run, bool(generated)) for where, name, run, generated in rows)
+    newest = {
+        (container, dispatcher): (project_id, stack_key, generated)
+        for container, project_id, stack_key, dispatchers, generated in stacks
+        for dispatcher in dispatchers.split(",")
+    }
+    requested = []
+    for (container, dispatcher), (project_id, stack_key, generated) in sorted(newest.items()):
+        # One query per pair reads one run; a query for all pairs would read all runs of the stacks.
+        run = session.execute(
+            select_any(RunRow.id)
+            .where(
+                col(RunRow.project_id) == project_id,
+                col(RunRow.stack_key) == stack_key,
+                col(RunRow.dispatcher) == dispatcher,
+            )
+            .order_by(col(RunRow.ordered_at).desc())
+            .limit(1)
+        ).scalar_one_or_none()
+        if run is not None:
+            requested.append(RequestedDispatcher(container, dispatcher, run, generated))
+    return tuple(requested)
 
 
 _index_of: UntilRankedAgain[tuple[HardwareFamily, ...]] = UntilRankedAgain(32)

@@ -440,8 +440,9 @@ _LATER_RUNS: Select[Any] = (
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
-    .join(_Later, col(_Later.job) == RunRow.job)
+    # Not a join, whose condition would bound the projects of the other side.
     .where(
+        col(_Later.job) == RunRow.job,
         col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)),
         col(RegressionMemberRow.usual_level).is_not(None),
         col(RegressionMemberRow.slow_level).is_not(None),

@@ -40,7 +40,7 @@ def settled(page: Page) -> Page:
 
 def test_two_containers_have_no_winner(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = settled(open_page(f"/compare?a={runs['off']}&b={runs['container']}"))
-    expect(page.locator(".answer")).to_contain_text("Not ranked: container differs")
+    expect(page.locator(".answer")).to_contain_text("Likely cause: container; not ranked")
     expect(page.get_by_role("region", name="Fields that differ")).to_contain_text("nvcr.io/nvidia/nemo:26.08")
     result = page.locator("#result")
     expect(result).to_contain_text("single-field contrast")
