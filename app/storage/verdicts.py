@@ -398,8 +398,8 @@ _MEASURED_MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow,
         RunRow.job,
-        # How many runs are slow: 0, 1, or 2 for more, which is also assumed where nothing tells; -1 for one here and
-        # more in other stacks. The first run in a stack to which a job moved is not slow if the move made it as fast as
+        # Number of slow runs: 0, 1, or 2 for more. 2 is also assumed if nothing is known; -1 means one in this stack
+        # and more in others. The first run in a stack to which a job moved is not slow if the move made it as fast as
         # usual.
         case(
             (col(RegressionRow.metric) != "step_time_ms", 2),

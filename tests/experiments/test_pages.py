@@ -146,7 +146,7 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     assert "The change is 20.0\u202f% faster" in page
     because = read(engine, number).result.evidence_because
     assert because
-    assert because[1:] in page.partition('id="result"')[0], "what qualifies the result stands beside it"
+    assert because[1:] in page.partition('id="result"')[0], "the qualification follows the result"
     assert 'class="effect improvement"' in page
     assert "<code>tp</code> is 2" in page
     client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})

@@ -627,7 +627,7 @@ def _recorded_dispatchers(values: Values) -> list[str] | None:
 
 
 def kind_of_gpu(gpu: object) -> tuple[object, object]:
-    """Return what counts as one kind of GPU: its generation, and whether 72 share an NVLink domain; else its model."""
+    """Return the generation of a GPU and whether 72 share an NVLink domain. An unknown generation is its model."""
     number = FACTS["arch_number"](gpu)
     return gpu if number is None else int(str(number)) // 10, FACTS["nvl72"](gpu)
 

@@ -184,7 +184,7 @@ def can_apply(rule: Rule, values: Mapping[str, object], field: str) -> bool:
 
 
 def is_decided_by_contract(rule: Rule) -> bool:
-    """Return whether the contract alone may meet a condition that names measured facts, as one of its examples does."""
+    """Return whether the contract alone can meet a condition that also names measured facts. Its examples show it."""
     return not _left_open(frozenset()).isdisjoint(rule.when.names) and any(
         _is_met(rule, facts) for facts in rule.examples.fires
     )
