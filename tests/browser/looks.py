@@ -69,6 +69,9 @@ _looks: set[str] = set()
 
 LATE_PARTS = "main [hx-trigger=load], main [data-chart]:not([data-ready])"
 """Parts that a page asks for, and charts that are not drawn yet."""
+REVEALED = """() => [...document.querySelectorAll("main [hx-trigger=revealed]")]
+  .every((part) => part.getBoundingClientRect().top >= innerHeight)"""
+"""Whether the parts that load when they come into view have loaded."""
 
 
 def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
@@ -79,6 +82,7 @@ def assert_looks_well(page: Page, *, unfold: bool = False) -> None:
     for width in (TABLET, DESKTOP):  # charts redraw later
         page.set_viewport_size({"width": width, "height": 900})
         page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width)
+    page.wait_for_function(REVEALED)
     over += over_budget(page)
     assert not over, "\n".join(over)
     if unfold:
