@@ -8,7 +8,7 @@ from app.domain.numbers import change_text, percent, plural
 from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import Comparability
 from app.domain.verdict.comparison import SideComparison
-from app.domain.verdict.decide import TOO_CLOSE, more_per_side, prior_sentence
+from app.domain.verdict.decide import TOO_NOISY, more_per_side, prior_sentence
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.step_time import (
     UNCERTAIN,
@@ -295,7 +295,7 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
         runs = plural(time.alternative.baseline_runs, "run")
         yield f"{runs} in A{with_reruns} would decide; more of B alone would not."
     elif time.decision == "inconclusive":
-        yield TOO_CLOSE
+        yield TOO_NOISY
     m = len(measured.baseline_used)
     yield prior_sentence(f"{plural(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
     yield f"The smallest slowdown that this comparison can detect is {percent(time.smallest_callable_pct)}."

@@ -13,6 +13,7 @@ from app.domain.run import Metric
 from app.domain.text import capitalized
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.step_time import (
+    Baseline,
     ALARM_PCT,
     DEFAULT_PRIOR,
     PLANNED_LOOKS,
@@ -79,6 +80,19 @@ def compare_loss(
         baseline=median(old),
         candidate=median(new),
     )
+
+
+def _worse_since(change: LossChange, offered: Sequence[RunEstimate], against: Baseline) -> str:
+    """Return the oldest of the newest dropped runs in a row whose loss equals that of the candidates."""
+    used, since = {run.run for run in against.used}, ""
+    for run in reversed(offered):
+        if run.run in used:
+            break
+        if run.loss and change.candidate:
+            if abs(100 * (run.loss / change.candidate - 1)) > (change.alarm_pct or 0.0):
+                break
+            since = run.run
+    return since
 
 
 def _memory_decision(delta: float, alarm: float) -> MemoryDecision:
@@ -229,7 +243,7 @@ def _notes(verdict: Verdict) -> Iterator[str]:
         yield f"The smallest slowdown that this comparison can detect is {callable_from}."
 
 
-TOO_CLOSE = "Not even 20 runs on each side would decide: the difference is too close to a threshold."
+TOO_NOISY = "Not even 20 runs on each side would decide: the runs vary too much for a difference of this size."
 """Note on an inconclusive comparison that more runs cannot decide."""
 
 
@@ -249,7 +263,8 @@ def what_would_decide(verdict: Verdict) -> str:
         more = of_commit if change.power is None else capitalized(more_per_side(change))
         return f"{more} would decide if the difference stays the same."
     if change.alternative is None:
-        return TOO_CLOSE
+        unsteady = "Rerun this commit: the run is not steady, and more runs like it would not decide."
+        return unsteady if change.not_steady else TOO_NOISY
     reruns = change.alternative.reruns
     with_reruns = f" and {plural(reruns, 'more run')} of this commit" if reruns else ""
     return (
@@ -300,6 +315,8 @@ def _memory_note(memory: MemoryChange) -> str:
 
 def _loss_alarm(loss: LossChange, faster: bool) -> str:
     higher = f"{percent(loss.delta_pct or 0.0)} higher"
+    if loss.since:
+        return f"The loss was already {higher} in the run before."
     if faster:
         return (
             f"But the loss is {higher}: a faster run with a worse loss is not an improvement. Explain the loss first."
@@ -342,6 +359,8 @@ def judge(
     # Memory and loss count for every rerun, even one whose step time never became steady.
     memory = compare_memory(candidates, against.used, thresholds.memory_pct)
     loss = compare_loss(candidates, against.used, thresholds.loss_pct)
+    if loss is not None and loss.decision == "worse":
+        loss = replace(loss, since=_worse_since(loss, baseline, against))
     used = {run.run for run in usable}
     refused = [DroppedRun(run.run, run.unusable_because) for run in candidates if run.run not in used]
     verdict = Verdict(

@@ -186,9 +186,11 @@ class VerdictDocument:
     def leading_metric(self, *, in_regression: Collection[str]) -> str:
         """Return the metric that the lead names, the chart shows, and the suspects explain.
 
-        A worse loss comes first, then step time, unless peak memory alone makes the run worse, also in a contrast.
+        A loss that is worse since this run comes first, then step time, unless peak memory alone makes the run worse,
+        also in a contrast. A loss that was as bad before leads only where the run is no regression.
         """
-        if self.verdict.loss is not None and self.verdict.loss.decision == "worse":
+        loss = self.verdict.loss
+        if loss is not None and loss.decision == "worse" and not (loss.since and self.verdict.decision == "regression"):
             return "lm_loss"
         return "peak_memory_gib" if self.badge(in_regression=in_regression)[1] == MORE_MEMORY else "step_time_ms"
 

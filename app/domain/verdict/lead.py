@@ -64,7 +64,10 @@ def lead(
     if metric == "lm_loss" and verdict.loss is not None:
         slower = change_text(time.delta_pct).figure if time is not None and time.decision == "regression" else ""
         also = f"{heavier} more memory" if heavier else slower
-        worse = f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher than before: explain that first."
+        higher = f"{percent(verdict.loss.delta_pct or 0.0)} higher"
+        worse = f"The loss is {higher} than before: explain that first."
+        if verdict.loss.since:
+            worse = f"The loss has been {higher} since {label(verdict.loss.since)}."
         return f"{worse} Also {also}." if also else worse
     if time is None or metric == "peak_memory_gib":
         runs = plural(len(verdict.baseline_used), "run")

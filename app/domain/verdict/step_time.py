@@ -191,7 +191,8 @@ class LossChange:
     """Loss against the median of the baseline.
 
     Values and percentages are None where the loss was not finite; `baseline` and `candidate` also in verdicts stored
-    before they were kept.
+    before they were kept. `since`: the first of the runs right before this one whose loss was as much worse; empty
+    when this run is the first.
     """
 
     decision: LossDecision
@@ -200,6 +201,7 @@ class LossChange:
     not_finite_iterations: int = 0
     baseline: float | None = None
     candidate: float | None = None
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -354,7 +354,8 @@ def _sentences(document: VerdictDocument, label: Label) -> Iterator[str]:
     if verdict.loss is not None and verdict.loss.decision == "worse":
         bought = time is not None and time.decision == "improvement"
         explain = "a faster run with a worse loss is not an improvement" if bought else "explain that first"
-        yield f"The loss is {percent(verdict.loss.delta_pct or 0.0)} higher: {explain}."
+        higher, since = f"{percent(verdict.loss.delta_pct or 0.0)} higher", verdict.loss.since
+        yield f"The loss has been {higher} since {label(since)}." if since else f"The loss is {higher}: {explain}."
     if why := provisional_because(document):
         yield why
 

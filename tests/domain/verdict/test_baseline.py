@@ -477,6 +477,20 @@ def test_a_run_with_a_worse_loss_is_not_a_reference() -> None:
     assert any(dropped.why.startswith("its loss is 20.0") for dropped in verdict.dropped)
 
 
+@pytest.mark.parametrize(
+    ("before", "candidate", "since"),
+    [((), 2.4, ""), ((2.4,), 2.4, "bad 0"), ((2.4, 2.41), 2.4, "bad 0"), ((2.8, 2.4), 2.4, "bad 1"), ((2.4,), 2.8, "")],
+)
+def test_a_worse_loss_names_the_first_run_in_a_row_that_had_it(
+    before: tuple[float, ...], candidate: float, since: str
+) -> None:
+    usual = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
+    bad = [make_run(f"bad {index}", loss=loss) for index, loss in enumerate(before)]
+    verdict = judge([make_run("next", loss=candidate)], [*usual, *bad], FAMILY)
+    assert verdict.loss is not None
+    assert (verdict.loss.decision, verdict.loss.since) == ("worse", since)
+
+
 def test_a_loss_far_below_its_reference_warns() -> None:
     baseline = make_runs([0.001 * (run % 3) for run in range(8)], loss=2.0)
     verdict = judge([make_run("odd", loss=1.2)], baseline, FAMILY)

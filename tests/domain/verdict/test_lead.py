@@ -12,6 +12,7 @@ from app.domain.contract.fields import STACK_FIELDS
 from app.domain.numbers import THIN, step_time
 from app.domain.verdict.lead import OngoingRegression, lead
 from app.domain.verdict.record import RunRecord
+from app.domain.verdict.words import answer
 from tests.domain.verdict_documents import make_baseline, make_document, make_record
 
 GIB = re.compile(rf"([\d.]+){THIN}GiB")
@@ -131,6 +132,19 @@ def test_a_worse_loss_leads_and_what_else_is_worse_follows(slower: float, gib: i
     rest = sentence.partition("first. ")[2]
     assert (rest.startswith(also), bool(rest)) == (True, bool(also))
     assert len(sentence.split()) <= 16
+
+
+@pytest.mark.parametrize(("slower", "starts"), [(0.3, f"35.0{THIN}% slower"), (0.0, "The loss has")])
+def test_a_loss_that_was_as_bad_before_leads_only_where_the_run_is_otherwise_fine(slower: float, starts: str) -> None:
+    def measured(record: RunRecord, loss: float) -> RunRecord:
+        assert record.estimate is not None
+        return replace(record, estimate=replace(record.estimate, loss=loss))
+
+    earlier = [measured(record, 2.0) for record in make_baseline()]
+    worse = measured(earlier.pop(), 2.1)
+    document = make_document(measured(make_record("new", slower=slower), 2.1), [*earlier, worse])
+    assert lead(document, own_ms=400).startswith(starts)
+    assert f"has been 5.0{THIN}% higher since #{worse.run}" in answer(document)
 
 
 @pytest.mark.parametrize(
