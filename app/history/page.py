@@ -140,6 +140,8 @@ def _number(text: str, name: str) -> int:
 
 
 TABLE_ROWS = 25
+MOST_CHANGES = 30
+"""Rows in the table of changes; the chart and the API have all."""
 MOST_DRAWN = 500
 """Approximate maximum of runs in a chart. Of more runs, it draws those that show the shape of the history."""
 _FACTS = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "graph_modules", "task", "data_mode")
@@ -566,7 +568,7 @@ class HistoryPage:
     def metric_label(self) -> str:
         return series_label(self.view.metric)
 
-    @property
+    @cached_property
     def choices(self) -> list[tuple[str, str]]:
         """Return the selectable configurations: value and label."""
         address = {configuration.letter: configuration.address for configuration in self.history.configurations}
@@ -715,7 +717,7 @@ class HistoryPage:
         """Return the run with which the regression began in the configuration of the alarm, in any shown container."""
         return next(chain[0].run_id for chain in self._chains.values() if alarm in chain)
 
-    @property
+    @cached_property
     def letters(self) -> dict[int, str]:
         """Return the letter of each run's configuration, by its number."""
         return {self.history.runs[position].id: letter for position, letter in self.history.letters.items()}
@@ -850,6 +852,7 @@ def render_history(request: Request, page: HistoryPage, *, block: str | None, st
         status=status,
         change_points_need=CHANGE_POINTS_NEED,
         shortest_segment=SHORTEST_SEGMENT,
+        most_changes=MOST_CHANGES,
         badges=lambda: page.badges(public_address(request)),
         watched=page.is_watched(access_of(request).watcher),
     )

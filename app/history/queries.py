@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import cached_property
 from threading import Lock
 from typing import Any, Self
 from urllib.parse import urlencode
@@ -198,7 +199,7 @@ MOST_PROBES, FEWEST_PROBES = 100, 12
 """Maximum runs at which versions are read, because contracts are large; and how many of each stack at least."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class HistoryOfStack:
     """A history. `runs`: in history order. `eligibilities`: one per run. A position is an index into both."""
 
@@ -213,7 +214,7 @@ class HistoryOfStack:
         """Return the configuration of the last counted run."""
         return next(configuration for configuration in self.configurations if configuration.is_last)
 
-    @property
+    @cached_property
     def letters(self) -> dict[int, str]:
         """Return the letter of each run's configuration, by position."""
         return {position: own.letter for own in self.configurations for position in own.runs}

@@ -29,6 +29,7 @@ from app.storage.tables import (
     StandingBoardRow,
     StandingRow,
     from_row,
+    not_indexed,
     select_any,
 )
 
@@ -300,6 +301,7 @@ def _read_requested(session: Session) -> tuple[RequestedDispatcher, ...]:
         (container, dispatcher): (project_id, stack_key, generated)
         for container, project_id, stack_key, dispatchers, generated in stacks
         for dispatcher in dispatchers.split(",")
+        if dispatcher not in ("", "?")
     }
     requested = []
     for (container, dispatcher), (project_id, stack_key, generated) in sorted(newest.items()):
@@ -307,9 +309,9 @@ def _read_requested(session: Session) -> tuple[RequestedDispatcher, ...]:
         run = session.execute(
             select_any(RunRow.id)
             .where(
-                col(RunRow.project_id) == project_id,
+                not_indexed(col(RunRow.project_id)) == project_id,
                 col(RunRow.stack_key) == stack_key,
-                col(RunRow.dispatcher) == dispatcher,
+                not_indexed(col(RunRow.dispatcher)) == dispatcher,
             )
             .order_by(col(RunRow.ordered_at).desc())
             .limit(1)

@@ -1,11 +1,13 @@
 """The history of a stack for its page: eligible runs, segments, changes, pins, versions, and a summary."""
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 from typing import Literal, Protocol
 
@@ -327,8 +329,9 @@ def alarm_of(change: SegmentChange, end: int, alarms: Sequence[PlacedAlarm]) -> 
 def called_at(change: SegmentChange, verdicts: Sequence[tuple[int, str]]) -> int | None:
     """Return the index of the first run whose verdict called the change. `verdicts`: (index, decision), in order."""
     decision = "regression" if change.delta_pct > 0 else "improvement"
-    near = range(change.before + 1 - AROUND, change.run + AROUND + 1)
-    return next((position for position, verdict in verdicts if verdict == decision and position in near), None)
+    first, last = change.before + 1 - AROUND, change.run + AROUND
+    near = verdicts[bisect_left(verdicts, first, key=itemgetter(0)) : bisect_right(verdicts, last, key=itemgetter(0))]
+    return next((position for position, verdict in near if verdict == decision), None)
 
 
 # --- Drift between golden runs: a re-pinned baseline must not hide a slow drift.
