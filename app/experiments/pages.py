@@ -38,6 +38,7 @@ from app.experiments.result_view import (
     more_runs,
     more_runs_sentence,
     result_rows,
+    too_small_sentence,
     would_decide,
 )
 from app.pipeline.suggest import first_suggestion, suggest_for_pair
@@ -370,7 +371,7 @@ class ExperimentPage:
             more = more_runs_sentence(experiment)
             if more:
                 return f"Inconclusive. {more}"
-            return result.sentence
+            return too_small_sentence(experiment) or result.sentence
         wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
         so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
         return (

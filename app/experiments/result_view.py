@@ -122,10 +122,31 @@ def would_decide(verdict: Verdict | None) -> str:
 
 
 def more_runs(item: ExperimentItem) -> int:
-    """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
+    """Return how many more runs per side to offer for a complete but inconclusive result.
+
+    0 if no number would decide, or if the change is too small to matter.
+    """
     result = item.result
     time = result.verdict.step_time if result.verdict else None
-    return time.need_runs or 0 if time and item.state in UNDECIDED and result.finished and result.inconclusive else 0
+    if time is None or item.state not in UNDECIDED or is_too_small(item):
+        return 0
+    return time.need_runs or 0 if result.finished and result.inconclusive else 0
+
+
+def is_too_small(item: ExperimentItem) -> bool:
+    """Return whether a complete, inconclusive change is smaller than what counts as equal."""
+    result = item.result
+    time = result.verdict.step_time if result.verdict else None
+    return time is not None and result.finished and result.inconclusive and abs(time.delta_pct) < time.equal_pct
+
+
+def too_small_sentence(item: ExperimentItem) -> str:
+    """Return `Inconclusive: 1.2 % faster, less than the 2 % that count: reject it.`; empty for other results."""
+    verdict, gain = item.result.verdict, item.result.gain
+    if not is_too_small(item) or item.state not in UNDECIDED or gain is None or verdict is None:
+        return ""
+    least = f"{verdict.step_time.equal_pct:g}{THIN}%" if verdict.step_time else ""
+    return f"Inconclusive: {gain_change(gain.pct).figure}, less than the {least} that count: reject it."
 
 
 def more_runs_sentence(item: ExperimentItem, number: str = "") -> str:

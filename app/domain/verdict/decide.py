@@ -13,10 +13,10 @@ from app.domain.run import Metric
 from app.domain.text import capitalized
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.step_time import (
-    Baseline,
     ALARM_PCT,
     DEFAULT_PRIOR,
     PLANNED_LOOKS,
+    Baseline,
     Decision,
     DroppedRun,
     LossChange,
