@@ -56,8 +56,10 @@ class SideOut(BaseModel):
 
 
 class LossOut(ApiValue):
-    """Medians over the last iterations that all runs share."""
+    """Medians over the last iterations that all runs share. Other runs may share other iterations."""
 
+    first_iteration: int
+    last_iteration: int
     baseline: float | None
     candidate: float | None
     delta_pct: float | None

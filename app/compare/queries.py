@@ -29,7 +29,7 @@ from app.domain.verdict.comparison import (
 from app.domain.verdict.comparison_words import ComparisonText, comparison_text
 from app.domain.verdict.document import contrast_document
 from app.domain.verdict.evidence import RankedSuspect
-from app.domain.verdict.record import RunRecord, shared_losses
+from app.domain.verdict.record import RunRecord, last_shared, losses_of, shared_losses
 from app.errors import FieldError, InvalidQuery, NotFound, NotReady
 from app.storage import readings
 from app.storage.experiments import prior_of_sides
@@ -276,8 +276,12 @@ def _numbers(side: str, text: str, errors: list[FieldError]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LossAtEnd:
-    """Medians over the last shared iterations; None where a side has no loss."""
+    """Medians over the last iterations that all runs have, `first_iteration` to `last_iteration`; None where a side has
+    no loss. Other runs may share other iterations, so that the loss of one run differs from comparison to comparison.
+    """
 
+    first_iteration: int
+    last_iteration: int
     baseline: float | None
     candidate: float | None
     delta_pct: float | None
@@ -354,10 +358,12 @@ class ComparedSides:
         a, b = (_middle([run.record.estimate.loss for run in side]) for side in (self.a, self.b))
         if a is None and b is None:
             return None
+        shared = last_shared([losses_of(run.columns) for run in self.runs])
+        ends = int(shared[0]), int(shared[-1])
         measured = self.sides.measured and self.sides.measured.loss
         if not measured:
-            return LossAtEnd(a, b, None, None, "not_judged")
-        return LossAtEnd(a, b, measured.delta_pct, measured.alarm_pct, measured.decision)
+            return LossAtEnd(*ends, a, b, None, None, "not_judged")
+        return LossAtEnd(*ends, a, b, measured.delta_pct, measured.alarm_pct, measured.decision)
 
     @cached_property
     def windows(self) -> Mapping[int, FloatArray]:

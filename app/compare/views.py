@@ -6,7 +6,7 @@ from statistics import median
 
 import numpy as np
 
-from app.compare.queries import ComparedRun, ComparedSides, Side
+from app.compare.queries import ComparedRun, ComparedSides, LossAtEnd, Side
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
 from app.domain.contract.values import explained
 from app.domain.numbers import THIN, contract_value, figure, grouped, short_commit, significant, step_time
@@ -190,8 +190,8 @@ def metric_rows(comparison: ComparedSides) -> tuple[MetricRow, ...]:
         rows.append(
             MetricRow(
                 "loss",
-                "Loss at the end",
-                "Median over the last shared iterations.",
+                _loss_label(loss),
+                "Median over the last iterations that all of these runs have. Other runs may share other iterations.",
                 _number(loss.baseline),
                 "",
                 _number(loss.candidate),
@@ -244,6 +244,12 @@ def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
 
 def _number(value: float | None) -> str:
     return "" if value is None else grouped(value, 4)
+
+
+def _loss_label(loss: LossAtEnd) -> str:
+    """Return `Loss at iterations 991 to 1,000`."""
+    first, last = grouped(loss.first_iteration), grouped(loss.last_iteration)
+    return f"Loss at iteration {last}" if first == last else f"Loss at iterations {first} to {last}"
 
 
 # --- Where the step time goes on both sides: timers that a run of each side printed, the largest difference first.

@@ -58,7 +58,14 @@ def test_the_answer_comes_first_then_the_figures_then_what_differs(client: TestC
     assert places == sorted(places)
     assert re.search(r"Step time 31\.28 s ± 0\.41 23\.78 s ± 0\.31 24\.0 % faster \(.*?\) better", text)
     assert "Peak memory 61.4 GiB 61.4 GiB" in text
-    assert "Loss at the end" in text
+    assert "Loss at iterations 41 to 50" in text
+
+
+def test_the_loss_names_the_iterations_that_both_sides_have(client: TestClient, make: Make) -> None:
+    run, long, short = make(), make({"ep_overlap": True}), make({"ep_overlap": True}, iterations=30)
+    losses = [client.get(f"/api/v1/compare?a={run}&b={other}").json()["loss"] for other in (long, short)]
+    assert [(loss["first_iteration"], loss["last_iteration"]) for loss in losses] == [(41, 50), (21, 30)]
+    assert losses[0]["baseline"] != losses[1]["baseline"]
 
 
 def test_no_winner_is_named_between_two_containers(client: TestClient, make: Make) -> None:

@@ -183,12 +183,17 @@ def typical_losses(runs: Sequence[Losses]) -> list[float | None]:
 
     Runs without losses do not restrict the shared iterations. Without shared iterations all are None.
     """
-    iterations = [run.iterations for run in runs if len(run.iterations)]
-    shared = reduce(_in_both, iterations)[-LAST_ITERATIONS:] if iterations else _NOTHING
+    shared = last_shared(runs)
     if not len(shared):
         return [None] * len(runs)
     typical = iter(np.median([run.at(shared) for run in runs if len(run.iterations)], axis=1).tolist())
     return [next(typical) if len(run.iterations) else None for run in runs]
+
+
+def last_shared(runs: Sequence[Losses]) -> FloatArray:
+    """Return the last iterations at which all runs with losses have one: those at which their losses are compared."""
+    iterations = [run.iterations for run in runs if len(run.iterations)]
+    return reduce(_in_both, iterations)[-LAST_ITERATIONS:] if iterations else _NOTHING
 
 
 def losses_of(columns: Mapping[str, FloatArray]) -> Losses:
