@@ -31,13 +31,13 @@ from app.domain.notifications.events import (
 from app.domain.ranking.rank import head_text
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.policy import Policy, silent_for
-from app.domain.verdict.triage import change_of_job, counted_jobs, is_up_to, size_pct
+from app.domain.verdict.regression_text import summarize
 from app.pipeline.work import delivery_queue
+from app.storage.regressions import get_regression
 from app.storage.run_answer import run_answer
 from app.storage.runs import WITH_RESULT, detail
 from app.storage.stacks import names_of_stacks
 from app.storage.standings import LeaderChange, leader_changes, named_changes
-from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     DeliveryRow,
     ProjectRow,
@@ -49,7 +49,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.storage.verdicts import jobs_of_regressions, rerun_request
+from app.storage.verdicts import rerun_request
 
 MOST_CAUSE = 200
 
@@ -143,13 +143,10 @@ class Notifier:
         keys = tuple(dict.fromkeys(self._session.execute(oldest_first).scalars()))
         if receivers := self.wanted(event, keys):
             stacks = [(key, self._name(key)) for key in keys]
-            jobs = jobs_of_regressions(self._session, [row.id or 0])[row.id or 0]
-            size, changes = size_pct(jobs), [change_of_job(job) for job in counted_jobs(jobs)]
+            regression = get_regression(self._session, row.id or 0)
             notification = regression_notification(
-                event, project=self._slug(), number=row.id or 0, metric=row.metric,
-                cause=cause_of(self._session, row),
-                delta_pct=size, is_up_to=is_up_to(size, changes),
-                hours_per_day=row.gpu_hours_per_day, stacks=stacks, note=note, at=utc_now(),
+                event, project=regression.project, number=regression.id, metric=regression.metric,
+                cause=regression.cause, summary=summarize(regression), stacks=stacks, note=note, at=utc_now(),
             )  # fmt: skip
             subject = f"regression:{row.id}"
             self._put(receivers, notification, f"{subject}:{event}{':' if cause else ''}{cause}", subject)

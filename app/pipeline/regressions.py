@@ -1150,7 +1150,7 @@ def _propose_closing(
     of_slow = {member.run_id: later.get((member.regression_id, member.run_id), []) for member in slow}
     newest = [runs[-1] for runs in of_slow.values() if runs]
     own = last_own_runs(session, [regression.id or 0])
-    in_stacks = max((own[key] for m in slow if (key := (m.regression_id, m.run_id)) in own), default=None)
+    in_stacks = max((own[key][0] for m in slow if (key := (m.regression_id, m.run_id)) in own), default=None)
     last = max((at for at in (in_stacks, *(run.ordered_at for run in newest)) if at is not None), default=None)
     silent = now - timedelta(days=SILENT_DAYS)
     has_ended = in_stacks is None or in_stacks < silent

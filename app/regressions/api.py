@@ -14,6 +14,8 @@ from sqlmodel import Session
 from app.access.audit import EventOut
 from app.domain.access.principal import Action
 from app.domain.performance.cost import Cost
+from app.domain.verdict.regression import Regression, RegressionMember
+from app.domain.verdict.regression_text import summarize
 from app.domain.verdict.triage import Proposal, State
 from app.pipeline.regressions import costs_of
 from app.regressions.commands import (
@@ -30,13 +32,12 @@ from app.regressions.queries import (
     REGRESSION_COLUMNS,
     RegressionQuery,
     find_regressions,
-    get_regression,
     regression_rows,
 )
-from app.regressions.regression import Regression, RegressionMember
 from app.storage import audit
 from app.storage.audit import AuditEvent
 from app.storage.database import ListPage, read_session
+from app.storage.regressions import get_regression
 from app.storage.tables import utc_now
 from app.web.access_rule import requires
 from app.web.dependencies import (
@@ -94,6 +95,20 @@ class SlowerStackOut(ApiValue):
         return cls.from_values(member, run_url=url, proposal=proposal, continued_by=continued_by)
 
 
+class SummaryOut(ApiValue):
+    """What the page of a regression, reports and messages state about it."""
+
+    state_text: str = Field(description="The state that pages name: `recovered` or `idle` with a proposal.")
+    change: str = Field(description="Its size in words.")
+    delta_pct: float | None = Field(description="The same in percent.")
+    gpu_hours_per_day: float | None
+    jobs: int = Field(description="Jobs that give it its size.")
+    since_run: int | None = Field(description="First run that was as slow, in any stack.")
+    recovered_run: int | None = Field(description="Run since which it has recovered.")
+    last_run: int | None = Field(description="Newest run of its slow jobs, if nothing is lost now.")
+    text: str = Field(description="The lead of its page.")
+
+
 class RegressionOut(ApiValue):
     """A regression. `gpu_hours_per_day` covers all members."""
 
@@ -122,13 +137,15 @@ class RegressionOut(ApiValue):
         "its change left in `newest_pct`, counts only if there is no other."
     )
     gpu_hours_per_day: float | None
+    summary: SummaryOut
     members: list[SlowerStackOut]
 
     @classmethod
     def of(cls, regression: Regression, base: str, **others: object) -> Self:
         moves = {old.run_id: new.run_id for job in regression.jobs for old, new in pairwise(job.stacks)}
         members = [SlowerStackOut.of(member, base, moves.get(member.run_id)) for member in regression.members]
-        return cls.from_values(regression, **others, url=f"{base}/regressions/{regression.id}", members=members)
+        url, summary = f"{base}/regressions/{regression.id}", summarize(regression)
+        return cls.from_values(regression, **others, url=url, summary=summary, members=members)
 
 
 class RegressionListOut(ListOut[RegressionOut]):

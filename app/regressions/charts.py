@@ -19,8 +19,8 @@ from sqlmodel import Session, col
 from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
-from app.regressions.queries import SlowElsewhere
-from app.regressions.regression import RegressionMember, SlowJob
+from app.domain.verdict.regression import RegressionMember, SlowJob
+from app.storage.regressions import SlowElsewhere
 from app.storage.stacks import RunReader, StackRun, stack_runs
 from app.storage.tables import RunRow, not_indexed, select_any
 from app.storage.verdicts import LaterRun, current_verdict, regressions_of_runs

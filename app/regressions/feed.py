@@ -9,10 +9,10 @@ from starlette.responses import Response
 
 from app.domain.badges import badge_key, opens
 from app.domain.text import one_line, short_cause
+from app.domain.verdict.regression import Regression
+from app.domain.verdict.regression_text import summarize, what
 from app.errors import NotFound
-from app.regressions import words
 from app.regressions.queries import RegressionQuery, find_regressions
-from app.regressions.regression import Regression
 from app.storage.database import read_session
 from app.storage.projects import find_project
 from app.storage.visible import EVERY_PROJECT, seeing
@@ -68,8 +68,8 @@ def _newest(session: Session, project: str) -> tuple[Regression, ...]:
 def _entry(regression: Regression) -> FeedEntry:
     return FeedEntry(
         path=f"/regressions/{regression.id}",
-        title=f"#{regression.id} {words.what(regression)} ({regression.state_text})",
+        title=f"#{regression.id} {what(regression)} ({regression.state_text})",
         published=regression.opened_at,
         updated=regression.changed_at,
-        summary=f"{words.answer(regression)} {short_cause(regression.cause)}",
+        summary=f"{summarize(regression).text} {short_cause(regression.cause)}",
     )

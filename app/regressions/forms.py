@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Self
 
 from app.domain.text import one_line
+from app.domain.verdict.regression import Regression
 from app.errors import FieldError, InvalidChange, ThreewallsError
 from app.regressions.commands import Answer, RegressionChange, Seen
 from app.regressions.queries import NOBODY
-from app.regressions.regression import Regression
 from app.web.forms import Form, read_time
 
 _FILLED = ("assignee", "external_url")

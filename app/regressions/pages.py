@@ -29,11 +29,13 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.text import short_cause
+from app.domain.text import capitalized, short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_text
+from app.domain.verdict.regression import Regression, SlowJob
+from app.domain.verdict.regression_text import RegressionSummary, is_part, of_jobs, run_in, summarize, what
 from app.domain.verdict.step_time import REGRESSION_P, StepTimeChange
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
@@ -60,21 +62,16 @@ from app.regressions.queries import (
     METRICS,
     REGRESSION_COLUMNS,
     RegressionQuery,
-    SlowElsewhere,
-    alternating_levels,
     count_states,
     find_regressions,
-    first_elsewhere,
-    get_regression,
     options_of,
     regression_rows,
-    slow_elsewhere,
     to_close,
 )
-from app.regressions.regression import Regression, SlowJob
 from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, UpgradeReportOf, suspect_cards
 from app.storage import audit
 from app.storage.example_runs import example_runs
+from app.storage.regressions import SlowElsewhere, get_regression, slow_elsewhere
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import measured_changes, upgrade_changes
@@ -174,6 +171,10 @@ class RegressionView:
 
     side = staticmethod(side_text)
 
+    @cached_property
+    def summary(self) -> RegressionSummary:
+        return summarize(self.regression)
+
     def is_watched(self, user_id: int | None) -> bool:
         project_id, number = self.regression.project_id, self.regression.id
         return is_watched(self._session, user_id, project_id, "regression", str(number))
@@ -182,21 +183,20 @@ class RegressionView:
     def title(self) -> str:
         """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100`."""
         counted = self.regression.counted_jobs
-        change = words.change(self.regression)
+        change = capitalized(self.summary.change)
         common = [counted[0].title] if len(counted) == 1 else self.common
         where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
         if not counted:
             return change
-        if words.is_part(self.regression):
-            return words.of_jobs(self.regression) + (f" on {where}" if where else "")
+        if is_part(self.regression):
+            return of_jobs(self.regression) + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")
 
     @property
     def answer(self) -> str:
-        session, regression = self._session, self.regression
-        return words.answer(regression, first_elsewhere(session, regression), alternating_levels(session, regression))
+        return self.summary.text
 
     @property
     def cause(self) -> str:
@@ -263,7 +263,7 @@ class RegressionView:
         newest = self.regression.newest
         if newest and newest.ordered_at == self.regression.last_ran:
             change = change_words(newest.change_pct, self.regression.metric)
-            return f"No run{of}{since}; the last, {words.run_in(newest)}, was {change} than usual."
+            return f"No run{of}{since}; the last, {run_in(newest)}, was {change} than usual."
         newest_pcts = [pct for job in self.regression.counted_jobs if (pct := job.last.newest_pct) is not None]
         if newest_pcts:
             are_many = len(newest_pcts) > 1
@@ -274,11 +274,8 @@ class RegressionView:
 
     @property
     def rerun_of(self) -> int | None:
-        """Return the slow run to repeat while it is idle: that of the job that ran last."""
-        if self.regression.proposal != "stale":
-            return None
-        lasts = [job.last for job in self.regression.counted_jobs]
-        return max(lasts, key=lambda last: (last.ordered_at, last.run_id)).run_id if lasts else None
+        """Return the run to repeat while it is idle: the newest one of its slow jobs."""
+        return self.regression.last_run if self.regression.proposal == "stale" else None
 
     @cached_property
     def upgrade(self) -> UpgradeReportOf | None:
@@ -651,7 +648,7 @@ def _render_list(
         options=options,
         feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
-        what=words.what,
+        what=what,
         sparks=_sparklines(session, page.items),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},

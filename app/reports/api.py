@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from sqlalchemy import or_, select
 from sqlmodel import Session, col
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse
@@ -35,26 +34,25 @@ from app.domain.report.values import FAILED, UNREAD, exit_code, report_key, stor
 from app.domain.report.what_changed import WhatChanged, what_changed
 from app.domain.run import UNKNOWN_STEP, LineExample
 from app.domain.verdict.document import VerdictDocument
+from app.domain.verdict.regression import stacks_of
+from app.domain.verdict.regression_text import summarize
 from app.domain.verdict.words import listed_runs, remarks, what_would_decide
 from app.pipeline.suggest import first_suggestion
 from app.settings import Settings
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentSide
 from app.storage.profiles import explained_change
+from app.storage.regressions import read_regressions
 from app.storage.run_answer import RunAnswer, run_answer
 from app.storage.runs import detail, get_run, run_warnings
-from app.storage.suspect_evidence import cause_of
 from app.storage.tables import (
     ProjectRow,
-    RegressionMemberRow,
-    RegressionRow,
-    RunAlarmRow,
     RunResultRow,
     RunRow,
     from_row,
     select_any,
 )
-from app.storage.verdicts import StoredVerdict, current_verdict, jobs_of_regressions, regressions_of, rerun_request
+from app.storage.verdicts import StoredVerdict, current_verdict, regressions_of, rerun_request
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
 from app.web.dependencies import RunId, WaitSeconds, api_router
@@ -203,29 +201,21 @@ def _problems(row: RunRow) -> tuple[str, ...]:
 def _regressions(session: Session, row: RunRow, answered: RunAnswer, address: str) -> Iterable[RegressionOfRun]:
     """Yield active regressions that the run or a rerun opened, or that explain its slowness. Newest first."""
     runs = [int(run) for run in answered.document.candidates]
-    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id).in_(runs))
     of_reruns = (item for run in runs if run != row.id for item in regressions_of(session, run))
-    opened = {item.id for item in (*answered.regressions, *of_reruns) if item.opened}
-    explains = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id).in_(runs))
-    rows = session.execute(
-        select(RegressionRow)
-        .where(
-            col(RegressionRow.project_id) == row.project_id,
-            col(RegressionRow.state).in_(ACTIVE),
-            or_(col(RegressionRow.id).in_(members), col(RegressionRow.id).in_(explains)),
-        )
-        .order_by(col(RegressionRow.id).desc())
-    ).scalars()
-    for regression in rows.all():
-        number = regression.id or 0
-        first_stacks = {job[0].stack_key for job in jobs_of_regressions(session, [number])[number]}
+    items = [*answered.regressions, *of_reruns]
+    own, opened = {item.id for item in items}, {item.id for item in items if item.opened}
+    for regression in read_regressions(session, own | {item.id for item in answered.elsewhere}):
+        if regression.shown_state not in ACTIVE:
+            continue
         yield from_row(
             RegressionOfRun,
             regression,
             address=f"{address}/regressions/{regression.id}",
-            cause=cause_of(session, regression).rstrip("."),
-            stacks=len(first_stacks),  # a stack to which a job moved later does not count again
+            cause=regression.cause.rstrip("."),
+            stacks=stacks_of(regression.jobs),
             opened_by_it=regression.id in opened,
+            elsewhere=regression.id not in own,
+            summary=summarize(regression),
         )
 
 

@@ -21,6 +21,7 @@ from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.lead import OngoingRegression
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.record import PEAK_MEMORY
+from app.domain.verdict.regression import Regression
 from app.domain.verdict.words import (
     answer,
     attribution,
@@ -111,7 +112,8 @@ class VerdictView:
     `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `lead`: the answer in one short sentence. `direction`: its decision, without a baseline that of the contrast.
-    `cause`: the difference that the evidence supports as the cause, None without one. `ongoing`: as in `RunAnswer`.
+    `cause`: the difference that the evidence supports as the cause, None without one. `ongoing` and `elsewhere`: as in
+    `RunAnswer`.
     """
 
     document: VerdictDocument
@@ -140,6 +142,7 @@ class VerdictView:
     names: Mapping[str, str]
     baseline_times: tuple[float, ...]
     ongoing: OngoingRegression | None
+    elsewhere: tuple[Regression, ...]
 
     @property
     def is_verdict(self) -> bool:
@@ -284,6 +287,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
         ongoing=answered.ongoing,
+        elsewhere=answered.elsewhere,
     )
 
 

@@ -14,16 +14,14 @@ from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good
 from app.domain.verdict.lead import OngoingRegression, answer_line, lead
+from app.domain.verdict.regression import Regression
+from app.domain.verdict.regression_text import idle_text
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
+from app.storage.regressions import read_regressions, regressions_elsewhere
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
-
-IDLE = (
-    "Idle for a month: a rerun of this commit confirms the regression, a run of the newest commit shows whether it is "
-    "fixed."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,7 @@ class RunAnswer:
     `cause`: the difference that the evidence supports as the cause, None without one. `rerun`: the reruns that the
     verdict or an unsteady contrast requests, and how to start them; empty for none. `asks_rerun`: a rerun is the next
     step, because it would confirm or decide the answer. `ongoing`: the regression that a run without a change
-    continues.
+    continues. `elsewhere`: other regressions, of its job in another container or cluster, whose pages list the run.
     """
 
     document: VerdictDocument
@@ -55,6 +53,7 @@ class RunAnswer:
     rerun: str
     asks_rerun: bool
     ongoing: OngoingRegression | None
+    elsewhere: tuple[Regression, ...]
 
     @property
     def word(self) -> str:
@@ -97,8 +96,12 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
-    if any(item.shown_state in ACTIVE and item.proposal == "stale" for item in regressions):
-        rerun = IDLE
+    own_ids = {item.id for item in regressions}
+    elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
+    shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
+    idle = {item.id for item in shown if item.shown_state in ACTIVE and item.proposal == "stale"}
+    for regression in read_regressions(session, idle)[:1]:
+        rerun = idle_text(regression)
     badge = run_badge(document, opened, is_back=recovered_from is not None)
     time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
     is_unchanged = time is not None and time.decision == "no_change"
@@ -133,6 +136,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         asks_rerun=(document.rerun_decides and not (is_opened and document.comparability is None))
         or (bool(rerun) and badge[0] == "regression"),
         ongoing=ongoing,
+        elsewhere=elsewhere,
     )
 
 

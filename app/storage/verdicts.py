@@ -419,15 +419,24 @@ _MEASURED_MEMBERS: Select[Any] = (
 
 # The runs of a member's job in other stacks, after the last run of the job in the member's own.
 _Own = aliased(RunRow)
+_OF_OWN_STACK = (
+    not_indexed(col(_Own.project_id)) == RunRow.project_id,
+    col(_Own.stack_key) == RegressionMemberRow.stack_key,
+    not_indexed(col(_Own.job)) == RunRow.job,
+    not_indexed(col(_Own.purpose)) == "ci",
+    col(_Own.quarantine) == "",
+)
 _LAST_OWN = (
     select_any(func.max(col(_Own.ordered_at)))
-    .where(
-        not_indexed(col(_Own.project_id)) == RunRow.project_id,
-        col(_Own.stack_key) == RegressionMemberRow.stack_key,
-        not_indexed(col(_Own.job)) == RunRow.job,
-        not_indexed(col(_Own.purpose)) == "ci",
-        col(_Own.quarantine) == "",
-    )
+    .where(*_OF_OWN_STACK)
+    .correlate(RunRow, RegressionMemberRow)
+    .scalar_subquery()
+)
+_LAST_OWN_ID = (
+    select_any(_Own.id)
+    .where(*_OF_OWN_STACK)
+    .order_by(col(_Own.ordered_at).desc(), col(_Own.id).desc())
+    .limit(1)
     .correlate(RunRow, RegressionMemberRow)
     .scalar_subquery()
 )
@@ -466,7 +475,9 @@ _LATER_RUNS: Select[Any] = (
 
 
 _LAST_OWN_RUNS: Select[Any] = (
-    select_any(RegressionMemberRow.regression_id, RegressionMemberRow.run_id, _LAST_OWN.label("last"))
+    select_any(
+        RegressionMemberRow.regression_id, RegressionMemberRow.run_id, _LAST_OWN.label("last"), _LAST_OWN_ID.label("id")
+    )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
 )
@@ -518,10 +529,10 @@ def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], 
     return later
 
 
-def last_own_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], datetime]:
-    """Return when the job of each member last ran in its stack, by regression and the member's run."""
+def last_own_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], tuple[datetime, int]]:
+    """Return position and number of the last run of each member's job in its stack, by regression and member's run."""
     rows = session.execute(_LAST_OWN_RUNS, {"ids": list(ids)})
-    return {(row.regression_id, row.run_id): row.last for row in rows if row.last is not None}
+    return {(row.regression_id, row.run_id): (row.last, row.id) for row in rows if row.last is not None}
 
 
 def back_since(runs: Sequence[LaterRun]) -> LaterRun | None:

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from email import message_from_bytes, policy
 from ipaddress import ip_address
@@ -39,29 +40,28 @@ from app.domain.notifications.targets import (
     refused_because,
     shown,
 )
+from tests.notifications.sent import SUMMARY
 
 NOW = datetime(2026, 11, 21, 5, tzinfo=UTC)
 LINK = "https://walls.example/regressions/7"
 HOSTILE = "<!channel> <https://evil.example|click> & [x](https://evil.example) **b** {{DATE(2020-01-01T00:00:00Z)}}"
 
 
-def make_notification(
-    cause: str = "Code: 0f3c2a9d → 77aa01bc.", project: str = "moe", *, is_up_to: bool = False
-) -> Notification:
+def make_notification(cause: str = "Code: 0f3c2a9d → 77aa01bc.", project: str = "moe") -> Notification:
     return regression_notification(
-        "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause, delta_pct=3.4,
-        is_up_to=is_up_to, hours_per_day=41.0, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
+        "regression.opened", project=project, number=7, metric="step_time_ms", cause=cause,
+        summary=SUMMARY, stacks=[("ab" * 32, "Qwen3-30B-A3B · 16 × H100")], note="", at=NOW,
     )  # fmt: skip
 
 
 def test_a_message_states_the_event_and_its_basis() -> None:
     notification = make_notification()
-    assert [part in notification.title for part in ("3.4 % slower", "moe")] == [True] * 2
-    assert "up to 3.4 % slower" in make_notification(is_up_to=True).title
-    cause, where, cost = notification.lines
+    assert [part in notification.title for part in (SUMMARY.change, "moe")] == [True] * 2
+    cause, where, text = notification.lines
     assert "0f3c2a9d → 77aa01bc" in cause
     assert "Qwen3-30B-A3B · 16 × H100" in where
-    assert "41 GPU-h/day" in cost
+    assert text == SUMMARY.text
+    assert notification.data["regression"]["summary"] == asdict(SUMMARY)
     assert notification.path == "/regressions/7"
     assert Notification.read(json.loads(json.dumps(notification.as_json()))) == notification
 

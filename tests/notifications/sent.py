@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 from app.domain.notifications.events import regression_notification, trial_notification
 from app.domain.notifications.messages import PATIENCE
+from app.domain.verdict.regression_text import RegressionSummary
 from app.pipeline.deliver import deliver
 from app.pipeline.notify import put_delivery
 from app.pipeline.work import delivery_queue
@@ -18,6 +19,9 @@ from app.storage.tables import DeliveryRow, ReceiverRow, utc_now
 from tests.builders import make_project
 
 PROJECT = "moe-lab"
+SUMMARY = RegressionSummary(
+    "open", "up to 3.4 % slower", 3.4, 41.0, 2, 12, None, None, "2 jobs slow since #12, about 41 GPU-h/day."
+)
 API = f"/api/v1/projects/{PROJECT}"
 
 
@@ -86,8 +90,8 @@ def put_trial(session: Session, receiver_id: int, cause: str = "test:1") -> int:
 
 def put_news(session: Session, receiver_id: int, event: str, number: int) -> int:
     notification = regression_notification(
-        f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.", delta_pct=3.4,
-        is_up_to=False, hours_per_day=None, stacks=[], note="", at=utc_now(),
+        f"regression.{event}", project=PROJECT, number=number, metric="step_time_ms", cause="Code.",
+        summary=SUMMARY, stacks=[], note="", at=utc_now(),
     )  # fmt: skip
     subject = f"regression:{number}"
     return put_delivery(session, receiver_id, notification, f"{subject}:{event}", subject=subject) or 0

@@ -11,20 +11,20 @@ from starlette.testclient import TestClient
 from app.domain.notifications.events import Subscription
 from app.domain.run import Metric, Value
 from app.domain.verdict.document import UNCONFIRMED
+from app.domain.verdict.regression import Regression
+from app.domain.verdict.regression_text import summarize
 from app.domain.verdict.triage import FIX_CLAIMED
 from app.pipeline import decisions
 from app.pipeline.process import read_before, request_judging
 from app.pipeline.regressions import costs_of, refresh_costs
 from app.pipeline.work import ELSEWHERE
-from app.regressions import words
 from app.regressions.commands import Answer, RegressionChange, Seen, change_regressions
-from app.regressions.queries import get_regression
-from app.regressions.regression import Regression
 from app.runs.queries import get_run
 from app.runs.verdict_view import verdict_view
 from app.settings import Settings
 from app.storage.audit import events
 from app.storage.database import read_session, transaction
+from app.storage.regressions import get_regression
 from app.storage.stacks import names_of_stacks
 from app.storage.tables import (
     DeliveryRow,
@@ -175,7 +175,7 @@ def test_a_fix_is_a_claim_that_still_costs_until_the_runs_are_back(engine: Engin
         assert regressions_of(session, claimed.members[0].run_id)[0].shown_state == FIX_CLAIMED
         assert claimed.gpu_hours_per_day == cost.gpu_hours_per_day
         assert cost.gpu_hours_per_day
-        assert "Marked as fixed" in words.answer(claimed)
+        assert "Marked as fixed" in summarize(claimed).text
     bring(engine, settings, [1001.0], 20)
     with read_session(engine) as session:
         confirmed = get_regression(session, 1)
@@ -844,7 +844,7 @@ def test_a_regression_whose_stack_ended_is_proposed_as_stale_once(engine: Engine
     assert stale.proposal_run_id is None
     # A day stays true, whatever the time of the reader's clock or of the project's newest run.
     assert stale.idle_since
-    assert words.answer(stale).endswith(f", no runs since {stale.idle_since}.")
+    assert summarize(stale).text.endswith(f", no runs since {stale.idle_since}.")
     assert newest.note == f"None of its jobs has run since {stale.idle_since}."
     answer(engine, "decline")
     renew(engine)
@@ -889,7 +889,7 @@ def test_only_stacks_that_are_still_slow_show_whether_a_regression_is_stale(engi
         stale = get_regression(session, 1)
         newest = events(session, "regression", 1)[0]
     assert [job.is_back for job in stale.jobs] == [True, False]
-    assert words.answer(stale) == "1 job slow since #23; 1 more temporarily."
+    assert summarize(stale).text == "1 job slow since #23; 1 more temporarily."
     assert newest.note == f"None of its slow jobs has run since {stale.idle_since}."
 
 
@@ -906,7 +906,7 @@ def test_a_job_that_is_back_in_a_newer_container_is_proposed_as_fixed(engine: En
     assert regressions_in(engine)[0][:2] == ("open", "fixed")
     regression = read_one(engine)
     assert (regression.proposal_run_id, regression.is_back, bool(regression.back_in)) == (back, True, True)
-    assert regression.back_in in words.answer(regression)
+    assert regression.back_in in summarize(regression).text
     renew(engine)
     assert regressions_in(engine)[0][:2] == ("open", "fixed")
 

@@ -20,12 +20,12 @@ from app.regressions.queries import (
     RegressionQuery,
     count_states,
     find_regressions,
-    get_regression,
     options_of,
 )
 from app.settings import Settings
 from app.storage import audit
 from app.storage.database import make_engine, read_session, transaction
+from app.storage.regressions import get_regression
 from app.storage.tables import AuditEventRow, RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import regressions_to_triage
 from tests.builders import make_stack

@@ -16,11 +16,22 @@ import pytest
 from sqlalchemy import Engine, select, update
 from starlette.testclient import TestClient
 
-from app.regressions.queries import get_regression
+from app.domain.notifications.events import Subscription
+from app.pipeline.notify import notify_regression
 from app.regressions.words import discussion
 from app.storage.audit import SERVICE, AuditEvent
 from app.storage.database import read_session, transaction
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunAlarmRow, RunRow, utc_now
+from app.storage.regressions import get_regression, regressions_elsewhere
+from app.storage.tables import (
+    DeliveryRow,
+    ProjectRow,
+    ReceiverRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunAlarmRow,
+    RunRow,
+    utc_now,
+)
 from app.storage.verdicts import keep_alarms, regressions_of
 from tests.builders import make_run, make_stack
 from tests.prepared import prepared
@@ -339,12 +350,43 @@ def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_inter
     assert re.findall(r'href="/runs/(\d+)"', named) == [str(elsewhere[1]), str(elsewhere[3])]
     assert "not steady" in named
     assert f"since #{elsewhere[1]}" in page, "the first run as slow, in any stack"
+    with read_session(engine) as session:
+        listed = [[item.id for item in regressions_elsewhere(session, run)] for run in (slow.since, *elsewhere)]
+    assert listed == [[], [], [number], [], [number]], "those that the page lists lead back to it"
     data = spec_of(client, f"/regressions/{number}/chart")
     drawn = {mark["id"]: mark["at"] for mark in data["points"] if mark["role"] == "slow elsewhere"}
     assert drawn.keys() == {elsewhere[1], elsewhere[3]}
     assert data["changes"][0]["at"] < drawn[elsewhere[1]]
     levels = re.findall(r'title="([\d.]+).% interval of the first slow run"', page)
     assert levels == ["99"]
+
+
+@pytest.mark.parametrize("proposal", ["", "stale", "fixed"])
+def test_page_api_report_and_message_state_the_same_about_a_regression(
+    client: TestClient, engine: Engine, make: Make, proposal: str
+) -> None:
+    facts = {"job": "nightly/h100", "model": "moe", "gpu": "H100", "gpus": 16}
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, **facts)
+        before = make_run(
+            session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=21_000.0,
+            ordered_at=FIRST + timedelta(days=12.5), **facts,
+        )  # fmt: skip
+    cost = 0.0 if proposal else 12.5
+    number = make(slow, proposal=proposal, each_costs=cost, gpu_hours_per_day=cost)
+    with transaction(engine) as session:
+        session.get_one(RegressionMemberRow, (number, slow.since)).proposal = "fixed" if proposal == "fixed" else ""
+        rules = Subscription(("regression.opened",)).as_json()
+        receiver = {"kind": "webhook", "name": "pager", "target": "https://1.1.1.1/hook", "created_by": "Ada"}
+        session.add(ReceiverRow(project_id=slow.project_id, rules=rules, **receiver))
+        notify_regression(session, session.get_one(RegressionRow, number), "regression.opened", "", "")
+        message = session.execute(select(DeliveryRow)).scalar_one().payload["data"]["regression"]["summary"]
+    summary = client.get(f"/api/v1/regressions/{number}").json()["summary"]
+    (reported,) = client.get(f"/api/v1/runs/{slow.since}/report").json()["regressions"]
+    assert reported["summary"] == message == summary
+    assert words_of(client, number) == summary["text"]
+    assert summary["since_run"] == before
+    assert summary["last_run"] == (slow.runs[-1] if proposal == "stale" else None)
 
 
 @pytest.mark.parametrize(("back", "once"), [(0, False), (3, True)])
@@ -867,8 +909,8 @@ def test_a_page_asks_for_a_rerun_before_a_regression_without_runs_is_closed(
         assert re.findall(r'data-proposal="(\w+)"', client.get(address).text) == ["stale"]
     asked = client.get(f"/regressions/{number}").text.partition('id="proposal"')[2].partition("</form>")[0]
     primary = re.findall(r'class="button primary"[^>]*?(?:href="([^"]*)"|>)', asked)
-    assert primary == [f"/runs/{stack.since}?tab=why#rerun"], "closing decides nothing"
-    assert 'id="rerun"' in client.get(primary[0]).text
+    assert stack.runs[-1] != stack.since
+    assert primary == [f"/runs/{stack.runs[-1]}?tab=why#rerun"], "closing decides nothing"
     answer = {"author": "Ada", "proposal": "accept"}
     assert client.post(f"/regressions/{number}", data=answer, headers=HTMX).status_code == 200
     assert (row_of(engine, number).state, row_of(engine, number).proposal) == ("stale", "")

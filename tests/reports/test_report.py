@@ -346,8 +346,8 @@ def test_a_regression_that_covers_it_is_named(client: TestClient, lab: Lab) -> N
     )
     keep_alarms(lab.session, {later: {"step_time_ms": number}})
     address = f"[regression {number}](http://testserver/regressions/{number})"
-    (line,) = (line for line in comment(client, lab, slow) if line.startswith(f"- {address}, open, begins with"))
-    assert all(part in line for part in ("commit bad", "1 stack", "62 GPU-h/day", "Ada"))
+    (line,) = (line for line in comment(client, lab, slow) if line.startswith(f"- {address}, open, opened by"))
+    assert all(part in line for part in ("commit bad", "Slow since", "62 GPU-h/day", "Ada"))
     assert any(line.startswith(f"- {address}, open, explains this level") for line in comment(client, lab, later))
 
 

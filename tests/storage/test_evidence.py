@@ -11,8 +11,8 @@ from app.domain.verdict.evidence import RankedSuspect, without_likely
 from app.overview.queries import needs_attention
 from app.regressions.bisect import read_bisect_ends
 from app.regressions.pages import RegressionView
-from app.regressions.queries import get_regression
 from app.regressions.suspects import SuspectingJob, suspect_cards
+from app.storage.regressions import get_regression
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence, within_regression
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.upgrade_changes import upgrade_changes

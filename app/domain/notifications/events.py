@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from app.domain.numbers import change_text, change_words, daily_cost, plural
+from app.domain.numbers import change_text, plural
 from app.domain.text import capitalized, cut, one_line
 from app.domain.verdict.document import RerunRequest, VerdictDocument
+from app.domain.verdict.regression_text import RegressionSummary
 from app.domain.verdict.words import baseline_line
 
 EVENTS: Mapping[str, str] = {
@@ -127,33 +128,28 @@ def regression_notification(
     number: int,
     metric: str,
     cause: str,
-    delta_pct: float | None,
-    is_up_to: bool,
-    hours_per_day: float | None,
+    summary: RegressionSummary,
     stacks: Sequence[tuple[str, str]],
     note: str,
     at: datetime,
 ) -> Notification:
-    """Return the notification about a regression. `stacks`: keys and names of the affected stacks.
-
-    `is_up_to`: `delta_pct` is the largest of several changes.
-    """
-    size = "" if delta_pct is None else f": {change_words(delta_pct, metric, up_to=is_up_to)}"
+    """Return the notification about a regression. `stacks`: keys and names of the affected stacks."""
+    size = "" if summary.delta_pct is None else f": {summary.change}"
     names = [name for _, name in stacks]
     more = f" and {plural(len(names) - _MOST_STACKS, 'more stack')}" if len(names) > _MOST_STACKS else ""
     where = f"Where: {', '.join(names[:_MOST_STACKS])}{more}." if names else ""
-    cost = "" if hours_per_day is None else f"It costs {daily_cost(hours_per_day)}."
     return Notification(
         event=event,
         project=project,
         title=_line(f"{_HAPPENED[event]}{size} in {project}"),
-        lines=_lines(f"Cause: {cause}", where, cost, note),
+        lines=_lines(f"Cause: {cause}", where, summary.text, note),
         path=f"/regressions/{number}",
         at=at,
         data={
             "regression": {
-                "id": number, "metric": metric, "cause": cause, "worst_delta_pct": delta_pct,
-                "gpu_hours_per_day": hours_per_day, "stacks": [key for key, _ in stacks],
+                "id": number, "metric": metric, "cause": cause, "worst_delta_pct": summary.delta_pct,
+                "gpu_hours_per_day": summary.gpu_hours_per_day, "stacks": [key for key, _ in stacks],
+                "summary": asdict(summary),
             }
         },
     )  # fmt: skip

@@ -7,15 +7,15 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, absolute, daily_cost, figure, plural, signed
+from app.domain.numbers import THIN, absolute, figure, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
 from app.domain.text import cut, one_line, short_cause, some_of
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.document import VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.regression_text import RegressionSummary
 from app.domain.verdict.step_time import Verdict
-from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import (
     Label,
     as_named,
@@ -189,7 +189,8 @@ class LinkedRun:
 @dataclass(frozen=True, slots=True)
 class RegressionOfRun:
     """A regression that covers the run's stack. `proposal`: the state in which the service proposes to close it.
-    `opened_by_it`: this run or a rerun of it opened it for the stack."""
+    `opened_by_it`: this run or a rerun of it opened it for the stack. `elsewhere`: it is about the job of this run in
+    another stack."""
 
     id: int
     address: str
@@ -201,6 +202,8 @@ class RegressionOfRun:
     external_url: str
     gpu_hours_per_day: float | None
     opened_by_it: bool
+    elsewhere: bool
+    summary: RegressionSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,13 +385,13 @@ def _change(change: TextChange, changed: WhatChanged) -> str:
 
 
 def _regression(regression: RegressionOfRun) -> str:
-    how = "begins with this run" if regression.opened_by_it else "explains this level"
-    address = link(f"regression {regression.id}", regression.address)
-    state, cause = state_text(regression.state, regression.proposal), escaped(short_cause(regression.cause))
+    how = "opened by this run" if regression.opened_by_it else "explains this level"
+    how = "of this job in another stack" if regression.elsewhere else how
+    address, summary = link(f"regression {regression.id}", regression.address), regression.summary
     parts = [
-        f"{address}, {state}, {how}: {cause}",
-        f"{plural(regression.stacks, 'stack')}",
-        daily_cost(regression.gpu_hours_per_day) if regression.gpu_hours_per_day is not None else "",
+        f"{address}, {summary.state_text}, {how}: {summary.change}",
+        escaped(summary.text.removesuffix(".")),
+        escaped(short_cause(regression.cause)),
         f"assigned to {escaped(regression.assignee)}" if regression.assignee else "",
         link("issue", regression.external_url) if regression.external_url else "",
     ]

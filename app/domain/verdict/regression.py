@@ -5,16 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, or_
-from sqlmodel import col
-
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import days_text
 from app.domain.verdict import triage
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.comparability import AXES, Axis, axis_of
 from app.domain.verdict.triage import FIX_CLAIMED, members_by_job
-from app.storage.tables import RegressionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +121,10 @@ class Regression:
 
     `back`: number and history position of the run since which all of its stacks have recovered; `back_in`: the
     container or cluster of that run, if it is none of the members'.
-    `last_ran`: position of the newest run of its counted jobs and their stacks, if nothing is lost now. `newest`: the
+    `last_run`, `last_ran`: the newest run of its counted jobs and its position, if nothing is lost now. `newest`: the
     newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
+    `slow_before`: the run that was as slow in another stack before the first slow run, if any. `alternates`: the levels
+    (ms) of a job that moves between two of them. Lists without evidence have neither.
     """
 
     id: int
@@ -149,10 +147,13 @@ class Regression:
     gpu_hours_per_day: float | None
     members: tuple[RegressionMember, ...]
     back: tuple[int, datetime] | None = None
+    last_run: int | None = None
     last_ran: datetime | None = None
     back_in: str = ""
     newest: RunOfJob | None = None
     again: RunOfJob | None = None
+    slow_before: int | None = None
+    alternates: tuple[float, float] | None = None
 
     @property
     def idle_since(self) -> str:
@@ -205,6 +206,11 @@ class Regression:
         return min(firsts, key=lambda first: (first.ordered_at, first.run_id), default=None)
 
     @property
+    def since_run(self) -> int | None:
+        """Return the first run that was as slow, in any stack."""
+        return self.slow_before or (self.since.run_id if self.since else None)
+
+    @property
     def shown_state(self) -> str:
         """Return its state; `fix claimed` if a user marked it fixed and not all of its runs have recovered."""
         claimed = self.state == "fixed" and any(member.proposal != "fixed" for member in self.members)
@@ -216,37 +222,22 @@ class Regression:
         return triage.state_text(self.shown_state, self.proposal)
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """The choices of the select boxes."""
-
-    projects: tuple[str, ...]
-    assignees: tuple[str, ...]
-    gpus: tuple[str, ...]
-    models: tuple[str, ...]
-
-
 def figure_of(level: float | None) -> float | None:
     """Return the figure of a level, which is stored as its logarithm."""
     return None if level is None else math.exp(level)
 
 
-# --- The axis of a cause, by the key that groups members (`domain/verdict/alarms.py`).
+# --- The axis of a cause, by the key that groups members (`alarms.py`).
 #
 # The key begins with an axis (`code:0f3c2a9d...`), or with `upgrade` and the upgraded field.
 
-_UPGRADE = "upgrade"
+UPGRADE_CAUSE = "upgrade"
 
 
 def axis_of_cause(cause_key: str) -> Axis | None:
     """Return the axis of a cause; None if unknown."""
     name, _, rest = cause_key.partition(":")
     field = rest.partition(":")[0]
-    if name == _UPGRADE and field in UPGRADES:
+    if name == UPGRADE_CAUSE and field in UPGRADES:
         return axis_of(field)
     return next((axis for axis in AXES if axis == name), None)
-
-
-def has_axis(axis: str) -> ColumnElement[bool]:
-    upgrades = [f"{_UPGRADE}:{field}" for field in UPGRADES if axis_of(field) == axis]
-    return or_(*(col(RegressionRow.cause_key).startswith(f"{key}:", autoescape=True) for key in (axis, *upgrades)))

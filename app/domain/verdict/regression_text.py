@@ -1,0 +1,183 @@
+"""A regression in sentences: its size, its jobs, when it began and ended, and its cost."""
+
+from dataclasses import dataclass
+
+from app.domain.numbers import (
+    THIN,
+    change_text,
+    change_words,
+    daily_cost,
+    days_text,
+    plural,
+    slow_or_affected,
+)
+from app.domain.text import capitalized
+from app.domain.verdict.evidence import alternates_text
+from app.domain.verdict.regression import Regression, RunOfJob, stacks_of
+from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionSummary:
+    """What pages, reports, messages and the API state about a regression.
+
+    `state_text`: the state that pages name. `change`: its size, `up to 9.8 % slower`; `delta_pct`: the same in percent.
+    `since_run`: the first run that was as slow, in any stack. `recovered_run`: the run since which it has recovered.
+    `last_run`: its newest run, if nothing is lost now. `text`: the lead of its page.
+    """
+
+    state_text: str
+    change: str
+    delta_pct: float | None
+    gpu_hours_per_day: float | None
+    jobs: int
+    since_run: int | None
+    recovered_run: int | None
+    last_run: int | None
+    text: str
+
+
+def summarize(regression: Regression) -> RegressionSummary:
+    """Return the summary of a regression that was read with its evidence."""
+    return RegressionSummary(
+        state_text=regression.state_text,
+        change=_change(regression),
+        delta_pct=regression.worst_delta_pct,
+        gpu_hours_per_day=regression.gpu_hours_per_day,
+        jobs=len(regression.counted_jobs),
+        since_run=regression.since_run,
+        recovered_run=regression.back[0] if regression.back and regression.is_back else None,
+        last_run=regression.last_run,
+        text=_text(regression),
+    )
+
+
+def what(regression: Regression) -> str:
+    """Format a change for the list: `Up to 9.8 % slower`, `3.3 % more memory`; with `was` once it is over."""
+    text = change(regression)
+    if regression.is_once:
+        text += " in one run each" if len(regression.counted_jobs) > 1 else " in one run"
+    return text
+
+
+def change(regression: Regression) -> str:
+    """Return the largest change of the counted jobs, without the number of their runs."""
+    return capitalized(_change(regression))
+
+
+def _change(regression: Regression) -> str:
+    delta = regression.worst_delta_pct
+    up_to = is_up_to(delta, (job.worst.delta_pct for job in regression.counted_jobs))
+    return f"{'was ' if regression.is_back else ''}{change_words(delta, regression.metric, up_to=up_to)}"
+
+
+def _text(regression: Regression) -> str:
+    """Return the number of slow jobs, the first run and the cost in one sentence; the title states the change.
+
+    A second sentence names the levels of a job that alternates between two of them.
+    """
+    text = _answer(regression)
+    if regression.alternates is None:
+        return text
+    return f"{text} {'A' if len(regression.jobs) > 1 else 'The'} job {alternates_text(regression.alternates)}."
+
+
+def _answer(regression: Regression) -> str:
+    since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
+    if regression.is_back:
+        each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
+        when = recovery_text(since.ordered_at, regression.back) if since else ""
+        place = f" ({regression.back_in})" if regression.back_in else ""
+        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}{place}."
+    if regression.again:
+        back = f"Recovered in #{regression.back[0]}; " if regression.back else ""
+        text = f"{slow_or_affected(regression.metric)} again since {run_in(regression.again)}"
+        return f"{back}{text if back else text.capitalize()}.{_claim(regression)}"
+    if regression.is_once:
+        return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
+    is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
+    is_named = bool(regression.newest and regression.newest.ordered_at == regression.last_ran)
+    end = f"; {_others(regression)}" if is_stale_part and not is_named else _cost(regression)
+    text = slow_or_affected(regression.metric)
+    if is_part(regression) or len(jobs) == 1:
+        text = text.capitalize()
+    elif is_stale_part or len(counted) == len(jobs):
+        text = f"{plural(len(counted), 'job')} {text}"
+    else:
+        text = f"{len(counted)} of {plural(len(jobs), 'job')} {text}"
+    first = f" since #{regression.since_run}" if since else ""
+    return f"{text}{first}{end}.{_claim(regression)}"
+
+
+def idle_text(regression: Regression) -> str:
+    """Return what a rerun of a run of an idle regression shows."""
+    since = f"since {regression.idle_since}" if regression.idle_since else "for a month"
+    return (
+        f"Regression {regression.id} is idle {since}: a rerun of this commit confirms it, a run of the newest commit "
+        "shows whether it is fixed."
+    )
+
+
+def run_in(run: RunOfJob) -> str:
+    """Return `#410 (26.04)`: a run and its container or cluster, if the regression has no member there."""
+    return f"#{run.id} ({run.place})" if run.place else f"#{run.id}"
+
+
+def _others(regression: Regression) -> str:
+    """Return `2 more in one run only`, of the jobs that do not count; with their change if it may be the larger one."""
+    counted = regression.counted_jobs
+    others = [job for job in regression.jobs if job not in counted]
+    once = sum(job.is_once for job in others)
+    how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
+    if not is_part(regression):
+        return f"{len(others)} more {how}"
+    most = change_words(max(job.worst.delta_pct or 0.0 for job in others), regression.metric)
+    return f"{plural(len(others), 'other was', 'others were')} up to {most}, {how}"
+
+
+def is_part(regression: Regression) -> bool:
+    """Return whether several of more slow jobs count; the page lists the others with larger changes."""
+    return regression.metric == "step_time_ms" and 1 < len(regression.counted_jobs) < len(regression.slow_jobs)
+
+
+def of_jobs(regression: Regression) -> str:
+    """Return `4 jobs 4.6 to 6.1 % slower`, of the counted jobs."""
+    metric, jobs = regression.metric, plural(len(regression.counted_jobs), "job")
+    changes = sorted(delta for job in regression.counted_jobs if (delta := job.worst.delta_pct) is not None)
+    sizes = [change_text(delta, metric=metric).size for delta in changes]
+    text = change_words(changes[-1] if changes else None, metric)
+    if len(sizes) > 1 and sizes[0] != sizes[-1]:
+        return f"{jobs} {sizes[0].removesuffix(f'{THIN}%')} {'and' if len(sizes) == 2 else 'to'} {text}"
+    return f"{jobs} {text}"
+
+
+def _once(regression: Regression) -> str:
+    """Return `2 jobs slow on 8 Jul, one run each` or `Slow on 8 Jul, in one run (#431)`."""
+    jobs = regression.counted_jobs
+    at = sorted(job.first.ordered_at for job in jobs)
+    when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
+    slow = slow_or_affected(regression.metric)
+    if len(jobs) > 1:
+        return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
+    return f"{slow.capitalize()} {when}, in one run (#{jobs[0].first.run_id})"
+
+
+def _claim(regression: Regression) -> str:
+    return " Marked as fixed; waiting for a run to confirm it." if regression.shown_state == FIX_CLAIMED else ""
+
+
+def _cost(regression: Regression) -> str:
+    if regression.idle_since:
+        slow, newest = regression.counted_jobs, regression.newest
+        if newest and newest.ordered_at == regression.last_ran:
+            figure = change_text(newest.change_pct, metric=regression.metric).delta
+            return f", last in {run_in(newest)}, {regression.idle_since}: {figure}"
+        if len(slow) == len(regression.jobs):
+            return f", no runs since {regression.idle_since}"
+        stacks = plural(stacks_of(slow), "stack", number=False)
+        return f", {slow_or_affected(regression.metric)} {stacks} last ran {regression.idle_since}"
+    if regression.metric != "step_time_ms":
+        return ""
+    if regression.gpu_hours_per_day is None:
+        return ", at unknown cost"
+    return f", {daily_cost(regression.gpu_hours_per_day)}" if regression.gpu_hours_per_day else ", no cost now"
