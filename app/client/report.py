@@ -231,9 +231,9 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
     lines += ["", *(f"suspect: {reason}" for reason in suspects)] if suspects else []
     for regression in report.get("regressions") or ():
         address = one_line(str(regression.get("address", "")))
-        proposal = regression.get("proposal")
-        state = "recovered" if proposal == "fixed" else proposal or regression.get("state")
-        lines.append(f"regression {regression.get('id')} ({state}): {address}")
+        summary = regression.get("summary") or {}
+        text = one_line(str(summary.get("text", "")))
+        lines.append(f"regression {regression.get('id')} ({summary.get('state_text')}): {text} {address}")
     lines += [one_line(str(problem)) for problem in report.get("problems") or ()]
     for line in report.get("step_lines") or ():
         lines.append(f"looks like a step: line {line.get('line')}: {one_line(str(line.get('example')))}")

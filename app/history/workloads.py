@@ -35,9 +35,9 @@ class ContainerStep:
     """A change of container. `position`: the first run. `before`: the previous container; empty for the first.
 
     `from_ms` and `to_ms`: step times of the judged upgrade from the previous container, of the configuration `letter`,
-    with its `decision` (also `unconfirmed`, `already slow`); None without one, or if it is inconclusive and a level
-    does not hold. `by_configuration`: the step of each configuration that ran in both, each from its own first counted
-    run; the one used last comes last.
+    with its `decision` (also `unconfirmed`, `in one run`, `already slow`); None without one, or if it is inconclusive
+    and a level does not hold. `by_configuration`: the step of each configuration that ran in both, each from its own
+    first counted run; the one used last comes last.
     """
 
     stack_key: str

@@ -37,8 +37,9 @@ _MOST_KEY = 200
 class UpgradeOfStack:
     """The change of one job in a stack: the interval and the numbers of runs are those of the stored measurement.
 
-    `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_unconfirmed`: see
-    `SlowerJob.is_once`; in no regression of this upgrade: one slower run, not steady. `already_slow`: see that.
+    `run_id`: its first run after the upgrade. `others`: number of other changed fields. `is_in_regression`: the
+    regression of this upgrade lists it. `is_unconfirmed`: then see `SlowerJob.is_once`; else one slower run, not
+    steady. `already_slow`: see that.
     """
 
     stack_key: str
@@ -52,6 +53,7 @@ class UpgradeOfStack:
     runs: int
     from_runs: int
     is_unconfirmed: bool = False
+    is_in_regression: bool = False
     already_slow: int | None = None
     interval_level_pct: float | None = None
 
@@ -97,10 +99,11 @@ class UpgradeChange:
         return sum(len(self.of(decision)) for decision in ("regression", "improvement", "no_change"))
 
     def _parts(self) -> Iterator[str]:
-        unconfirmed = tuple(stack for stack in self.stacks if stack.is_unconfirmed)
+        doubted = [stack for stack in self.stacks if stack.is_unconfirmed]
         groups = (
             (self.of("regression"), "slower by {}"),
-            (unconfirmed, "unconfirmed ({} slower)"),
+            ([stack for stack in doubted if stack.is_in_regression], "slower by {} in one run"),
+            ([stack for stack in doubted if not stack.is_in_regression], "unconfirmed ({} slower)"),
             (self.of("improvement"), "faster by {}"),
             (self.of("no_change"), "as fast as before"),
             (tuple(stack for stack in self.stacks if stack.already_slow is not None), "already slow"),
@@ -199,7 +202,7 @@ def _stack(
         row.stack_key, row.job, row.run_id, row.others, row.decision,
         slower.delta_pct if slower is not None and is_slower else row.delta_pct,
         row.ci_low_pct, row.ci_high_pct, row.runs, row.from_runs,
-        since is None and _is_unconfirmed(row, slower, is_steady), since,
+        since is None and _is_unconfirmed(row, slower, is_steady), slower is not None and is_slower, since,
         None if looks is None else interval_level_pct(row.decision, row.delta_pct, looks),
     )  # fmt: skip
 
@@ -215,8 +218,8 @@ def judged_levels(
 ) -> dict[tuple[str, str, str, str], tuple[str, float, float]]:
     """Return the decisions on upgrades between these stacks, and the step times (ms) before and after.
 
-    The change is that of lists. The decision is `unconfirmed` or `already slow` if lists do not count it as slower. By
-    the stack before, the stack after, its config key and the job.
+    The change is that of lists. The decision is `unconfirmed`, `in one run` or `already slow` if lists do not count it
+    as slower. By the stack before, the stack after, its config key and the job.
     """
     chosen = select_any(
         UpgradeChangeRow.from_stack_key, UpgradeChangeRow.stack_key, UpgradeChangeRow.config_key, UpgradeChangeRow.job,
@@ -239,7 +242,7 @@ def judged_levels(
         if decision == "regression" and (row.from_stack_key, row.stack_key, row.job) in before:
             decision = "already slow"
         elif _is_unconfirmed(row, job, row.is_steady):
-            decision = "unconfirmed"
+            decision = "unconfirmed" if job is None else "in one run"
         if job is not None and row.decision == "regression":
             of_row = job.usual_ms, job.slow_ms
         else:

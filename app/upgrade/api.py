@@ -62,7 +62,8 @@ class StackChangeOut(ApiValue):
     run_id: int = Field(description="Its first run after the upgrade.")
     others: int = Field(description="Number of fields that changed with it.")
     decision: Literal["regression", "improvement", "no_change", "inconclusive"]
-    is_unconfirmed: bool = Field(description="Slower in one run only: a rerun must confirm it.")
+    is_unconfirmed: bool = Field(description="Slower in one run only: not counted as slower.")
+    is_in_regression: bool = Field(description="The regression of the upgrade lists it.")
     already_slow: int | None = Field(description="Regression in which the job was slow before: not counted as slower.")
     delta_pct: float
     ci_low_pct: float

@@ -15,9 +15,17 @@ ROW, TALL_ROW = 46, 56
 if a name takes two lines."""
 _LINE = 34
 """Most letters of a name in one line, which a phone has room for next to the change."""
-_WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed", "already slow")
-_COLOURS = ("--regression", "--improvement", "--no-change", charts.MUTED, "--inconclusive", charts.MUTED)
-_SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up", "triangle-up")
+_WORDS = ("worse", "better", "no change", "inconclusive", "unconfirmed", "in one run", "already slow")
+_COLOURS = (
+    "--regression",
+    "--improvement",
+    "--no-change",
+    charts.MUTED,
+    "--inconclusive",
+    "--inconclusive",
+    charts.MUTED,
+)
+_SHAPES = ("triangle-up", "triangle-down", "square", "circle", "triangle-up", "triangle-up", "triangle-up")
 _OFF = ("triangle-left", "triangle-right")
 """Marks of a change that the axis does not reach, at its edge."""
 

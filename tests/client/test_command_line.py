@@ -92,7 +92,9 @@ def test_a_report_for_a_terminal_contains_no_escape_sequence() -> None:
     report = {
         "headline": "regression\x1b[2J: step time", "baseline": "baseline: 12 runs", "moved": [row],
         "verdict": {"suspects": [{"reason": "code\n\x07"}, {"field": "tp", "reason": "It is 4."}]}, "problems": [],
-        "regressions": [{"id": 3, "state": "open", "address": "http://a/regressions/3"}],
+        "regressions": [
+            {"id": 3, "address": "http://a/regressions/3", "summary": {"state_text": "open", "text": "Slow since #9."}}
+        ],
         "next_step": {"title": "t\x1b]0;x", "url": "http://a"},
     }  # fmt: skip
     lines = verdict_text(report)

@@ -203,7 +203,7 @@ def test_a_drifting_run_in_a_regression_of_the_upgrade_is_slower_as_its_badge(
     assert (change["stacks"][0]["is_unconfirmed"], measured["decision"]) == (False, "worse")
 
 
-def test_a_job_that_only_one_run_shows_is_unconfirmed_beside_others_of_the_regression(
+def test_a_job_that_only_one_run_shows_is_not_counted_beside_others_of_the_regression(
     client: TestClient, session: Session
 ) -> None:
     once = KNOWN | {"seq_len": 1024, "container": NEW}
@@ -218,11 +218,13 @@ def test_a_job_that_only_one_run_shows_is_unconfirmed_beside_others_of_the_regre
     measured = report(client, **{"from": OLD, "to": NEW})
     jobs = {item["stack_key"]: item for item in measured["stacks"]}
     of_one_run = jobs.pop(alone["stack_key"])
-    assert (of_one_run["decision"], of_one_run["gpu_hours_per_day"]) == ("unconfirmed", None)
+    assert (of_one_run["decision"], of_one_run["gpu_hours_per_day"]) == ("in one run", None)
     assert [item["decision"] for item in jobs.values()] == ["worse"]
     assert measured["summary"].startswith("1 of 2 jobs slower by ")
     (upgrade,) = client.get("/api/v1/upgrades").json()["items"]
     assert [item["stack_key"] for item in upgrade["stacks"] if item["is_unconfirmed"]] == [alone["stack_key"]]
+    assert all(item["is_in_regression"] for item in upgrade["stacks"]), "their regression lists all of them"
+    assert "unconfirmed" not in upgrade["sentence"]
 
 
 def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(

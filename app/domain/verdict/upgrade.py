@@ -89,7 +89,9 @@ UPGRADE_FIELDS = (
 NEAR = 3
 """Most further fields in which a stack may differ from one on the other side to be shown as a near pair."""
 
-Word = Literal["worse", "better", "no change", "inconclusive", "unconfirmed", "already slow", "not judged"]
+Word = Literal[
+    "worse", "better", "no change", "inconclusive", "unconfirmed", "in one run", "already slow", "not judged"
+]
 _WORDS: Mapping[str, Word] = {"regression": "worse", "improvement": "better", "no_change": "no change"}
 
 
@@ -147,9 +149,9 @@ class Pair:
     def word(self) -> Word:
         """Return the decision on step time.
 
-        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown that only one
-        run shows (not steady, or while several show those of other jobs), and `already slow` for one that began before
-        the upgrade.
+        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown that one run shows,
+        which is not steady, `in one run` for one that its regression does not count, as several runs show those of
+        other jobs, and `already slow` for one that began before the upgrade.
         """
         time = self.measured.step_time
         if not self.is_counted:
@@ -158,8 +160,9 @@ class Pair:
             return "inconclusive"
         if time.decision == "regression" and self.already_slow is not None:
             return "already slow"
-        one_run = self.measured.is_one_drifting_run if self.is_confirmed is None else not self.is_confirmed
-        if time.decision == "regression" and one_run:
+        if time.decision == "regression" and self.is_confirmed is False:
+            return "in one run"
+        if time.decision == "regression" and self.is_confirmed is None and self.measured.is_one_drifting_run:
             return "unconfirmed"
         return _WORDS.get(time.decision, "inconclusive")
 
@@ -361,7 +364,7 @@ def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None) -> 
 
 
 def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
-    unconfirmed = [pair for pair in pairs if pair.word == "unconfirmed"]
+    unconfirmed, once = ([pair for pair in pairs if pair.word == word] for word in ("unconfirmed", "in one run"))
     already = sum(pair.word == "already slow" for pair in pairs)
     total, slower = len(pairs), _decided([pair for pair in pairs if pair.word == "worse"], "regression")
     faster, still = _decided(pairs, "improvement"), _decided(pairs, "no_change")
@@ -370,6 +373,7 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
         (len(faster), f"faster{_by(faster)}"),
         (len(still), "unchanged"),
         (len(unconfirmed), f"unconfirmed (slower{_by(_decided(unconfirmed, 'regression'))})"),
+        (len(once), f"slower in one run{_by(_decided(once, 'regression'))}"),
         (already, "already slow"),
     ]
     groups.append((total - sum(n for n, _ in groups), "inconclusive"))
