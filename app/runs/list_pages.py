@@ -253,8 +253,8 @@ def _mark(run: RunListItem) -> str:
     return "memory" if run.memory_pct is not None else run.step_decision.replace("_", "-")
 
 
-def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str:
-    """Return what the runs have in common: `3 of 9 runs shown are slower than before (1 unconfirmed), 2 failed.`
+def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_all: bool = False) -> str:
+    """Return what the runs have in common: `3 of 9 runs on this page are slower than before (1 unconfirmed), 2 failed.`
 
     A run that only needs more memory is not slower. Runs that are slower only than those of another container say so.
     """
@@ -272,7 +272,8 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False) -> str
     end += f", {failed} failed" if failed else ""
     fields = sorted({run.contrast_field for run in slower})
     than = f"with the previous {' or '.join(fields)}" if all(fields) and fields else "before"
-    which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else f"{plural(len(runs), 'run')} shown"
+    which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"
+    which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else which
     return f"{len(slower) or 'None'} of {which} {verb} slower than {than}{doubt}{end}."
 
 
@@ -403,7 +404,9 @@ def _render(
         toast=toast,
         page=page,
         answer=list_answer(
-            page.items, are_newest=query.sort == "-created" and not page.before and page.has_next and not by_commit
+            page.items,
+            are_newest=query.sort == "-created" and not page.before and page.has_next and not by_commit,
+            are_all=page.is_exact and page.total == len(page.items),
         ),
         strip=run_strip(page.items),
         problem=problem,

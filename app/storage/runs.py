@@ -472,7 +472,7 @@ class RunListItem:
     (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
     regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a run
     without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no verdict.
-    `is_side`: its result is that of its experiment.
+    `is_side`: its result is that of its experiment. `baseline_kind`: what its verdict compares it with.
     """
 
     id: int
@@ -514,6 +514,7 @@ class RunListItem:
     contrast_decision: str = ""
     contrast_delta_pct: float | None = None
     is_side: bool = False
+    baseline_kind: str = ""
 
     @property
     def failure_cause(self) -> str:
@@ -569,6 +570,7 @@ _LIST_COLUMNS: tuple[Any, ...] = (
     _FAILURE[(0, "evidence", 0, "text")].as_string().label("failure_line"), ProjectRow.slug, ProjectRow.generated,
     EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
+    VerdictRow.baseline_kind,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
     case((col(VerdictRow.decision) == "no_baseline", _CONTRAST["step_time"]["decision"].as_string())).label("contrast"),
     case(
@@ -677,7 +679,7 @@ def _list_item(row: Any) -> RunListItem:
         contrast_pct=row.delta_pct if is_contrast else None,
         contrast_field=contrast_field if row.contrast else "",
         contrast_decision=row.contrast or "", contrast_delta_pct=row.delta_pct if row.contrast else None,
-        is_side=is_side,
+        is_side=is_side, baseline_kind=row.baseline_kind or "",
     )  # fmt: skip
 
 
