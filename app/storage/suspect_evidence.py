@@ -98,9 +98,11 @@ def suspects_with_evidence(
         if suspect.difference is None or not suspect.difference.is_certain:
             return None
         if suspect.difference.role == "info":
-            return other_stacks(_moves(_with_same_change(at_the_time, suspect)), direction)
+            return _without_alternating(
+                session, other_stacks(_moves(_with_same_change(at_the_time, suspect)), direction)
+            )
         others = tuple(_upgraded(session, run, suspect)) if suspect.difference.role == "stack" else ()
-        return OtherStacks(others, direction, "job") if others else None
+        return _without_alternating(session, OtherStacks(others, direction, "job") if others else None)
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
     ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at, bad)
@@ -144,6 +146,25 @@ def alternation(session: Session, run: RunRow, usual: float, slow: float) -> tup
     if not alternates(is_slow):
         return None
     return median(v for v in near if v <= middle), median(v for v in near if v > middle)
+
+
+def _without_alternating(session: Session, elsewhere: OtherStacks | None) -> OtherStacks | None:
+    """Set apart those that became slower or faster as they do from run to run."""
+    if elsewhere is None:
+        return None
+    changed = [move for move in elsewhere.moves if move.move in ("slower", "faster")]
+    runs = session.execute(select(RunRow).where(col(RunRow.id).in_([int(move.run) for move in changed]))).scalars()
+    by_id = {str(run.id): run for run in runs}
+    alternating = []
+    for move in changed:
+        run = by_id.get(move.run)
+        if run is None or not run.step_time_ms or move.delta_pct <= -100:
+            continue
+        levels = sorted((run.step_time_ms, run.step_time_ms / (1 + move.delta_pct / 100)))
+        if alternation(session, run, *levels) is not None:
+            alternating.append(move)
+    counted = tuple(move for move in elsewhere.moves if move not in alternating)
+    return replace(elsewhere, moves=counted, alternating=tuple(alternating))
 
 
 def _since(suspect: Suspect, run: RunRow, good: Row[Any] | None, slow: Row[Any] | None) -> Suspect:

@@ -117,6 +117,23 @@ def test_an_a_b_without_effect_speaks_against_the_knob(session: Session) -> None
     assert list(result)[-1] == "ep_overlap"
 
 
+@pytest.mark.parametrize("alternates", [False, True])
+def test_a_job_that_alternates_between_two_levels_does_not_count_for_others(
+    session: Session, *, alternates: bool
+) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    slow, other = (one_more(session, 440.0, seq_len=length, job="pretrain") for length in (2048, 4096))
+    for day in range(1, 5):
+        ms = 400.0 if alternates and day % 2 else 440.0
+        one_more(session, ms, seq_len=4096, job="pretrain", day=day, commit=f"{day}" * 40)
+    code = suspects(session, slow)["commit"]
+    assert code.elsewhere is not None
+    runs = [[move.run for move in moves] for moves in (code.elsewhere.moved, code.elsewhere.alternating)]
+    assert runs == ([[], [str(other)]] if alternates else [[str(other)], []])
+    assert code.evidence[0].startswith("1 stack alternates" if alternates else "Other stacks with the same change: 1")
+
+
 def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Session) -> None:
     for length in (2048, 4096, 8192):
         nightly(session, seq_len=length)

@@ -171,7 +171,8 @@ def suspect_json(ranked: RankedSuspect) -> dict[str, object]:
         "label": ranked.label,
         "evidence": ranked.evidence,
         "past_results": ranked.past,
-        "other_stacks": ranked.elsewhere and {move: ranked.elsewhere.of(move) for move in MOVES},
+        "other_stacks": ranked.elsewhere
+        and {move: ranked.elsewhere.of(move) for move in MOVES} | {"alternating": ranked.elsewhere.alternating},
     }
 
 

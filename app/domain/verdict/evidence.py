@@ -85,13 +85,14 @@ class OtherStacks:
     """Others that went through the same change. `noun`: `job` after an upgrade, as in its report, else `stack`.
 
     `direction`: that of the change to explain. `with_own`: several jobs of a regression name the change, and they are
-    among these.
+    among these. `alternating`: those that alternate between two levels, whatever their code, and do not count.
     """
 
     moves: tuple[StackMove, ...]
     direction: Literal["slower", "faster"]
     noun: Literal["job", "stack"] = "stack"
     with_own: bool = False
+    alternating: tuple[StackMove, ...] = ()
 
     def of(self, move: Move) -> tuple[StackMove, ...]:
         return tuple(item for item in self.moves if item.move == move)
@@ -333,7 +334,10 @@ def _together(elsewhere: Sequence[OtherStacks]) -> OtherStacks | None:
     if len(elsewhere) < 2:
         return elsewhere[0] if elsewhere else None
     moves = {(move.stack_key, move.job): move for item in elsewhere for move in item.moves}
-    return replace(elsewhere[0], moves=tuple(moves.values()), with_own=True)
+    alternating = {(move.stack_key, move.job): move for item in elsewhere for move in item.alternating}
+    return replace(
+        elsewhere[0], moves=tuple(moves.values()), alternating=tuple(alternating.values()), with_own=True
+    )  # fmt: skip
 
 
 def _change(item: RankedSuspect) -> tuple[str, str, str]:
@@ -411,10 +415,17 @@ def _past_sentence(past: PastResults) -> str:
 
 
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
-    """Return `Other jobs with the same change: 5 slower, 11 faster, 2 the same, 3 inconclusive.`"""
+    """Return `Other jobs with the same change: 5 slower, 11 faster, 2 the same, 3 inconclusive.`
+
+    A second sentence counts those that alternate.
+    """
     who = f"{elsewhere.noun}s".capitalize() if elsewhere.with_own else f"Other {elsewhere.noun}s"
     counts = ((len(elsewhere.of(move)), "the same" if move == "same" else move) for move in MOVES)
-    return f"{who} with the same change: {', '.join(f'{n} {word}' for n, word in counts if n)}."
+    counted = ", ".join(f"{n} {word}" for n, word in counts if n)
+    n = len(elsewhere.alternating)
+    verbs = "alternates between two levels and is" if n == 1 else "alternate between two levels and are"
+    left_out = f"{plural(n, elsewhere.noun)} {verbs} not counted." if n else ""
+    return " ".join(filter(None, (f"{who} with the same change: {counted}." if counted else "", left_out)))
 
 
 def _left_sentence(item: RankedSuspect) -> str:
