@@ -37,6 +37,7 @@ from app.domain.verdict.history_view import (
     golden_text,
     level_text,
 )
+from app.domain.verdict.step_time import RELEVANT_SHIFT
 from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import knobs_text
 from app.errors import InvalidChange
@@ -160,6 +161,18 @@ class HistoryTableRow:
     container: str
     pinned: bool
     listed: RunListItem
+
+
+@dataclass(frozen=True, slots=True)
+class TotalLoss:
+    """By how much (%) a configuration is slower than at its best earlier level `best_ms`, whose last run is `run`.
+
+    Of levels that several runs show.
+    """
+
+    delta_pct: float
+    best_ms: float
+    run: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +334,23 @@ class HistoryPage:
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         doubt = "" if step.is_decided else f": {step.decision}"
         return f"{level}, {than} in {step.before}{doubt}."
+
+    @cached_property
+    def total_loss(self) -> TotalLoss | None:
+        """Return what the configuration of the lead lost in several steps; None if the lead states all of it."""
+        own = self._leading
+        if own.now is None or not own.now.holds:
+            return None
+        parts = [part for part in self.shown if part.letter == own.letter]
+        levels = sorted((level for part in parts for level in part.levels), key=lambda level: level.first)
+        earlier = [level for level in levels if level.first < own.now.first and level.holds and level.n > 1]
+        if not earlier:
+            return None
+        best = min(earlier, key=lambda level: level.step_time_ms)
+        before, now = (level.step_time_ms / best.step_time_ms - 1 for level in (earlier[-1], own.now))
+        if min(before, now) < RELEVANT_SHIFT:
+            return None
+        return TotalLoss(100 * now, best.step_time_ms, self.history.runs[best.last].id)
 
     def _slower_run(self, own: ConfigurationHistory) -> str:
         """Return the newest counted run with its change if it is slower and in no regression; else nothing."""

@@ -973,6 +973,20 @@ def test_a_rejected_pin_keeps_its_input(
     assert f'value="{form["author"]}"' in answer.text
 
 
+@pytest.mark.parametrize(
+    ("last_ms", "total_pct"), [(440.0, 10.0), (420.0, None), (400.0, None)], ids=["two losses", "one loss", "recovered"]
+)
+def test_the_page_adds_up_losses_that_follow_each_other(
+    client: TestClient, engine: Engine, make: Make, last_ms: float, total_pct: float | None
+) -> None:
+    runs = make(series((8, 400.0), (8, 420.0), (8, last_ms)))
+    page = client.get(f"/history/{key_of(engine, runs[0])}").text
+    (lead,) = re.findall(r'id="history-lead".*?</div>', page, re.DOTALL)
+    totals = re.findall(r'data-total="([\d.]+)".*?href="/runs/(\d+)"', lead, re.DOTALL)
+    expected = [] if total_pct is None else [(pytest.approx(total_pct, abs=0.8), runs[7])]
+    assert [(float(pct), int(run)) for pct, run in totals] == expected
+
+
 def test_a_pin_of_another_stack_cannot_be_ended_here(
     client: TestClient, engine: Engine, moved: list[int], make: Make
 ) -> None:
