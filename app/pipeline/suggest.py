@@ -18,7 +18,7 @@ from app.domain.experiments.values import Sizing
 from app.domain.numbers import gain_change, gpu_hours, plural
 from app.domain.planning.forecast import LayoutForecaster
 from app.domain.planning.hardware import in_gib
-from app.domain.rules.derive import EXPOSED_BY_CLASS, PROFILE_SHARES, WallReading, derive, kind_of_gpu, read_wall
+from app.domain.rules.derive import PROFILE_SHARES, WallReading, derive, kind_of_gpu, read_wall
 from app.domain.rules.engine import Evaluation, Suggestion, evaluate, rules_of_two
 from app.domain.rules.evidence import changed_since
 from app.domain.rules.facts import FACTS
@@ -449,9 +449,7 @@ def _with_profile_of_same_configuration(
     facts = {
         name: value
         for name, value in lent.values.items()
-        if name in FACTS
-        and (FACTS[name].section == "profile" or name in EXPOSED_BY_CLASS)
-        and name not in _OF_ONE_PROFILE
+        if name in FACTS and FACTS[name].section == "profile" and name not in _OF_ONE_PROFILE
     }
     return (replace(advised, profile=lent), facts) if facts else (advised, {})
 

@@ -63,7 +63,7 @@ from app.storage.verdicts import current_verdict
 
 log = structlog.get_logger(__name__)
 
-READING_VERSION = 3
+READING_VERSION = 4
 """Increase when the code that derives facts from a run (`domain/rules/run_facts.py`, `derive.py`) changes its results.
 """
 

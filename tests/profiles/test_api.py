@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from alembic import command
+from sqlalchemy import Engine, event, text, update
+from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.pipeline.profiles import read_profile_of_run
 from app.settings import Settings
-from app.storage.database import read_session
+from app.storage.database import alembic_config, read_session, transaction
 from app.storage.log_files import LogFiles
 from app.storage.rules import read_run
+from app.storage.tables import ProfileRow, select_any
 from tests.cases import every_case
 from tests.domain.profiles.traces import corpus, differences, expected
 from tests.profiles.attaching import attach, attached, make_run, trace
@@ -50,6 +53,37 @@ def test_the_facts_of_a_profile_are_facts_of_its_run_until_it_is_removed(client:
     assert client.delete(f"/api/v1/runs/{run_id}/profiles/{profile['id']}?author=kim").status_code == 204
     assert facts_of(engine, run_id)["exposed_comm_frac"] == 0.5
     assert client.get(f"/api/v1/runs/{run_id}/profiles").json() == {"items": []}
+
+
+SPLIT = ("exposed_collective_frac", "exposed_p2p_frac", "exposed_ep_frac")
+
+
+def test_an_upgrade_splits_the_exposed_communication_of_earlier_profiles(client: TestClient, engine: Engine) -> None:
+    run_id = make_run(client)
+    read = {
+        attached(client, run_id, trace(name))["id"] for name in ("ddp-a100-ns", "synthetic/seed-11/moe-deepep-rel_ns")
+    }
+    now = _facts_by_profile(engine)
+    before = {number: {k: v for k, v in facts.items() if k not in SPLIT} for number, facts in now.items()}
+    command.downgrade(alembic_config(engine), "0084")
+    with transaction(engine) as session:
+        for number, facts in before.items():
+            session.execute(update(ProfileRow).where(col(ProfileRow.id) == number).values(facts=facts))
+    command.upgrade(alembic_config(engine), "head")
+    upgraded = _facts_by_profile(engine)
+    assert read == upgraded.keys()
+    for number, facts in upgraded.items():
+        assert {name: facts[name] for name in SPLIT} == {
+            name: share if share is None else pytest.approx(share, abs=0.01)
+            for name, share in now[number].items()
+            if name in SPLIT
+        }
+        assert {k: v for k, v in facts.items() if k not in SPLIT} == before[number]
+
+
+def _facts_by_profile(engine: Engine) -> dict[int, dict[str, Any]]:
+    with read_session(engine) as session:
+        return {row.id: row.facts for row in session.execute(select_any(ProfileRow.id, ProfileRow.facts))}
 
 
 @pytest.mark.parametrize(("gpu", "counts"), [("MI355X", False), ("A100", True)])

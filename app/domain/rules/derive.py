@@ -717,9 +717,6 @@ def _tokens_s_gpu(values: Values) -> float | None:
 PROFILE_SHARES = ("exposed_comm_frac", "gpu_idle_frac", "launch_starved_frac")
 """Shares that determine a wall alone. GPU utilisation by kernels counts only once these are known."""
 
-EXPOSED_BY_CLASS = ("exposed_collective_frac", "exposed_p2p_frac", "exposed_ep_frac")
-"""Parts of the exposed communication that a profile measures; without one, each may be all of it."""
-
 
 def _nothing(empty: object) -> Rule:
     """Return a rule for a fact that is never unknown: the service sets it explicitly where it is not empty."""
@@ -782,7 +779,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("low_utilization", _low_utilization),
     ("utilization_text", _utilization_text),
     ("profiler_slowdown", _of_ratio(lambda ratio: ratio - 1, "profiled_step_s", "unprofiled_step_s")),
-    *((name, lambda values: values.get("exposed_comm_frac")) for name in EXPOSED_BY_CLASS),
+    ("exposed_ep_frac", lambda values: values.get("exposed_comm_frac")),  # may be all of it
     ("profiled", lambda values: any(name in values for name in PROFILE_SHARES)),  # never unknown
     ("wrote_profile", lambda values: values.get("profiler_on") is True),
     ("stage_ranks", _stage_ranks(" ")),

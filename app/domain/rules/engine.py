@@ -12,7 +12,7 @@ from typing import Literal
 from app.domain.contract.fields import PREFIX
 from app.domain.contract.values import read_value
 from app.domain.rules.change import OwnIdea, lacking_flags
-from app.domain.rules.derive import EXPOSED_BY_CLASS, WallReading, derive, read_wall
+from app.domain.rules.derive import WallReading, derive, read_wall
 from app.domain.rules.evidence import OwnResult, RuleEvidence, Statement, rule_evidence
 from app.domain.rules.expression import Expression, FactContext, RuleError, Unknown, filled
 from app.domain.rules.facts import FACTS, Fact
@@ -465,11 +465,7 @@ def _first_of(fires: Sequence[Rule], urgency: Urgency) -> str:
     return next((rule.title for rule in fires if rule.hints.urgency == urgency), "")
 
 
-_PROFILE = tuple(
-    fact
-    for fact in FACTS.values()
-    if (fact.section == "profile" and fact.type == "double") or fact.name in EXPOSED_BY_CLASS
-)
+_PROFILE = tuple(fact for fact in FACTS.values() if fact.section == "profile" and fact.type == "double")
 _LOW = ("sm_util", "comm_hidden_frac")
 """Shares that are a wall if they are small."""
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from app.domain.numbers import THIN
-from app.domain.rules.derive import EXPOSED_BY_CLASS, derive
+from app.domain.rules.derive import derive
 from app.domain.rules.engine import Taken, can_apply, evaluate, is_decided_by_contract, was_met
 from app.domain.rules.evidence import MEASURED_HERE, OwnResult, Statement, changed_since
 from app.domain.rules.expression import FactContext, Unknown, compile_expression
@@ -545,7 +545,7 @@ KNOWN_WITHOUT_BEING_STATED = {
     *("failure", "regression_pct", "fitted_differs", "differs_beside"),  # the service states them if there is one
     *("worked_changes", "works_with", "failure_text", "faster_pct", "record_pct", "earlier_wall"),
     "window",  # without one no iteration is steady
-    *EXPOSED_BY_CLASS,  # where no profile splits it, each may be all exposed communication
+    "exposed_ep_frac",  # where no profile tells it apart, it may be all exposed communication
 }
 
 
@@ -560,6 +560,16 @@ def test_leaving_a_fact_out_makes_a_rule_ask_or_changes_nothing() -> None:
                             less = {fact: value for fact, value in example.items() if fact != left_out}
                             without = FactContext(derive(less)).ask(built_in.when)
                             assert isinstance(without, Unknown) or without is answer, left_out
+
+
+def test_rules_of_a_part_of_the_communication_ask_for_it_if_only_the_total_is_known() -> None:
+    parts = {"ov-dp": "exposed_collective_frac", "ov-tp": "exposed_collective_frac", "ov-pp": "exposed_p2p_frac"}
+    facts = {**FITS, "tp": 2, "sp": True, "tp_overlap": False, "dp": 4, "dp_overlap": [], "pp": 2, "vpp": None}
+    evaluation = evaluate({**facts, "exposed_comm_frac": 0.3}, built_in_rules())
+    assert not [name for name in parts if evaluation.find(name)]
+    assert {asking.rule.id: asking.missing for asking in evaluation.asks if asking.rule.id in parts} == {
+        name: (part,) for name, part in parts.items()
+    }
 
 
 def test_names_in_texts_and_bound_names_are_not_facts() -> None:
