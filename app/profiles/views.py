@@ -9,6 +9,7 @@ from app.domain.numbers import plural, round_step, share_text
 from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import IDLE_LABELS, ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
+from app.domain.rules.derive import rated
 from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
@@ -38,10 +39,6 @@ _LANES = (("compute", "Computation"), ("communication", "Communication"), ("copy
 _LANE_HEIGHT = 22
 
 
-BORDERLINE = 0.02
-"""Distance below its threshold up to which a share is called borderline. Our choice."""
-
-
 @dataclass(frozen=True, slots=True)
 class Number:
     """A figure of a wall with its threshold. `share` None: unknown."""
@@ -51,16 +48,13 @@ class Number:
     threshold: float | None
 
     @property
-    def is_wall(self) -> bool:
-        if self.share is None or self.threshold is None:
-            return False
-        return self.share >= self.threshold
+    def rating(self) -> str:
+        """Return `wall`, `borderline` or empty."""
+        return rated(self.share, self.threshold)
 
     @property
-    def is_borderline(self) -> bool:
-        if self.share is None or self.threshold is None:
-            return False
-        return self.threshold - BORDERLINE <= self.share < self.threshold
+    def is_wall(self) -> bool:
+        return self.rating == "wall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,8 @@ class Wall:
     @property
     def borderline(self) -> Number | None:
         """Return the figure that is just below its threshold; None for a wall."""
-        return None if self.is_wall else next((number for number in self.numbers if number.is_borderline), None)
+        near = (number for number in self.numbers if number.rating == "borderline")
+        return None if self.is_wall else next(near, None)
 
     @property
     def measure(self) -> Number:
@@ -416,20 +411,13 @@ class ProfilePage:
 
 
 @dataclass(frozen=True, slots=True)
-class RunWall:
-    """A wall on the page of its run: the share of its limit that is used. `share` None: not measured."""
+class RunWall(Number):
+    """A wall on the page of its run."""
 
     name: str
-    label: str
-    share: float | None
-    threshold: float | None
-    meaning: str
+    title: str
 
     HEIGHT: ClassVar[int] = 100
-
-    @property
-    def is_wall(self) -> bool:
-        return self.share is not None and self.threshold is not None and self.share >= self.threshold
 
     @property
     def height(self) -> float:
@@ -466,17 +454,16 @@ class RunWalls:
         return facts.get("mem_alloc_peak_gb") is not None and facts.get("hbm_gb") is None
 
     @property
-    def presumed(self) -> tuple[str, str]:
-        """Return an unmeasured wall that facts of the run (`likely`) or its GPU (`expected`) point at, with that word.
-
-        Both are empty without one.
-        """
+    def presumed(self) -> str:
+        """Return the wall to expect on the GPU of a run that was not profiled; empty without one."""
         reading = self._advice.evaluation.wall if self._advice is not None else None
-        if reading is None or reading.certainty in ("measured", "unknown"):
-            return "", ""
-        name = "host" if reading.wall == "compute" else reading.wall
-        word = "expected" if reading.certainty == "expected" else "likely"
-        return next(((name, word) for wall in self._all if wall.name == name and wall.share is None), ("", ""))
+        return reading.wall if reading is not None and reading.certainty == "expected" else ""
+
+    @property
+    def limit(self) -> str:
+        """Return what limits the step, as the page of the next step says it; empty if nothing shows it."""
+        reading = self._advice.evaluation.wall if self._advice is not None else None
+        return reading.limit if reading is not None and reading.certainty in ("measured", "inferred") else ""
 
     @property
     def _facts(self) -> Mapping[str, Any]:
@@ -488,9 +475,9 @@ class RunWalls:
         exposed, idle = facts.get("exposed_comm_frac"), facts.get("gpu_idle_frac")
         used, most = _rest(facts.get("headroom_frac")), _rest(facts.get("T_headroom"))
         return (
-            RunWall("memory", "Memory", used, most, "of the GPU's memory, by the log"),
-            RunWall("communication", "Comm", exposed, facts.get("T_comm"), "exposed communication"),
-            RunWall("host", "Host", idle, facts.get("T_idle"), "idle GPU"),
+            RunWall("of the GPU's memory, by the log", used, most, "memory", "Memory"),
+            RunWall("exposed communication", exposed, facts.get("T_comm"), "communication", "Comm"),
+            RunWall("idle GPU", idle, facts.get("T_idle"), "host", "Host"),
         )
 
 

@@ -208,18 +208,6 @@ class NextPage:
         ]
 
     @property
-    def limit(self) -> str:
-        """Return what limits the step and how that is known: `compute (inferred from #1, before the last change)`."""
-        wall = self.wall
-        if wall.wall == "none" or wall.certainty == "expected":
-            return "unknown" if wall.wall == "none" else "not measured"
-        if wall.profile_of is None:
-            return f"{wall.wall} ({wall.certainty})"
-        if wall.certainty == "measured":
-            return f"{wall.wall} (measured on #{wall.profile_of}, same configuration)"
-        return f"{wall.wall} (inferred from #{wall.profile_of}, before the last change)"
-
-    @property
     def wall_facts(self) -> list[FactRow]:
         return [fact_row(self._advice, name) for name in self.wall.evidence if name in self._advice.evaluation.facts]
 

@@ -42,7 +42,8 @@ def test_a_figure_just_below_its_threshold_is_borderline_and_opens_nothing() -> 
     assert states == [(False, False), (False, False), (False, True), (True, False), (True, False)]
 
 
-def test_compute_is_the_wall_by_exclusion_and_its_card_says_so(client: TestClient) -> None:
+def profiled_below_the_thresholds(client: TestClient) -> tuple[int, int]:
+    """Make a run with 9 % exposed communication, 5 % idle time and 30 % free memory. Return it and its profile."""
     run_id = make_run(client, gpu="H100")
     stated = {"facts": {"mem_alloc_peak_gb": 56.0}, "author": "Ada"}
     client.patch(f"/api/v1/runs/{run_id}/facts", json=stated).raise_for_status()
@@ -50,8 +51,12 @@ def test_compute_is_the_wall_by_exclusion_and_its_card_says_so(client: TestClien
         *(event(name="gemm", ts=1000 * at, dur=860, args={"stream": 7}) for at in range(10)),
         *(event(name="ncclDevKernel_AllReduce", ts=1000 * at + 860, dur=90, args={"stream": 9}) for at in range(10)),
     ]
-    profile = attached(client, run_id, trace_bytes(kernels))
-    text = page(client, f"/runs/{run_id}/profiles/{profile['id']}")
+    return run_id, attached(client, run_id, trace_bytes(kernels))["id"]
+
+
+def test_compute_is_the_wall_by_exclusion_and_its_card_says_so(client: TestClient) -> None:
+    run_id, profile_id = profiled_below_the_thresholds(client)
+    text = page(client, f"/runs/{run_id}/profiles/{profile_id}")
     walls = {name: is_wall for is_wall, name in re.findall(r'class="wall( is-wall)?"\s+data-wall="(\w+)"', text)}
     assert walls == {"memory": "", "communication": "", "compute": " is-wall"}
     assert "borderline at 9 %" in text.replace("\u202f", " ")
@@ -122,6 +127,22 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     assert f"/runs/{run_id}/profiles/{profile['id']}" in part
     assert 'class="step-bar"' in part
     assert re.findall(r'data-wall="(\w+)"', part) == ["memory", "communication", "host"]
+
+
+def limit_of(text: str) -> str:
+    match = re.search(r"Limited by: ([^<]+)<", text)
+    assert match is not None
+    return match[1].strip()
+
+
+def test_panel_next_step_and_profile_call_the_same_figure_borderline(client: TestClient) -> None:
+    run_id, _ = profiled_below_the_thresholds(client)
+    panel = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
+    assert re.findall(r'data-rating="(\w+)"', panel) == ["borderline"]
+    wall = client.get(f"/api/v1/runs/{run_id}/suggestions").json()["wall"]
+    assert (wall["wall"], wall["certainty"], wall["borderline"]) == ("compute", "measured", ["exposed_comm_frac"])
+    assert limit_of(panel) == limit_of(page(client, f"/runs/{run_id}/next"))
+    assert "borderline" in limit_of(panel)
 
 
 def phases_of(client: TestClient, run_id: int) -> dict[str, str]:

@@ -252,11 +252,23 @@ def mfu(values: Mapping[str, object]) -> float | None:
 Certainty = Literal["measured", "inferred", "expected", "unknown"]
 
 
+BORDERLINE = 0.02
+"""Distance below its threshold up to which a share is called borderline. Our choice."""
+
+
+def rated(share: float | None, threshold: float | None) -> Literal["wall", "borderline", ""]:
+    """Return what a share of the step or of the memory is; empty if it is small or unknown."""
+    if share is None or threshold is None:
+        return ""
+    return "wall" if share >= threshold else "borderline" if share >= threshold - BORDERLINE else ""
+
+
 @dataclass(frozen=True, slots=True)
 class WallReading:
     """A wall. `because`: a sentence; `evidence`: the facts behind it.
 
-    `profile_of`: the other run whose profile shows it; None if facts of the run do.
+    `profile_of`: the other run whose profile shows it; None if facts of the run do. `borderline`: facts just below
+    their threshold, where none reaches it.
     """
 
     wall: Wall
@@ -264,6 +276,18 @@ class WallReading:
     because: str
     evidence: tuple[str, ...] = ()
     profile_of: int | None = None
+    borderline: tuple[str, ...] = ()
+
+    @property
+    def limit(self) -> str:
+        """Return what limits the step and how that is known: `compute (inferred from #1, before the last change)`."""
+        if self.wall == "none" or self.certainty == "expected":
+            return "unknown" if self.wall == "none" else "not measured"
+        source = "" if self.profile_of is None else f" from #{self.profile_of}, before the last change"
+        if self.profile_of is not None and self.certainty == "measured":
+            source = f" on #{self.profile_of}, same configuration"
+        near = " and ".join(_SMALL[name] for name in self.borderline)
+        return f"{self.wall} ({self.certainty}{source}{f'; {near} borderline' if near else ''})"
 
 
 def read_wall(values: Values) -> WallReading:
@@ -341,11 +365,21 @@ def _by_recompute(values: Values) -> WallReading | None:
 
 def _by_exclusion(values: Values) -> WallReading | None:
     """Return the compute wall if communication, idle time and memory were measured and are below their thresholds."""
-    names = ("exposed_comm_frac", "gpu_idle_frac", "headroom_frac")
-    if any(_number(values, name) is None for name in names):
+    shares = {name: _number(values, name) for name in _SMALL}
+    limits = {name: _number(values, limit) for name, limit in zip(_SMALL, _LIMITS, strict=True)}
+    if None in shares.values():
         return None
+    near = {
+        name: f"{_SMALL[name]} is borderline at {share_text(share)} (threshold: {share_text(limit)})"
+        for name, share in shares.items()
+        if share is not None
+        and (limit := limits[name]) is not None
+        and (rated(1 - share, 1 - limit) if name == "headroom_frac" else rated(share, limit)) == "borderline"
+    }
     because = "None of communication, idle time and memory is the bottleneck."
-    return WallReading("compute", "measured", because, names)
+    if near:
+        because += f" {capitalized(', '.join(near.values()))}."
+    return WallReading("compute", "measured", because, tuple(_SMALL), borderline=tuple(near))
 
 
 def _by_timers(values: Values) -> WallReading | None:
@@ -387,6 +421,7 @@ def _unknown(values: Values) -> WallReading:
 
 
 _SMALL = {"exposed_comm_frac": "exposed communication", "gpu_idle_frac": "idle time", "headroom_frac": "free memory"}
+_LIMITS = ("T_comm", "T_idle", "T_headroom")
 
 
 # --- Facts for preflight checks: the pipeline split, attention heads, groups.
