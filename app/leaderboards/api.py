@@ -11,6 +11,7 @@ from pydantic import Field
 from sqlmodel import Session
 
 from app.domain.access.principal import Action
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.standings import Board, Entry, Gain, Interval
 from app.domain.report.values import storable
@@ -22,8 +23,8 @@ from app.leaderboards.api_models import (
     StandingsOut,
     page_values,
 )
-from app.leaderboards.picture import DispatcherExperiment, board_sentence, contradictions
-from app.leaderboards.queries import LeaderboardQuery, dispatcher_experiments, with_experiments
+from app.leaderboards.queries import LeaderboardQuery, with_experiments
+from app.storage.experiments import dispatcher_experiments
 from app.storage.standings import (
     HardwareFamily,
     Key,
@@ -270,7 +271,7 @@ def list_standings(request: Request, session: ReadSession, query: Annotated[Lead
     chosen = table_format(request, strict=True)
     page, index = _standings_page(session, query)
     experiments = dispatcher_experiments(session, [item.stack_key for item in page.items])
-    items = ordered(_with_sentences(with_experiments(page.items, experiments), experiments), query.rank)
+    items = ordered(with_experiments(page.items, experiments), query.rank)
     if chosen != "json":
         table = standings_table(items, experiments)
         return _with_links(request, page, table_answer(chosen, STANDING_COLUMNS, [table], "standings"))
@@ -285,7 +286,8 @@ def list_gains(request: Request, session: ReadSession, query: Annotated[Leaderbo
     """List gains over alltoall of the same stacks, as the chart draws them: by stack, each in its own order."""
     chosen = table_format(request, strict=True)
     page, _ = _standings_page(session, query)
-    items = ordered(page.items, query.rank)
+    experiments = dispatcher_experiments(session, [item.stack_key for item in page.items])
+    items = ordered(with_experiments(page.items, experiments), query.rank)
     if chosen != "json":
         return _with_links(request, page, table_answer(chosen, GAIN_COLUMNS, [gains_table(items)], "gains"))
     return JSONResponse(GainsOut.of(page, items).model_dump(mode="json"), headers={"Vary": "Accept"})
@@ -315,16 +317,6 @@ def list_leader_changes(
     if chosen != "json":
         return table_answer(chosen, CHANGE_COLUMNS, [changes_table(changes)], "leaders")
     return LeaderChangesOut(items=[LeaderChangeOut.of(change) for change in changes])
-
-
-def _with_sentences(
-    items: Sequence[StoredStandings], experiments: Mapping[Key, Sequence[DispatcherExperiment]]
-) -> Iterable[StoredStandings]:
-    """Return the stacks with the sentences of the page, which name the A/Bs that contradict a ranking."""
-    for item in items:
-        own = experiments.get(item.key, ())
-        boards = (replace(board, sentence=board_sentence(board, own)) for board in item.standings.boards)
-        yield replace(item, standings=replace(item.standings, boards=tuple(boards)))
 
 
 def _standings_page(session: Session, query: LeaderboardQuery) -> tuple[StandingsPage, Sequence[HardwareFamily]]:

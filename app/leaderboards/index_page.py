@@ -11,13 +11,14 @@ from sqlmodel import Session
 from app.domain.contract.values import KNOWN_MODELS, gpu_sku
 from app.domain.numbers import gain_change, grouped, plural, time_saved
 from app.domain.ranking.across import ClassSummary
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.runs import UNKNOWN_HARDWARE, Family, family_of, hardware_of, slug
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
-from app.leaderboards.picture import FEW_RUNS, DispatcherExperiment, contradictions, other_knobs, published_range
-from app.leaderboards.queries import dispatcher_experiments
+from app.leaderboards.picture import FEW_RUNS, other_knobs, published_range
 from app.pipeline.notify import LeaderUpdate, leader_updates
+from app.storage.experiments import dispatcher_experiments
 from app.storage.references import Reference, references
 from app.storage.standings import Key, StandingsFilters, check_project, class_summaries, hardware_and_families
 from app.web.lists import FilterQuery

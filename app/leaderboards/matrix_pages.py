@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import GPU_MEMORY_GIB
 from app.domain.numbers import ChangeText, change_text, gain_change, plural, step_time, time_saved
+from app.domain.ranking.experiments import DispatcherExperiment, ab_at_equal_knobs
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
     Contender,
@@ -44,10 +45,9 @@ from app.domain.verdict.comparison import compare_sides
 from app.domain.verdict.step_time import StepTimeChange
 from app.errors import NotFound
 from app.leaderboards.api_models import Hardware, ModelFamily, Project
-from app.leaderboards.picture import DispatcherExperiment, EpPicture, ab_at_equal_knobs, ep_picture
-from app.leaderboards.queries import dispatcher_experiments
+from app.leaderboards.picture import EpPicture, ep_picture
 from app.leaderboards.words import GAIN_LEVEL, board_time, board_unit, label, routing_words
-from app.storage.experiments import prior_of_sides
+from app.storage.experiments import dispatcher_experiments, prior_of_sides
 from app.storage.json_text import from_json
 from app.storage.remembered import UntilRankedAgain
 from app.storage.runs import activities, runs_by_id

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, change_text
+from app.domain.ranking.experiments import DispatcherExperiment
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board, would_decide
@@ -42,13 +43,12 @@ from app.leaderboards.index_page import IndexFilters, leaderboard_index, missing
 from app.leaderboards.matrix_pages import MatrixPage, StackMatrix, ep_note, stacks_of
 from app.leaderboards.picture import (
     BoardPicture,
-    DispatcherExperiment,
     RunsPicture,
     TimedDispatcherRun,
     board_picture,
     runs_picture,
 )
-from app.leaderboards.queries import RANKINGS, BoardQuery, dispatcher_experiments, with_experiments
+from app.leaderboards.queries import RANKINGS, BoardQuery, with_experiments
 from app.leaderboards.views import (
     MOST_COMPARED,
     ClassView,
@@ -67,6 +67,7 @@ from app.leaderboards.views import (
     stack_card,
 )
 from app.leaderboards.words import board_unit, meanings_of
+from app.storage.experiments import dispatcher_experiments
 from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
@@ -148,7 +149,7 @@ class LeaderboardPage:
         """Return the stacks with something to rank, and a stack that was requested alone."""
         wanted = [stack for stack in self.standings.items if self.standings.total == 1 or has_rivals(stack)]
         knobs = knobs_apart(self._session, wanted)
-        return tuple(stack_card(stack, self.filters.rank, knobs, self.experiments_of_stacks) for stack in wanted)
+        return tuple(stack_card(stack, self.filters.rank, knobs) for stack in wanted)
 
     @cached_property
     def quarantines(self) -> Mapping[str, Quarantine]:

@@ -3,12 +3,13 @@
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Self
 
 from app.domain.naming import SEPARATOR, common_parts, field_words, without_common
 from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, level_text, plural, round_step, step_time
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
@@ -181,81 +182,6 @@ class BoardPicture:
     published: str
     leader: str
     plan: "DecidingPlan | None" = None
-
-
-INCONCLUSIVE = "inconclusive"
-
-
-@dataclass(frozen=True, slots=True)
-class DispatcherExperiment:
-    """A finished A/B of two dispatchers alone, the candidate first. `runs`: by dispatcher, those that count.
-
-    `comparison`: None if the step times cannot be compared; `level_pct`: of its interval.
-    """
-
-    id: int
-    dispatchers: tuple[str, str]
-    comparison: PairwiseComparison | None = None
-    runs: Mapping[str, Collection[str]] = field(default_factory=dict)
-    level_pct: float = 0.0
-
-    @property
-    def faster(self) -> str:
-        """Return the dispatcher that it found faster; empty without one."""
-        return self.comparison.winner if self.comparison else ""
-
-    @property
-    def result(self) -> str:
-        pair = self.comparison
-        if pair is None or pair.outcome == "undecided":
-            return INCONCLUSIVE
-        return "equal" if pair.tie else gain_change(pair.gain_pct).figure
-
-    @property
-    def interval(self) -> str:
-        """Return the interval of an inconclusive one."""
-        pair = self.comparison
-        text = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct).interval if pair and not self.faster else ""
-        return f"{text} at {level_text(self.level_pct)}" if text else ""
-
-    @property
-    def text(self) -> str:
-        """Return `A/B #6 inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
-        return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
-
-    @property
-    def outcome(self) -> str:
-        """Return `deepep 17.0 % faster than alltoall`, or `hybridep against deepep, inconclusive`."""
-        pair = self.comparison
-        if pair is None or not self.faster:
-            return f"{' against '.join(self.dispatchers)}, {self.result}"
-        ahead = pair if pair.first == self.faster else pair.turned()
-        return f"{ahead.first} {gain_change(ahead.gain_pct).than} {ahead.second}"
-
-    @property
-    def alone(self) -> str:
-        """Return `A/B #6 alone is inconclusive`, where all runs decide; else the text."""
-        return f"A/B #{self.id} alone is {INCONCLUSIVE}" if self.result == INCONCLUSIVE else self.text
-
-
-def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[DispatcherExperiment]:
-    """Return the A/Bs of the two that did not find `winner` faster."""
-    return [item for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
-
-
-def ab_at_equal_knobs(
-    experiments: Iterable[DispatcherExperiment], pair: PairwiseComparison, runs: Sequence[str]
-) -> tuple[DispatcherExperiment, PairwiseComparison] | None:
-    """Return the A/B of the pair, whose first dispatcher made `runs`, with its comparison in that order.
-
-    Its result is the one figure of two configurations at equal knobs: its runs alternate, and more runs of one side do
-    not change it.
-    """
-    for item in experiments:
-        own = item.runs.get(pair.first)
-        if item.comparison and own and set(item.dispatchers) == {pair.first, pair.second} and set(own) <= set(runs):
-            return item, item.comparison if item.comparison.first == pair.first else item.comparison.turned()
-    return None
 
 
 @dataclass(frozen=True, slots=True)

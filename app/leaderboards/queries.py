@@ -3,23 +3,19 @@
 The query string is the whole state of a page, so it is validated as input.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
 from pydantic import Field
-from sqlmodel import Session
 
 from app.domain.contract.fields import FIELDS, PRECISIONS
-from app.domain.experiments.values import KnobChange
-from app.domain.ranking.pairwise import DISPATCHER_AXIS, Outcome, PairwiseComparison
-from app.domain.ranking.runs import DISPATCHERS
-from app.domain.ranking.standings import Entry
+from app.domain.ranking.experiments import DispatcherExperiment, ab_at_equal_knobs, contradictions
+from app.domain.ranking.standings import Board, Entry
 from app.domain.run import EVIDENCE_LEVELS
 from app.errors import NotFound
-from app.leaderboards.picture import DispatcherExperiment, ab_at_equal_knobs
+from app.leaderboards.picture import board_sentence
 from app.leaderboards.words import EP_SIZES, SEMANTIC_CLASSES
-from app.storage.experiments import ExperimentItem, experiments_of_stacks
 from app.storage.standings import (
     DEFAULT_FLOOR,
     BoardFilterOptions,
@@ -107,37 +103,27 @@ def _listed(names: Sequence[str]) -> str:
 # --- A/Bs of dispatchers, which a board names where they contradict it.
 
 
-def dispatcher_experiments(
-    session: Session, stack_keys: Collection[str], project: str = ""
-) -> Mapping[Key, list[DispatcherExperiment]]:
-    """Return, by stack, the newest finished A/B of each two dispatchers that changes nothing else.
-
-    `project`: its slug; empty for all.
-    """
-    newest: dict[tuple[Key, frozenset[str]], DispatcherExperiment] = {}
-    for item in experiments_of_stacks(session, stack_keys) if stack_keys else ():
-        sides = _dispatchers_of(item.knobs)
-        if item.result.finished and item.result.verdict and sides and project in ("", item.project):
-            key = (item.project_id, item.stack_key)
-            newest.setdefault((key, frozenset(sides)), _experiment(item, sides))
-    by_stack: dict[Key, list[DispatcherExperiment]] = {}
-    for (key, _), experiment in newest.items():
-        by_stack.setdefault(key, []).append(experiment)
-    return by_stack
-
-
 def with_experiments(
     items: Iterable[StoredStandings], experiments: Mapping[Key, Sequence[DispatcherExperiment]]
 ) -> tuple[StoredStandings, ...]:
-    """Return the stacks with gains at equal knobs as the A/B of the same two configurations has them."""
+    """Return the stacks as pages, answers and tables show them: with the A/Bs that decide or contradict a ranking."""
     return tuple(
         replace(item, standings=replace(item.standings, boards=tuple(
-            replace(board, entries=tuple(_with_experiment(entry, own) for entry in board.entries))
-            for board in item.standings.boards
+            _board(board, experiments.get(item.key, ())) for board in item.standings.boards
         )))
-        if (own := experiments.get(item.key)) else item
         for item in items
     )  # fmt: skip
+
+
+def _board(board: Board, experiments: Sequence[DispatcherExperiment]) -> Board:
+    """Return a board whose gains at equal knobs are those of the A/B of the same two configurations."""
+    board = replace(board, entries=tuple(_with_experiment(entry, experiments) for entry in board.entries))
+    is_contested = board.reading == "leader" and contradictions(experiments, *board.first_two)
+    return replace(
+        board,
+        sentence=board_sentence(board, experiments),
+        reading="contested" if is_contested else board.reading,
+    )
 
 
 def _with_experiment(entry: Entry, experiments: Sequence[DispatcherExperiment]) -> Entry:
@@ -145,28 +131,3 @@ def _with_experiment(entry: Entry, experiments: Sequence[DispatcherExperiment]) 
         return entry
     ab = ab_at_equal_knobs(experiments, entry.gain.equal_knobs, entry.gain.equal_runs)
     return replace(entry, gain=replace(entry.gain, equal_knobs=ab[1])) if ab else entry
-
-
-_OUTCOMES: Mapping[str, Outcome] = {"improvement": "first", "regression": "second", "no_change": "equal"}
-
-
-def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExperiment:
-    result, gain = item.result, item.result.gain
-    comparison = None
-    if gain is not None:
-        outcome = _OUTCOMES.get(result.decision, "undecided")
-        comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
-    runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
-    time = result.verdict.step_time if result.verdict else None
-    return DispatcherExperiment(item.id, sides, comparison, runs, time.interval_level_pct if time else 0.0)
-
-
-def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
-    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else None."""
-    if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
-        return None
-    candidate, baseline = (
-        {str(value) for value in values if value in DISPATCHERS}
-        for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
-    )
-    return (candidate.pop(), baseline.pop()) if len(candidate) == len(baseline) == 1 else None

@@ -38,7 +38,6 @@ from app.domain.ranking.standings import (
 )
 from app.domain.run import Metric, Stated
 from app.domain.text import capitalized
-from app.leaderboards.picture import DispatcherExperiment, board_sentence
 from app.leaderboards.queries import BY_STEP_TIME
 from app.leaderboards.words import (
     EP_SIZES,
@@ -52,7 +51,7 @@ from app.leaderboards.words import (
 )
 from app.storage.experiments import contracts_of
 from app.storage.runs import Quarantine
-from app.storage.standings import Key, StoredStandings
+from app.storage.standings import StoredStandings
 from app.storage.tables import RunRow, select_any
 
 # --- Summary over many stacks: which dispatcher leads in how many, and the range of its gain.
@@ -429,16 +428,11 @@ def stack_card(
     standings: StoredStandings,
     rank: str,
     knobs: Mapping[str, DistinguishingKnobs],
-    experiments: Mapping[Key, Sequence[DispatcherExperiment]],
 ) -> StackCard:
-    """Return the boards of a stack. `experiments`: A/Bs by stack, which the sentence of a contradicted board names."""
+    """Return the boards of a stack."""
     about = ((name, value) for name, value in standings.about.items() if name not in _IN_TITLE and value is not None)
     facts = tuple(words for name, value in about if (words := field_words(name, value)) not in standings.name)
-    own = experiments.get(standings.key, ())
-    boards = tuple(
-        _board(board, standings.standings.missing, rank, knobs, board_sentence(board, own))
-        for board in standings.standings.boards
-    )
+    boards = tuple(_board(board, standings.standings.missing, rank, knobs) for board in standings.standings.boards)
     reasons = Counter(LEFT_OUT[refusal.why] for refusal in standings.standings.refused).most_common()
     return StackCard(standings, facts, boards, ", ".join(f"{count:,} {reason}" for reason, count in reasons))
 
@@ -457,7 +451,6 @@ def _board(
     missing: Sequence[MissingDispatcher],
     rank: str,
     knobs: Mapping[str, DistinguishingKnobs],
-    sentence: str,
 ) -> BoardView:
     entries = _ordered(board, rank)
     figures = [figure for entry in entries if (figure := figure_of(entry, rank))]
@@ -471,7 +464,7 @@ def _board(
     unit = board_unit([*(entry.step_time_ms.value for entry in entries), *(interval.value for interval in seen)])
     return BoardView(
         board=board,
-        sentence=sentence,
+        sentence=board.sentence,
         rows=tuple(_row(board, entry, rank, axis, knobs=knobs, unit=unit) for entry in entries),
         outside=tuple(OutsideRow(entry, drawn.dot(entry.step_time_ms) if drawn else None) for entry in board.outside),
         unranked_results=tuple(

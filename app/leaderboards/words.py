@@ -25,6 +25,7 @@ SEMANTIC_CLASSES = {
 }
 READINGS = {
     "leader": "One dispatcher is faster than all others, beyond launch-to-launch variation.",
+    "contested": "One dispatcher leads by all runs, but the A/B of the first two did not find it faster.",
     "tie": "No dispatcher is significantly faster than all others. Ties are not transitive: each dispatcher shows the "
     "range of possible positions.",
     "directional": "A leading result is based on runs too short to show a warm-up. Confirm with a full run.",

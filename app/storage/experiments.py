@@ -20,6 +20,9 @@ from app.domain.experiments.values import (
     state_text,
 )
 from app.domain.naming import SEPARATOR
+from app.domain.ranking.experiments import DispatcherExperiment
+from app.domain.ranking.pairwise import DISPATCHER_AXIS, Outcome, PairwiseComparison
+from app.domain.ranking.runs import DISPATCHERS
 from app.domain.run import Stated
 from app.domain.verdict.step_time import Prior, Verdict
 from app.errors import NotFound
@@ -378,3 +381,50 @@ def contracts_of(session: Session, config_keys: Collection[str]) -> dict[str, di
         .where(col(RunRow.id).in_(newest))
     )
     return {key: stored_contract(contract) for key, contract in session.execute(chosen)}
+
+
+# --- A/Bs of dispatchers, which leaderboards name where they contradict a ranking.
+
+
+def dispatcher_experiments(
+    session: Session, stack_keys: Collection[str], project: str = ""
+) -> Mapping[tuple[int, str], list[DispatcherExperiment]]:
+    """Return, by project and stack, the newest finished A/B of each two dispatchers that changes nothing else.
+
+    `project`: its slug; empty for all.
+    """
+    newest: dict[tuple[tuple[int, str], frozenset[str]], DispatcherExperiment] = {}
+    for item in experiments_of_stacks(session, stack_keys) if stack_keys else ():
+        sides = _dispatchers_of(item.knobs)
+        if item.result.finished and item.result.verdict and sides and project in ("", item.project):
+            key = (item.project_id, item.stack_key)
+            newest.setdefault((key, frozenset(sides)), _experiment(item, sides))
+    by_stack: dict[tuple[int, str], list[DispatcherExperiment]] = {}
+    for (key, _), experiment in newest.items():
+        by_stack.setdefault(key, []).append(experiment)
+    return by_stack
+
+
+_OUTCOMES: Mapping[str, Outcome] = {"improvement": "first", "regression": "second", "no_change": "equal"}
+
+
+def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExperiment:
+    result, gain = item.result, item.result.gain
+    comparison = None
+    if gain is not None:
+        outcome = _OUTCOMES.get(result.decision, "undecided")
+        comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
+    runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
+    time = result.verdict.step_time if result.verdict else None
+    return DispatcherExperiment(item.id, sides, comparison, runs, time.interval_level_pct if time else 0.0)
+
+
+def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:
+    """Return the dispatchers of the candidate and of the baseline of an A/B that changes nothing else; else None."""
+    if not {knob.field for knob in knobs} <= DISPATCHER_AXIS:
+        return None
+    candidate, baseline = (
+        {str(value) for value in values if value in DISPATCHERS}
+        for values in ([knob.after for knob in knobs], [knob.before for knob in knobs])
+    )
+    return (candidate.pop(), baseline.pop()) if len(candidate) == len(baseline) == 1 else None

@@ -12,12 +12,14 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import STACK_FIELDS
 from app.domain.naming import SEPARATOR
 from app.domain.ranking.across import BoardResults, ClassSummary, StackResult, summaries
-from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange
+from app.domain.ranking.experiments import contradictions
+from app.domain.ranking.rank import LEADER_FLOOR, Head, HeadChange, board_class
 from app.domain.ranking.runs import routing_class, slug
 from app.domain.ranking.standings import Board, StackStandings
 from app.domain.run import EVIDENCE_LEVELS, Value
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.database import ListPage
+from app.storage.experiments import dispatcher_experiments
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.remembered import UntilRankedAgain
 from app.storage.stacks import names_of_titles
@@ -539,6 +541,7 @@ class LeaderChange:
     """
 
     id: int
+    project_id: int
     project: str
     stack_key: str
     name: str
@@ -583,10 +586,10 @@ def leader_changes(
     )
     chosen = (
         select_any(
-            LeaderChangeRow.id, LeaderChangeRow.stack_key, LeaderChangeRow.floor, LeaderChangeRow.at,
-            LeaderChangeRow.before, LeaderChangeRow.after, LeaderChangeRow.run_id, StandingRow.title,
-            StandingRow.hardware_slug, StandingRow.family_slug, StandingRow.newest_at, ProjectRow.slug, RunRow.name,
-            RunRow.ordered_at,
+            LeaderChangeRow.id, LeaderChangeRow.project_id, LeaderChangeRow.stack_key, LeaderChangeRow.floor,
+            LeaderChangeRow.at, LeaderChangeRow.before, LeaderChangeRow.after, LeaderChangeRow.run_id,
+            StandingRow.title, StandingRow.hardware_slug, StandingRow.family_slug, StandingRow.newest_at,
+            ProjectRow.slug, RunRow.name, RunRow.ordered_at,
         )
         .join(StandingRow, same)
         .join(ProjectRow, col(ProjectRow.id) == LeaderChangeRow.project_id)
@@ -608,8 +611,31 @@ def leader_changes(
     if stack_keys:
         chosen = chosen.where(col(LeaderChangeRow.stack_key).in_(stack_keys))
     rows = session.execute(chosen).all()
-    changes = [_change(row) for row in rows]
+    changes = _contested(session, [_change(row) for row in rows])
     return named_changes(session, changes) if is_named else tuple(changes)
+
+
+def _contested(session: Session, changes: Sequence[LeaderChange]) -> list[LeaderChange]:
+    """Return the changes, newest first, with a current leader called contested where its board is."""
+    boards = [(change.project_id, change.stack_key, board_class(change.change.after)) for change in changes]
+    current = dict(zip(boards[::-1], changes[::-1], strict=True))  # the newest of each board
+    led = [change for change in current.values() if change.change.after.second]
+    experiments = dispatcher_experiments(session, {change.stack_key for change in led})
+    contested = {
+        change.id
+        for change in led
+        if contradictions(
+            experiments.get((change.project_id, change.stack_key), ()),
+            change.change.after.dispatchers[0],
+            change.change.after.second,
+        )
+    }
+    return [
+        replace(change, change=replace(change.change, after=replace(change.change.after, reading="contested")))
+        if change.id in contested
+        else change
+        for change in changes
+    ]
 
 
 def named_changes(session: Session, changes: Sequence[LeaderChange]) -> tuple[LeaderChange, ...]:

@@ -18,13 +18,14 @@ from starlette.testclient import TestClient
 from app.domain.experiments.values import ExperimentResult, PlannedGain
 from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.across import board_results, results_of, summaries
+from app.domain.ranking.experiments import DispatcherExperiment
 from app.domain.ranking.pairwise import Outcome, PairwiseComparison
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
 from app.domain.verdict.step_time import Prior, Verdict
 from app.leaderboards.charts import leader_chart, leadership_periods
-from app.leaderboards.picture import DispatcherExperiment, lead_sentence
+from app.leaderboards.picture import lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
@@ -838,9 +839,20 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
         "/leaderboards/gb200/deepseek-v3/standings.csv",
         "/api/v1/leaderboards?hardware=gb200&family=deepseek-v3&format=csv",
     ):
-        contested = {row["dispatcher"]: row["contested_by"] for row in rows(client, address)}
+        table = rows(client, address)
+        contested = {row["dispatcher"]: row["contested_by"] for row in table}
         assert contested.pop(stack["boards"][0]["leaders"][0]) == text
         assert set(contested.values()) == {""}
+        assert {row["reading"] for row in table} == {"contested"}
+    assert stack["boards"][0]["reading"] == "contested"
+    assert re.findall(r'data-reading="(\w+)"', page) == ["contested"]
+    gains = client.get("/api/v1/leaderboards/gains?hardware=gb200&family=deepseek-v3").json()["items"]
+    assert {gain["reading"] for gain in gains} == {"contested"}
+    with read_session(engine) as session:
+        (news,) = [update for update in leader_updates(session) if update.newest.stack_key == stacks["other"]]
+    assert news.newest.change.after.reading == "contested"
+    changes = client.get(f"/api/v1/leaderboards/changes?stack={stacks['other']}").json()["items"]
+    assert changes[0]["after"]["reading"] == "contested"
 
 
 def test_an_ab_that_agrees_with_the_board_adds_no_second_figure(

@@ -152,7 +152,7 @@ class Head:
 
     The other fields do not count for equality. `at`: history position of the newest run behind it. `because`: the runs
     that caused it, as a sentence; `run`: the newest of them, empty when the same runs led to another result (`by_runs`
-    is then False). `why`: the sentence of the board, with figures.
+    is then False). `why`: the sentence of the board, with figures. `second`: the second place behind a leader.
     """
 
     routing_mode: str
@@ -164,6 +164,7 @@ class Head:
     because: str = field(default="", compare=False)
     why: str = field(default="", compare=False)
     by_runs: bool = field(default=True, compare=False)
+    second: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,17 +277,25 @@ def heads_of(standings: StackStandings) -> tuple[Head, ...]:
 def _head(board: Board) -> Head:
     names = tuple(sorted(board.leaders)) if board.is_ranking else ()
     at = max((entry.last_at for entry in board.entries if entry.last_at is not None), default=None)
-    return Head(board.routing_mode, board.semantic_class, board.reading, names, at=at, why=board.sentence)
+    second = board.first_two[1] if board.reading == "leader" else ""
+    return Head(
+        board.routing_mode, board.semantic_class, board.reading, names, at=at, why=board.sentence, second=second
+    )
 
 
 def head_text(head: Head) -> str:
     """Return the leaders in a few words."""
     if not head.dispatchers:
         return "no ranking"
-    qualifier = {"tie": " (tie)", "directional": " (directional)", "not_compared": " (not compared with all)"}.get(
-        head.reading, ""
-    )
-    return f"{listed(head.dispatchers)}{qualifier}"
+    return f"{listed(head.dispatchers)}{_QUALIFIERS.get(head.reading, '')}"
+
+
+_QUALIFIERS = {
+    "contested": " (undecided)",
+    "tie": " (tie)",
+    "directional": " (directional)",
+    "not_compared": " (not compared with all)",
+}
 
 
 def prior_to_keep(stored: Prior | None, fresh: Prior) -> Prior:

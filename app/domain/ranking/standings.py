@@ -14,8 +14,9 @@ from app.domain.ranking.pairwise import PairwiseComparison, PositionRange
 from app.domain.ranking.runs import DID_NOT_RUN, NEED_A_PACKAGE, Refusal
 from app.domain.verdict.step_time import DroppedRun
 
-Reading = Literal["leader", "tie", "directional", "not_compared", "only_measurement", "nothing_ranked"]
+Reading = Literal["leader", "contested", "tie", "directional", "not_compared", "only_measurement", "nothing_ranked"]
 """leader            one dispatcher is clearly better than every other one
+contested         such a leader by all runs, but the A/B of the first two did not find it faster; never stored
 tie               no dispatcher is clearly better than all others
 directional       a leader or tie that rests on runs that are too short
 not_compared      a dispatcher was measured only in another segment of the history, so it was not compared
@@ -205,6 +206,11 @@ class Board:
         return len(self.entries) > 1
 
     @property
+    def first_two(self) -> tuple[str, str]:
+        """Return the dispatchers of the first two places of a ranking."""
+        return self.entries[0].dispatcher, self.entries[1].dispatcher
+
+    @property
     def pairs_of_leaders(self) -> tuple[PairwiseComparison, ...]:
         return tuple(pair for pair in self.comparisons if {pair.first, pair.second} <= set(self.leaders))
 
@@ -292,7 +298,7 @@ def reading_sentence(
             text = _order(entries, comparisons) if len(entries) > 1 else "This is not a ranking."
         case "tie":
             text = f"No clear winner: {_order(entries, comparisons)}"
-        case "leader":
+        case "leader" | "contested":
             text = _order(entries, comparisons)
     text = " ".join((text, *(other.sentence for other in others)))
     if missing:
