@@ -241,6 +241,7 @@ class JourneyEdgeOut(ApiValue):
     gain: PlannedGain | None
     evidence_level: str
     winner: str
+    level_pct: float | None = Field(description="Confidence level of the interval of `gain`, in percent.")
 
 
 class JourneyOut(ApiValue):

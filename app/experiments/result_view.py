@@ -48,8 +48,8 @@ class Tick:
 class DrawnEffect:
     """The change of step time on an axis, slower right, in percent of its width.
 
-    The band has the changes that count as equal (`equal` percent) if the whole interval lies in it. `level`: of the
-    interval, in percent.
+    The band has the changes that count as equal if the whole interval lies in it. `caption`: the level of the interval
+    and what it decided.
     """
 
     low: str
@@ -62,8 +62,7 @@ class DrawnEffect:
     tone: str
     label: str
     figure: str
-    equal: str
-    level: str
+    caption: str
 
 
 def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
@@ -103,9 +102,22 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         tone=time.decision if result.finished else "inconclusive",
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
         figure=change_text(time.delta_pct).figure,
-        equal=f"{limit:g}",
-        level=level_text(time.interval_level_pct),
+        caption=_caption(
+            time.decision if result.finished else "", f"{level_text(time.interval_level_pct)} interval", limit
+        ),
     )
+
+
+def _caption(decision: str, interval: str, equal_pct: float) -> str:
+    """Return what an interval decided; an unfinished result (no decision) has decided nothing."""
+    match decision:
+        case "":
+            return f"So far, {interval}; decided after all runs"
+        case "improvement" | "regression":
+            return f"{interval} excludes 0: decided"
+        case "no_change":
+            return f"{interval} within grey ±{equal_pct:g}{THIN}%: equal"
+    return f"{interval}: undecided"
 
 
 def would_decide(verdict: Verdict | None) -> str:

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from html import escape
 
 from app.domain.experiments.journey import AcceptedChange
-from app.domain.numbers import gain_change, step_time, throughput_gain, time_saved
+from app.domain.numbers import gain_change, level_text, step_time, throughput_gain, time_saved
 from app.domain.text import shortened
 
 # --- Layout in drawing units. The axis of step times starts at zero if the changes are large. Otherwise it starts below
 # the changes and says so, and start and result are marks, because only bars from zero are in proportion.
 
 _PLOT, _TOP, _BELOW, _LEFT = 240, 34, 46, 64
-_FRAME, _LEAST_COLUMN, _MOST_COLUMN, _BAR_SHARE = 1320, 148, 330, 0.62
+_FRAME, _LEAST_COLUMN, _BAR_SHARE, _WIDEST_BAR = 1320, 160, 0.62, 200
 _LETTERS = 20
 _LEAST_REST_PCT = 0.05
 _LARGE, _SPACE = 0.5, 0.25
@@ -97,7 +97,9 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     def ending(y: int) -> int:
         return _MARK if floor else base - y
 
-    column = min(max(_FRAME // (len(links) + 2), _LEAST_COLUMN), _MOST_COLUMN)
+    bar_width = min(round(_BAR_SHARE * _FRAME / (len(links) + 2)), _WIDEST_BAR)
+    column = max((_FRAME - _LEFT - _MARGIN - bar_width) // (len(links) + 1), _LEAST_COLUMN)
+    bar_width = min(bar_width, round(_BAR_SHARE * column))
     at = level(first)
     bars = [_end(_LEFT, at, ending(at), (step_time(first), "start", ""), changes[0].of[0])]
     for place, link in enumerate(links, 1):
@@ -105,7 +107,8 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         figure = gain_change(throughput_gain(link.before_ms, link.after_ms)).figure
         interval, whisker = "", None
         if link.gain is not None:
-            interval = f"({gain_change(link.gain.pct, link.gain.low_pct, link.gain.high_pct).interval})"
+            at_level = f" at {level_text(link.level_pct)}" if link.level_pct else ""
+            interval = f"({gain_change(link.gain.pct, link.gain.low_pct, link.gain.high_pct).interval}{at_level})"
             ends = [level(link.before_ms / (1 + pct / 100)) for pct in (link.gain.low_pct, link.gain.high_pct)]
             whisker = (min(ends), max(ends))
         bars.append(
@@ -131,7 +134,6 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
         replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
         for bar in bars
     )
-    bar_width = round(_BAR_SHARE * column)
     width = _LEFT + (len(bars) - 1) * column + bar_width + _MARGIN
     lines = [floor + number * between for number in range(math.floor((most - floor) / between) + 1)]
     ticks = tuple((level(ms), f"{ms / 1000:g}\u202fs") for ms in lines)

@@ -114,4 +114,5 @@ def _step(row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | 
         evidence_level=result.evidence_level,
         winner=result.winner,
         candidate=candidate,
+        level_pct=result.verdict.step_time.interval_level_pct if result.verdict and result.verdict.step_time else None,
     )

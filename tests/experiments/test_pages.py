@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from app.domain.experiments.journey import AcceptedChange, make_journey
 from app.domain.experiments.plan import smallest_pct
 from app.domain.experiments.values import PlannedGain
-from app.domain.numbers import change_text, gain_change, gpu_hours
+from app.domain.numbers import change_text, gain_change, gpu_hours, level_text
+from app.domain.verdict.step_time import Decision
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.result_view import effect, is_too_small, more_runs
@@ -178,7 +179,18 @@ def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestC
     assert drawn is not None
     assert narrow is not None
     assert float(narrow.band_width) < 0.7 * float(drawn.band_width), "the band is the threshold that decided"
-    assert f"±{drawn.equal} %" in text(client, f"/experiments/{number}")
+    assert drawn.caption in text(client, f"/experiments/{number}")
+    captions = []
+    cases: tuple[tuple[Decision, bool], ...] = (
+        ("improvement", True), ("no_change", True), ("inconclusive", True), ("no_change", False),
+    )  # fmt: skip
+    for decision, finished in cases:
+        other = replace(time, decision=decision)
+        shown = effect(replace(result, finished=finished, verdict=replace(result.verdict, step_time=other)))
+        assert shown is not None
+        assert level_text(other.interval_level_pct) in shown.caption
+        captions.append(shown.caption)
+    assert len(set(captions)) == 4, "each decision has its own reason"
 
 
 def test_an_undecided_result_says_how_many_more_runs(client: TestClient, engine: Engine, baseline: int) -> None:
@@ -512,7 +524,7 @@ def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int)
     """From the state through the suggestion and its runs to the decision and the gain."""
     address = f"/runs/{baseline}/journey"
     page = text(client, address)
-    assert "Wall: communication" in page
+    assert "Limited by: communication (" in page
     assert f'href="/runs/{baseline}/next/eo-enable"' in page
     assert "+ --overlap-moe-expert-parallel-comm" in page
     assert f'action="/runs/{baseline}/experiments"' in page
@@ -607,6 +619,19 @@ def test_what_configurations_differ_from_the_abs_is_drawn_to_scale_and_as_no_cha
     _, change, rest, _ = picture.bars
     assert rest.height == pytest.approx(change.height / 6, abs=1)
     assert not rest.href
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_waterfall_fills_its_frame_and_names_the_level_of_each_interval(count: int) -> None:
+    gain = PlannedGain(5.0, 4.0, 6.0)
+    step = [30_000.0 / 1.05**place for place in range(count + 1)]
+    changes = [
+        AcceptedChange(place, "x", step[place - 1], step[place], gain, level_pct=99.6) for place in range(1, count + 1)
+    ]
+    picture = waterfall(changes)
+    assert picture is not None
+    assert picture.width == pytest.approx(1320, abs=10)
+    assert all("99.6" in bar.note for bar in picture.bars if bar.kind == "improvement")
 
 
 @pytest.mark.parametrize(

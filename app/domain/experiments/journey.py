@@ -40,7 +40,7 @@ class JourneyNode:
 
 @dataclass(frozen=True, slots=True)
 class JourneyEdge:
-    """An experiment: its knobs, its state, and its measured effect."""
+    """An experiment: its knobs, its state, and its measured effect. `level_pct`: of the interval of `gain`."""
 
     source: str
     target: str
@@ -51,6 +51,7 @@ class JourneyEdge:
     gain: PlannedGain | None
     evidence_level: str
     winner: str
+    level_pct: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ class JourneyStep:
     evidence_level: str
     winner: str
     candidate: JourneyRun | None
+    level_pct: float | None = None
 
 
 def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[JourneyStep]) -> Journey:
@@ -162,6 +164,7 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
         gain=step.gain,
         evidence_level=step.evidence_level,
         winner=step.winner,
+        level_pct=step.level_pct,
     )
 
 
@@ -205,7 +208,7 @@ def continuation(journey: Journey, run_id: int) -> Continuation:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedChange:
-    """`gain`: of throughput by the A/B of the change, None if not measured.
+    """`gain`: of throughput by the A/B of the change, None if not measured; `level_pct`: of its interval.
 
     `of`: the run that represents the configuration before it, and how many runs its step time has; the same after it.
     """
@@ -216,6 +219,7 @@ class AcceptedChange:
     after_ms: float
     gain: PlannedGain | None
     of: tuple[tuple[int | None, int], tuple[int | None, int]] = ((None, 0), (None, 0))
+    level_pct: float | None = None
 
 
 def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
@@ -231,7 +235,7 @@ def accepted_changes(journey: Journey) -> tuple[AcceptedChange, ...]:
         knobs = [knob for knob in edge.knobs if knob.field != "dispatcher_type" or "flex_backend" not in fields]
         text = ", ".join(f"{knob.field} {knob.after_text}" for knob in knobs) or edge.title
         of = (source.run_id, len(source.runs)), (target.run_id, len(target.runs))
-        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain, of))
+        changes.append(AcceptedChange(edge.experiment_id, text, before, after, edge.gain, of, edge.level_pct))
     return tuple(changes)
 
 
