@@ -255,6 +255,15 @@ class NextPage:
         return [] if self.pair is None else self._rows(self.pair.evaluation.fired)
 
     @property
+    def also(self) -> list[SuggestionRow]:
+        """Return the other rows; for a run that did not get through, first what helps it to run, figures last."""
+        rows = [*self.warnings, *self.beside, *self.others, *self.withheld]
+        if self._advice.evaluation.facts.get("ran") is True:
+            return rows
+        last = ("contract", "validate")
+        return sorted(rows, key=lambda row: (row.phase in last, row.phase != "fit", row.wall != self.wall.wall))
+
+    @property
     def missing(self) -> MissingView:
         return self._missing
 

@@ -100,7 +100,7 @@ def withheld_because(
         (blocked and (retunes or (another_layout and rule.phase == "scale")), "Resolve the blockers first."),
         (
             unhealthy and not (values.get("oom") is True and (rule.phase == "fit" or rule.saves_memory)),
-            f"Make the run healthy first: {unhealthy}.",
+            f"{'First make it fit' if values.get('oom') is True else 'Make the run healthy first'}: {unhealthy}.",
         ),
         (unjudged and moves_speed, f"First: {unjudged}."),
         (
