@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from sqlalchemy import ColumnElement, Row, Select, case, func, select, tuple_, union_all
 from sqlmodel import Session, col
 
+from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import can_apply, is_decided_by_contract, was_met
 from app.domain.rules.evidence import OwnResult
@@ -764,8 +765,9 @@ def gains_by_rule(
 ) -> dict[str, list[MeasuredGain]]:
     """Return the gains of each rule's change in runs that its condition does not exclude, for rules with one.
 
-    If the contract alone can meet the condition, only gains where it did count: what was measured there is unknown.
-    An A/B between two values of the rule counts as it was made. The newest run tells the facts of its configuration.
+    If the contract alone can meet the condition, only gains where it did, or where it did with the free memory before
+    the change, count: what else was measured there is unknown. An A/B between two values of the rule counts as it was
+    made. The newest run tells the facts of its configuration.
     """
     newest: dict[tuple[str, str], int] = {}
     alike = {row.run_id: newest.setdefault((row.stack_key, row.config_key), row.run_id) for row in rows}
@@ -785,11 +787,19 @@ def gains_by_rule(
     facts = {run_id: derive(values) for run_id, values in stated.items()}
     matched = {rule.id: rule for rule, *_ in matches}
     by_contract = {name for name, rule in matched.items() if is_decided_by_contract(rule)}
+    by_memory = [gain for rule, _, gain in matches if rule.id in by_contract and "headroom_frac" in rule.when.names]
+    memory = _memory_before(session, by_memory)
+
+    def headroom(gain: MeasuredGain, contract: Mapping[str, object]) -> float | None:
+        free = headroom_pct(str(contract.get("gpu")), memory[gain.run_id]) if gain.run_id in memory else None
+        return None if free is None else free / 100
+
     gains: dict[str, dict[int, MeasuredGain]] = {}
     for rule, knob, gain in matches:
         run_id = alike[gain.run_id]
+        contract = stated.get(run_id, {})
         if can_apply(rule, facts.get(run_id, {}), knob.field) and (
-            rule.id not in by_contract or was_met(rule, stated.get(run_id, {}), knob.field, gain.before)
+            rule.id not in by_contract or was_met(rule, contract, knob.field, gain.before, headroom(gain, contract))
         ):
             once = gains.setdefault(rule.id, {})
             if gain.forwards or gain.run_id not in once:
@@ -827,23 +837,41 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
 
 def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> dict[int, float]:
     """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion, by run."""
+    return {
+        gain.run_id: change["delta_pct"] if gain.forwards else _throughput(change["delta_pct"])
+        for gain, change in _memory(session, gains)
+        if change["delta_pct"] is not None
+    }
 
-    def by(key: Any, document: Any, names: Iterable[int], *conditions: ColumnElement[bool]) -> dict[int, float | None]:
-        pct = document["metrics", "peak_memory_gib", "delta_pct"].as_float()
-        rows = session.execute(select_any(key, pct).where(key.in_(tuple(names)), *conditions))
-        return {row[0]: row[1] for row in rows}
+
+def _memory_before(session: Session, gains: Iterable[MeasuredGain]) -> dict[int, float]:
+    """Return the peak memory in GiB before the change of each A/B, in the direction of the suggestion, by run."""
+    sides = {
+        gain.run_id: change["baseline" if gain.forwards else "candidate"] for gain, change in _memory(session, gains)
+    }
+    return {run_id: gib for run_id, gib in sides.items() if gib is not None}
+
+
+def _memory(session: Session, gains: Iterable[MeasuredGain]) -> Iterator[tuple[MeasuredGain, Mapping[str, Any]]]:
+    """Yield these A/Bs with their peak memory on both sides and its change, as far as they have it."""
+
+    def by(key: Any, document: Any, names: Set[int], *conditions: ColumnElement[bool]) -> dict[int, Mapping[str, Any]]:
+        change = (document["metrics", "peak_memory_gib", name].as_float().label(name) for name in _CHANGE)
+        chosen = select_any(key.label("id"), *change).where(key.in_(names), *conditions)
+        return {row["id"]: dict(row) for row in session.execute(chosen).mappings()} if names else {}
 
     gains = tuple(gains)
     planned = {gain.experiment_id for gain in gains if gain.experiment_id is not None}
     alone = {gain.run_id for gain in gains if gain.experiment_id is None}
     of_experiment = by(col(ExperimentRow.id), col(ExperimentRow.result), planned)
     of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current).is_(True))
-    changes = {}
     for gain in gains:
-        pct = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
-        if pct is not None:
-            changes[gain.run_id] = pct if gain.forwards else _throughput(pct)
-    return changes
+        change = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
+        if change is not None:
+            yield gain, change
+
+
+_CHANGE = ("baseline", "candidate", "delta_pct")
 
 
 def _throughput(step_time_pct: float) -> float:

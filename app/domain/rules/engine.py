@@ -7,6 +7,7 @@ to supply each, and which suggestions they would enable.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 
 from app.domain.contract.fields import PREFIX
@@ -190,17 +191,24 @@ def is_decided_by_contract(rule: Rule) -> bool:
     )
 
 
-def was_met(rule: Rule, contract: Mapping[str, object], field: str, before: str) -> bool:
-    """Return whether the contract alone met the condition before a change of `field`. `contract`: not derived."""
+def was_met(
+    rule: Rule, contract: Mapping[str, object], field: str, before: str, headroom_frac: float | None = None
+) -> bool:
+    """Return whether the condition was met before a change of `field`, by the contract and the free memory alone.
+
+    `contract`: not derived; `headroom_frac`: None if unknown. Other measured facts are unknown.
+    """
     follows = _SAME if field in _SAME else frozenset()
     facts = {name: value for name, value in contract.items() if name not in follows}
     value = read_value(field, before)
-    return _is_met(rule, facts | {field: list(value) if isinstance(value, tuple) else value})
+    memory = {} if headroom_frac is None else {"headroom_frac": headroom_frac}
+    return _is_met(rule, facts | {field: list(value) if isinstance(value, tuple) else value}, memory)
 
 
-def _is_met(rule: Rule, facts: Mapping[str, object]) -> bool:
+def _is_met(rule: Rule, facts: Mapping[str, object], memory: Mapping[str, float] = MappingProxyType({})) -> bool:
     measured = _left_open(frozenset())
-    return _holds(rule, FactContext(derive({name: value for name, value in facts.items() if name not in measured})))
+    stated = {name: value for name, value in facts.items() if name not in measured}
+    return _holds(rule, FactContext(derive({**stated, **memory})))
 
 
 @lru_cache(maxsize=1024)

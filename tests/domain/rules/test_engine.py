@@ -485,6 +485,8 @@ def test_an_ab_counts_only_where_its_contract_met_a_condition_that_a_contract_ca
 
     assert [is_decided_by_contract(item) for item in (nvl72, overlap)] == [True, False]
     assert [was_met(nvl72, at | {"ep": ep}, "dispatcher", "alltoall") for ep in (4, 32)] == [False, True]
+    by_memory = [was_met(nvl72, at | {"ep": 4}, "dispatcher", "alltoall", headroom) for headroom in (0.02, 0.5)]
+    assert by_memory == [True, False], "tight memory meets the condition, too"
 
 
 def test_a_published_result_of_another_shape_is_a_record_only() -> None:
