@@ -16,6 +16,7 @@ from fastapi import Header, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from pydantic import BaseModel, Field
 from sqlalchemy import Engine
+from sqlmodel import Session
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
 
@@ -48,7 +49,7 @@ from app.runs.queries import RUN_COLUMNS, RunQuery, complete, find_runs, get_run
 from app.settings import Settings
 from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
-from app.storage.runs import RunState, StoredSeries, lines_of
+from app.storage.runs import RunState, StoredSeries, lines_of, runs_by_id
 from app.storage.tables import PROCESSED
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
@@ -226,7 +227,7 @@ def _route(action: RunDecision) -> Callable[..., RunOut]:
     def decide_run(request: Request, engine: AppEngine, run_id: RunId, decision: DecisionBody) -> RunOut:
         decide(engine, run_id, action, author=decision.author, note=decision.note)
         with read_session(engine) as session:
-            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
+            return _run_out(request, session, run_id)
 
     return decide_run
 
@@ -279,7 +280,7 @@ def correct_run(request: Request, engine: AppEngine, run_id: RunId, correction: 
     """Correct name, tags, branch, commit, commit time, job, project or notes. Recorded; verdicts are recomputed."""
     correct(engine, [run_id], correction.changes(), author=correction.author, note=correction.note)
     with read_session(engine) as session:
-        return RunOut.of(get_run(session, run_id), _page(request, run_id))
+        return _run_out(request, session, run_id)
 
 
 @router.patch("/runs", responses=documented(404, 409, 422))
@@ -543,7 +544,7 @@ def complete_filters(
 @requires(Action.READ, of="run")
 def read_run(request: Request, session: ReadSession, run_id: RunId) -> RunOut:
     """Return one run: its state, contract, figures and health."""
-    return RunOut.of(get_run(session, run_id), _page(request, run_id))
+    return _run_out(request, session, run_id)
 
 
 @router.get(
@@ -674,6 +675,12 @@ async def _once_read(engine: Engine, settings: Settings, accepted: AcceptedUploa
     return await run_in_threadpool(read)
 
 
+def _run_out(request: Request, session: Session, run_id: int) -> RunOut:
+    run = get_run(session, run_id)
+    (listed,) = runs_by_id(session, [run_id])
+    return RunOut.of(run, listed, _page(request, run_id))
+
+
 def _page(request: Request, run_id: int) -> str:
     return f"{public_address(request)}/runs/{run_id}"
 
@@ -716,7 +723,7 @@ async def _read_again(request: Request, engine: Engine, run_id: int, seconds: fl
 
     def read() -> RunOut:
         with read_session(engine) as session:
-            return RunOut.of(get_run(session, run_id), f"{public_address(request)}/runs/{run_id}")
+            return _run_out(request, session, run_id)
 
     await settled(engine, run_id, seconds)
     return await run_in_threadpool(read)

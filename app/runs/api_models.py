@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from app.domain.contract.fields import FIELDS, METRICS, PREFIX
 from app.domain.run import LineExample, Slice, Source, Timer, Value
-from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile
+from app.storage.runs import Amendment, Quarantine, RunDetail, RunFile, RunListItem
 from app.web.dependencies import ApiValue, ListOut
 
 # --- Details of a run: failures, active settings, timers, fields to supply.
@@ -154,7 +154,9 @@ class FileOut(ApiValue):
         return cls.from_values(file, sha256=file.sha256 or None, url=url)
 
 
-class RunItemOut(ApiValue):
+class _RunHeadOut(ApiValue):
+    """What lists and single runs share."""
+
     id: int
     name: str
     project: str
@@ -164,7 +166,7 @@ class RunItemOut(ApiValue):
     commit: str
     created_at: datetime
     status: Status
-    error: str | None
+    error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")
     outcome: str = Field(description="How the job ended; empty until known.")
     model: str | None
     gpu: str | None
@@ -172,10 +174,8 @@ class RunItemOut(ApiValue):
     dispatcher: str | None
     evidence_level: str
     semantic_class: str
-    provisional: bool
-    verdict: str = Field(
-        description="Decision of the newest verdict; empty without one and for a run of a planned experiment "
-        "(`experiment_id`), which has the result."
+    provisional: bool = Field(
+        description="True when a field of the stack key is unknown. With an unknown knob, only its comparisons are."
     )
     badge: str = Field(
         description="What lists show, and the filter `verdict` finds: `verdict`, but for a run without a baseline "
@@ -191,9 +191,16 @@ class RunItemOut(ApiValue):
     )
     experiment_id: int | None = Field(description="The experiment that the run belongs to; null without one.")
     side: str = Field(description="Its side there, `baseline` or `candidate`; empty without an experiment.")
+    metrics: MetricsOut = Field(description="null with a reason in the run's `warnings`.")
+
+
+class RunItemOut(_RunHeadOut):
+    verdict: str = Field(
+        description="Decision of the newest verdict; empty without one and for a run of a planned experiment "
+        "(`experiment_id`), which has the result."
+    )
     quarantine: str = Field(description="Reason of its quarantine; empty without one.")
     notes: str = Field(description="The first 200 characters of its notes.")
-    metrics: MetricsOut
 
 
 class RunListOut(ListOut[RunItemOut]):
@@ -206,40 +213,24 @@ class RunListOut(ListOut[RunItemOut]):
     before: str = Field(description="Cursor of the previous page, for the parameter `before`; empty on the first page.")
 
 
-class RunOut(ApiValue):
-    id: int
+class RunOut(_RunHeadOut):
     url: str = ""
-    name: str
-    project: str
-    generated: bool
-    purpose: str
-    branch: str
-    commit: str
     commit_time: datetime | None
     merge_base: str = Field(description="Where the branch of a change left its target, as stated; else empty.")
     job: str = Field(description="CI job or test, as stated; empty when unknown.")
     ci_url: str
     tags: list[str]
     notes: str = Field(description="Markdown that users wrote.")
-    created_at: datetime
     uploaded_by: str = Field(description="The user, or `token` and its name; empty without log-ins.")
     processed_at: datetime | None
-    status: Status
-    error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")
     warnings: list[str]
     trainer: str
     contract: dict[str, StatedValueOut] = Field(description="By canonical field name, each with its source.")
     unknown: list[str] = Field(description="Contract fields that no source states.")
     stack_key: str
     config_key: str
-    provisional: bool = Field(
-        description="True when a field of the stack key is unknown. With an unknown knob, only its comparisons are."
-    )
     steady_state: SteadyStateOut | None
-    metrics: MetricsOut = Field(description="null with a reason in `warnings`.")
     health: dict[str, Any]
-    evidence_level: str
-    semantic_class: str
     definition_version: int = Field(description="Version of the definitions behind the figures.")
     definitions: dict[str, int] = Field(description="Version of each single definition (docs/metrics.md).")
     receiving: bool = Field(description="Further pieces of its logs are expected; figures cover those received.")
@@ -269,9 +260,11 @@ class RunOut(ApiValue):
     files: list[FileOut]
 
     @classmethod
-    def of(cls, run: RunDetail, url: str) -> Self:
+    def of(cls, run: RunDetail, listed: RunListItem, url: str) -> Self:
+        """Return a run. `listed`: the same run as lists show it."""
         return cls.from_values(
             run,
+            listed,
             url=url,
             unknown_fields=unknown_fields(run.unknown),
             files=[FileOut.of(file, run.id) for file in run.files],

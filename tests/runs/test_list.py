@@ -33,6 +33,19 @@ def runs(engine: Engine, log_files: LogFiles) -> list[int]:
         return [make_run(session, log_files=log_files, name=f"run-{k}", **row) for k, row in enumerate(rows)]
 
 
+def test_a_single_run_answers_with_the_fields_of_its_entry_in_the_list(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + k % 3 for k in range(8)])
+        [heavy] = make_stack(session, [1001.0], started=FIRST_PLACE + timedelta(days=8), peak_memory_gib=70.0)
+    entries = client.get("/api/v1/runs").json()["items"]
+    own = ("quarantine", "notes")  # a list has them in short
+    assert {entry["badge"] for entry in entries if entry["id"] == heavy} == {"regression"}
+    for entry in entries:
+        run = client.get(f"/api/v1/runs/{entry['id']}").json()
+        shared = {name: value for name, value in entry.items() if name not in own}
+        assert {name: run[name] for name in shared} == shared
+
+
 def headings(text: str) -> list[str]:
     head = text[text.index("<thead") : text.index("</thead")]
     return [re.sub(r"<[^>]+>|\s+", " ", cell).strip() for cell in re.findall(r"<th [^>]*>(.*?)</th>", head, re.DOTALL)]
