@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.experiments.journey import continuation
+from app.domain.experiments.journey import Journey, continuation
 from app.domain.numbers import plural, signed
 from app.domain.rules.evidence import OwnResult, rule_evidence
 from app.domain.rules.expression import Expression, filled, is_filled, with_names
@@ -24,7 +24,7 @@ from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleB
 from app.domain.rules.stated import Contradiction, Overruling, contradictions_of, overruling
 from app.errors import NotFound
 from app.storage.database import ListPage
-from app.storage.journeys import journey_of
+from app.storage.journeys import journey_of, runs_of_experiments
 from app.storage.rules import (
     NOTHING,
     FiredIn,
@@ -387,6 +387,7 @@ def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Th
 # --- One complete rule without a run: its condition, its change, its evidence, and its results here.
 
 LAST_RUNS = 10
+MOST_JOURNEYS = 3
 OTHER_DATA_TEXT: Mapping[OtherData, str] = {
     "": "",
     "baseline": "Comparisons with a baseline are not counted.",
@@ -455,15 +456,22 @@ class RulePageOf:
 
     @cached_property
     def applies_to(self) -> FiredIn | None:
-        """Return the newest run in which it fires whose journey did not continue elsewhere; None without one."""
-        return next(
-            (
-                fired
-                for fired in self.last
-                if not continuation(journey_of(self._session, fired.run_id), fired.run_id).leads
-            ),
-            None,
-        )
+        """Return the newest run in which it fires whose journey did not continue elsewhere; None without one.
+
+        Only the newest journeys are read, because a long one takes tens of statements.
+        """
+        tried = runs_of_experiments(self._session, [fired.run_id for fired in self.last])
+        read: list[Journey] = []
+        for fired in self.last:
+            if fired.run_id not in tried:
+                return fired
+            journey = next((journey for journey in read if fired.run_id in journey.runs), None)
+            if journey is None and len(read) < MOST_JOURNEYS:
+                journey = journey_of(self._session, fired.run_id)
+                read.append(journey)
+            if journey is not None and not continuation(journey, fired.run_id).leads:
+                return fired
+        return None
 
     @property
     def lead(self) -> str:

@@ -51,6 +51,13 @@ def journey_of(session: Session, run_id: int) -> Journey:
     return make_journey(run_id, runs[root_id].slug, configurations[None], journey_steps)
 
 
+def runs_of_experiments(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
+    """Return those of the runs that an experiment started from or that joined one."""
+    joined = select_any(ExperimentRunRow.run_id).where(col(ExperimentRunRow.run_id).in_(run_ids))
+    began = select_any(ExperimentRow.baseline_run_id).where(col(ExperimentRow.baseline_run_id).in_(run_ids))
+    return frozenset(session.execute(joined.union(began)).scalars())
+
+
 def _configuration(newest: Any, runs: Sequence[Any]) -> JourneyRun:
     """Return the means of a configuration over its runs, as an A/B takes them."""
     timed = sorted((run for run in runs if run.step_time_ms), key=lambda run: run.id)

@@ -20,6 +20,7 @@ from app.storage.suspect_evidence import MeasuredGain
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.domain.rules.builders import GOOD, SOURCES
 from tests.runs.uploading import assert_problem
+from tests.statements import statements
 from tests.suggestions.advised import PROFILED, PROJECT, make_advised
 
 RULES = built_in_rules().rules
@@ -65,6 +66,24 @@ def plan(
     if candidate is not None:
         number = row.id or 0
         session.add(ExperimentRunRow(experiment_id=number, run_id=candidate, side="candidate", joined_by="tag"))
+
+
+def test_a_rule_is_planned_for_the_newest_run_that_did_not_continue_and_few_journeys_are_read(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with transaction(engine) as session:
+        runs = [make_advised(session, metadata_stated=PROFILED, ms=31_300.0 + k) for k in range(6)]
+    evaluate_next_runs(engine, settings)
+    offered, counts = [], []
+    for run in reversed(runs):
+        with statements(engine) as executed:
+            page = client.get("/playbook/eo-enable").text
+        counts.append(sum("experiment" in statement for statement in executed))
+        offered += re.findall(r'class="button primary" href="/runs/(\d+)/next/eo-enable', page)
+        with transaction(engine) as session:
+            plan(session, run, f"own-{run}", "done")  # it waits for a decision, which comes first
+    assert offered == [str(run) for run in reversed(runs)]
+    assert counts[3:] == [counts[3]] * 3
 
 
 def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:

@@ -64,6 +64,11 @@ class Journey:
     edges: tuple[JourneyEdge, ...]
     current_run_id: int
 
+    @property
+    def runs(self) -> frozenset[int]:
+        """Return the runs of all its configurations."""
+        return frozenset(run for node in self.nodes for run in (node.run_id, *node.runs) if run is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class JourneyRun:
