@@ -1,7 +1,7 @@
 """Find what does the work of a run faster: another run of its project, or a published record.
 
 Both become facts, settings and evidence of a rule. Other work is never faster: model, GPUs, sequence length, batch and
-routing must be known to be equal.
+routing must be known to be equal, and a job of another name is another task.
 """
 
 import math
@@ -56,6 +56,8 @@ work."""
 _CONSEQUENCES = frozenset({"etp", "vpp"})
 """Degrees that follow from TP, or from PP and its layout, unless a flag states them."""
 _KNOWN_ON_BOTH = ("model", "gpu", "gpus", "seq_len", "gbs")
+_LAYOUT = ("tp", "pp", "cp", "ep")
+"""Degrees that must be known of both before another setting can account for the gain."""
 _Z = 1.96
 _OF_CODE_PCT = 5.0
 """Gain that different code alone may explain. Our own choice: upstream calls a loss of 5 % between releases a
@@ -76,7 +78,8 @@ class _Rival(NamedTuple):
     """A faster configuration of the same work. `low`, `high`: 95 % interval of the gain, in percent of throughput.
 
     `differences`: what to take over; `software`: what differs in the container, whether it is taken over or not;
-    `beside`: versions and commit that differ. `is_earlier`: none of its runs is newer than the run itself.
+    `beside`: versions and commit that differ; `may_differ`: fields that only one of the two states. `layout_unknown`:
+    degrees that one of the two does not state. `is_earlier`: none of its runs is newer than the run itself.
     """
 
     run: int
@@ -84,6 +87,8 @@ class _Rival(NamedTuple):
     differences: tuple[Difference, ...]
     software: tuple[Difference, ...]
     beside: tuple[str, ...]
+    may_differ: tuple[str, ...]
+    layout_unknown: tuple[str, ...]
     pct: float
     low: float
     high: float
@@ -100,7 +105,18 @@ class _Rival(NamedTuple):
     @property
     def is_matched(self) -> bool:
         """Return whether it is one side of an A/B: one change, with the same container, versions and commit."""
-        return len(self.changes) == 1 and not self.software and not self.beside
+        is_certain = not (self.may_differ or self.layout_unknown)
+        return len(self.changes) == 1 and is_certain and not self.software and not self.beside
+
+    @property
+    def withheld(self) -> str:
+        """Return why its settings are not suggested yet; empty if they are.
+
+        The container of the same job can be taken over whatever the layout is.
+        """
+        if not self.layout_unknown or all(change.field == "container" for change in self.changes):
+            return ""
+        return f"State {', '.join(self.layout_unknown)} of both runs first: a difference there may explain the gain."
 
     @property
     def is_settled(self) -> bool:
@@ -111,7 +127,7 @@ class _Rival(NamedTuple):
     @property
     def level(self) -> int:
         """Return the level of the evidence (`domain/rules/evidence.py`)."""
-        if _SHORT in self.doubts or self.software or self.beside:
+        if _SHORT in self.doubts or self.software or self.beside or self.may_differ or self.layout_unknown:
             return 4
         return 2 if self.is_matched else 3
 
@@ -145,7 +161,8 @@ def faster_work(session: Session, run: RunDetail, variance: float) -> FasterWork
             "faster_also": _faster_still(rival, rivals),
         }
         title = back_title(f"Go back to run #{rival.run}", rival.changes) if rival.is_earlier else ""
-        taken[RUN_RULE] = Taken(values_of(rival.differences), _measured_statement(rival), title=title)
+        statement = _measured_statement(rival)
+        taken[RUN_RULE] = Taken(values_of(rival.differences), statement, title=title, withheld=rival.withheld)
     record = _record(session, run)
     if record is not None:
         facts |= record.facts
@@ -180,17 +197,21 @@ def _rivals(session: Session, run: RunDetail, variance: float) -> Iterator[_Riva
         gain, low, high = (100 * (math.exp(shift + sign * error) - 1) for sign in (0, -1, 1))
         others = (*differing_outside_keys(contract, run.contract), *differing_commit(newest.commit, run.commit))
         beside = tuple(item.field for item in others)
+        knobs = differing((*STACK_FIELDS, *CONFIG_FIELDS), contract, run.contract)
+        may_differ = tuple(item.field for item in knobs if not item.is_certain)
         yield _Rival(
             newest.id,
             newest.name,
             differences,
             software,
             beside,
+            may_differ,
+            tuple(name for name in _LAYOUT if name not in contract or name not in run.contract),
             gain,
             low,
             high,
             n,
-            tuple(_doubts(run, contract, differences, beside, is_short=ours.short or bool(newest.short))),
+            tuple(_doubts(run, contract, differences, beside, may_differ, is_short=ours.short or bool(newest.short))),
             contract,
             is_earlier,
         )
@@ -228,7 +249,9 @@ def _faster_configurations(session: Session, run: RunDetail, log_step_time: floa
 def _usable(run: RunDetail) -> tuple[Any, ...]:
     """Return the conditions under which a run of the project may be compared with this one."""
     model, gpu, gpus = (run.contract[name].value for name in ("model", "gpu", "gpus"))
+    of_job = (not_indexed(col(RunRow.job)).in_(("", run.job)),) if run.job else ()
     return (
+        *of_job,
         not_indexed(col(RunRow.project_id)) == run.project_id,
         not_indexed(col(RunRow.model)) == shown(model),
         not_indexed(col(RunRow.gpu)) == shown(gpu),
@@ -287,6 +310,7 @@ def _doubts(
     contract: Mapping[str, Stated],
     differences: Sequence[Difference],
     beside: Sequence[str],
+    may_differ: Sequence[str],
     *,
     is_short: bool,
 ) -> Iterator[str]:
@@ -297,6 +321,8 @@ def _doubts(
         yield "The precision differs, so compare the loss as well."
     if beside:
         yield f"These differ, too: {', '.join(beside)}."
+    if may_differ:
+        yield f"These may differ, as only one of the two states them: {some_of(may_differ, 3)}."
     names = {difference.field for difference in differences}
     for item in differing(STACK_FIELDS, contract, run.contract):
         if item.axis == "container" and item.is_certain and item.field not in names:
@@ -312,6 +338,7 @@ def _best(rivals: Sequence[_Rival]) -> _Rival | None:
     rival with the fewest among those that may be the fastest.
     """
     settled = [rival for rival in rivals if rival.is_settled]
+    settled = [rival for rival in settled if not rival.withheld] or settled
     matched = [rival for rival in settled if rival.is_matched]
     if matched:
         return max(matched, key=lambda rival: rival.pct)
@@ -325,7 +352,7 @@ def _best(rivals: Sequence[_Rival]) -> _Rival | None:
 
 def _faster_still(best: _Rival, rivals: Sequence[_Rival]) -> str:
     """Return the fastest rival in words, if it is clearly faster than the one with the strongest evidence."""
-    fastest = max(rivals, key=lambda rival: rival.pct)
+    fastest = max((rival for rival in rivals if not rival.withheld), key=lambda rival: rival.pct, default=best)
     if fastest.low <= best.pct:
         return ""
     software = "".join(f", in {item.field} {value_text(item.a)[:60]}" for item in fastest.software[:1])
@@ -404,6 +431,7 @@ def _record(session: Session, run: RunDetail) -> FasterWork | None:
     take = " ".join(f"Set {name} to {shown(value)}." for name, value in settings.items())
     facts = {
         "record_pct": time_saved(gain),
+        "record_model": str(point.contract["model"]),
         "record_title": f"{point.measured_by}, {point.source}, {point.date}",
         "record_changes": ", ".join(changes),
         "record_take": take,

@@ -883,6 +883,26 @@ def test_what_most_runs_need_leads_only_where_nothing_is_specific(client: TestCl
         assert ('id="s-profile-required"' in folded) is not is_tuned
 
 
+def test_a_run_of_another_job_does_other_work(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True}, ms=12_000.0, purpose="experiment", job="tp2_ep2")
+        other, same, unnamed = (make_advised(session, job=job) for job in ("tp2_cp2_ep2", "tp2_ep2", ""))
+    rules = [[row["rule"] for row in rows_of(client, run)] for run in (other, same, unnamed)]
+    assert ["own-faster-run" in names for names in rules] == [False, True, True]
+
+
+@pytest.mark.parametrize("states_cp", [True, False])
+def test_a_faster_run_of_an_unknown_layout_is_deferred(client: TestClient, engine: Engine, *, states_cp: bool) -> None:
+    overlap: dict[str, Any] = {"ep_overlap": True}
+    with transaction(engine) as session:
+        fields = overlap if states_cp else {**overlap, "cp": ...}
+        make_advised(session, fields=fields, ms=24_000.0, purpose="experiment", commits=["a" * 40])
+        run = make_advised(session, commits=["a" * 40])
+    group = "suggestions" if states_cp else "withheld"
+    rows = {row["rule"]: row for row in suggestions(client, run)[group]}
+    assert rows["own-faster-run"]["place"]["confidence"] == ("high" if states_cp else "medium")
+
+
 def test_noise_is_not_a_faster_run(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_advised(session, fields={"ep": 8}, ms=30_900.0, purpose="experiment")

@@ -56,6 +56,7 @@ class Taken:
 
     `needs_forecast`: it was not measured here, so another layout must be predicted to fit. `title`: instead of the
     rule's, where the change goes back to earlier values. `container`: another one that works instead of the settings.
+    `withheld`: why it is not suggested yet, or empty.
     """
 
     settings: Mapping[str, Setting]
@@ -63,6 +64,7 @@ class Taken:
     needs_forecast: bool = False
     title: str = ""
     container: str = ""
+    withheld: str = ""
 
 
 Forecaster = Callable[[Mapping[str, Setting]], Forecast]
@@ -651,7 +653,7 @@ class _SuggestionInput:
         settings |= taken.settings
         env, open_env = _worked_out(rule.change.env, context)
         evidence = rule_evidence(rule, values, self.own, taken.statement)
-        withheld = withheld_because(
+        withheld = taken.withheld or withheld_because(
             rule, values, evidence, blocked=self.blocked, unhealthy=self.unhealthy, unjudged=self.unjudged
         )
         layout = LAYOUT & (settings if taken.needs_forecast else rule.change.set).keys()

@@ -157,7 +157,7 @@ OF_THE_SERVICE = {
     *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
     *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code", "faster_in_container"),
-    *("record_pct", "record_title", "record_changes", "record_take", "record_doubt"),
+    *("record_pct", "record_model", "record_title", "record_changes", "record_take", "record_doubt"),
     *("earlier_wall", "earlier_profile_run", "earlier_changes"),
 }
 """What `storage/setbacks.py`, `storage/faster_runs.py` and `pipeline/suggest.py` find in other runs and in records."""

@@ -87,7 +87,7 @@ def test_a_record_comes_after_single_knobs_at_the_measured_wall() -> None:
     facts = (
         {"gpu": "H100", "gpus": 16, "model": "Qwen3-30B-A3B", "ep": 16, "tp": 1, "dispatcher": "alltoall"}
         | {"exposed_comm_frac": 0.35, "ep_overlap": False, "installed_flex_backends": ["deepep"], "oom": False}
-        | {"record_pct": 33.0, "record_title": "NVIDIA", "record_changes": "ep 16 to 8", "record_take": "Set ep to 8."}
+        | {"record_pct": 33.0, "record_model": "GPT", "record_title": "NVIDIA", "record_changes": "ep 16 to 8", "record_take": "Set ep to 8."}
         | {"record_doubt": "", "steps_done": 60, "window": 40, "fits": True}
     )
     record = Statement(level=4, text="49 % faster", setting="", source="D-sum", date="2026-08", gain=(0.0, 49.0))
