@@ -1,4 +1,7 @@
-"""Memory against step time: one mark per layout, the chosen one ringed, with the memory that tensors may use."""
+"""Memory against step time: one predicted mark per layout, the chosen one ringed, and what a record measured.
+
+All layouts are drawn as predicted, so that they can be compared; a record is another mark of its layout.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,35 +18,39 @@ HEIGHT = 230
 
 def is_drawable(rows: Sequence[LayoutRow]) -> bool:
     """Return whether a layout has both coordinates: they need a batch, and the widths of the model."""
-    return any(row.gib is not None and row.seconds is not None for row in rows)
+    return any(row.predicted_s is not None for row in rows)
 
 
 def layout_chart(rows: Sequence[LayoutRow], address: Callable[[LayoutRow], str]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds. `address`: of the page of a layout."""
-    points = [_point(row, address(row)) for row in rows if row.gib is not None and row.seconds is not None]
+    points = [_point(row, address(row), "predicted", row.predicted_gib, row.predicted_s) for row in rows]
+    points += [
+        _point(row, address(row), row.timed.kind, row.gib, row.seconds) for row in rows if row.is_measured and row.timed
+    ]
+    drawn = [point for point in points if point["seconds"] is not None and point["gib"] is not None]
     prediction = next(row.offer.prediction for row in rows if row.offer.prediction)
     usable = in_gib(prediction.usable_gb)
-    spec = dict(_specification(_ticks([point["seconds"] for point in points])))
+    spec = dict(_specification(_ticks([point["seconds"] for point in drawn])))
     spec["datasets"] = {
-        "points": points,
-        "chosen": [point for point in points if point["is_chosen"]],
+        "points": drawn,
+        "chosen": [point for point in drawn if point["is_chosen"]],
         "limit": [{"gib": usable}],
     }
-    spec["description"] = f"Memory and step time of {len(points)} layouts. The table has the same values."
+    layouts = len({point["layout"] for point in drawn})
+    spec["description"] = f"Memory and step time of {layouts} layouts. The table has the same values."
     return spec
 
 
-def _point(row: LayoutRow, href: str) -> dict[str, Any]:
-    word = "measured" if row.is_measured else "predicted"
+def _point(row: LayoutRow, href: str, word: str, gib: float | None, seconds: float | None) -> dict[str, Any]:
     return {
         "layout": row.name,
-        "seconds": row.seconds,
-        "gib": row.gib,
+        "seconds": seconds,
+        "gib": gib,
         "kind": "fits" if row.fits else "too large",
-        "word": row.timed.kind if row.timed is not None and row.is_measured else word,
-        "is_chosen": row.is_chosen,
-        "time": f"{queries.seconds_text(row.seconds or 0.0)} {word}",
-        "memory": f"{row.gib:.0f}\u202fGiB",
+        "word": word,
+        "is_chosen": row.is_chosen and word == "predicted",
+        "time": f"{queries.seconds_text(seconds or 0.0)} {word}",
+        "memory": f"{gib or 0.0:.0f}\u202fGiB",
         "limit": row.limit,
         "rank": row.reason or ("first" if row.rank == 1 else "does not fit" if not row.fits else "as fast"),
         "href": href,

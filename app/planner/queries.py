@@ -17,7 +17,7 @@ from app.domain.numbers import grouped, plural, share_text
 from app.domain.planning.estimate import NEAR, Prediction, Record, recipe_words, residuals
 from app.domain.planning.hardware import AMD, gpu_memory_gb, in_gib
 from app.domain.planning.layout import REPLICATED, SHARD_CEILING, SHARD_FLOOR, SHARED, degrees_text
-from app.domain.planning.plan import DecidedChange, Offer, Plan, make_plan
+from app.domain.planning.plan import DecidedChange, Offer, Plan, host_gib_per_node, make_plan
 from app.domain.planning.records import UsedLayout, decided_change, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import (
     DEGREES,
@@ -301,8 +301,7 @@ def answer(plan: Plan) -> list[str]:
         rejected = f", but experiment #{given.rejected_in} rejected it" if given.rejected_in else ""
         reasons += [_layout_words(plan, given), f"It satisfies every constraint{rejected}."]
     if first is None:
-        if missing := _short_of_memory(plan):
-            reasons.append(missing)
+        reasons += _short_of_memory(plan)
         fixed = "" if plan.given else _fixed_words(plan.request)
         reasons.append(f"None of {plural(plan.tried, 'combination')} {fixed or 'of degrees'} is feasible.")
         return [*reasons, *(_broken_by_all(plan) if fixed else ())]
@@ -319,6 +318,10 @@ def answer(plan: Plan) -> list[str]:
         reasons.append("Without a global batch size no step time is predicted.")
     reasons.append(f"Feasible: {grouped(plan.feasible)} of {plural(plan.tried, 'combination')}.")
     return reasons
+
+
+AT_FLOOR = "Other predictions hit their floor; speed cannot order them."
+"""Said where layouts are predicted to be faster than the best record makes plausible."""
 
 
 def against_fastest(plan: Plan) -> str:
@@ -340,6 +343,8 @@ def against_fastest(plan: Plan) -> str:
         own = f"{'Near a record' if timed else 'Preferred'}: {step_time(first.prediction)}"
     if other is not None and other.is_of_offer:
         return f"{own}. Fastest: {other.time} {other.kind}."
+    if fastest.prediction.is_capped:
+        return f"{own}. {AT_FLOOR}"
     return f"{own}. Fastest predicted: {step_time(fastest.prediction)}, {'scaled' if other else 'untested'}."
 
 
@@ -373,15 +378,24 @@ def _broken_by_all(plan: Plan) -> list[str]:
     return [broken.text for broken in plan.closest[0].violations if broken.constraint.id in everywhere]
 
 
-def _short_of_memory(plan: Plan) -> str:
-    """Return how much memory the smallest layout needs, and how many GPUs are enough; "" if more than it is short."""
+def _short_of_memory(plan: Plan) -> list[str]:
+    """Return how much memory the smallest layout needs, and with what more GPUs fit; empty if more than it is short.
+
+    `Needs 314 GiB per GPU, 69 usable; 64 GPUs fit, offloading 937 GiB per node.`
+    """
     needed, prediction = plan.closest[0].needed_gb, plan.closest[0].prediction
     if needed is None or plan.gpu_memory_gb is None:
-        return ""
-    enough = f"; {grouped(plan.enough_gpus)} GPUs fit" if plan.enough_gpus else ""
-    there = f"{in_gib(prediction.usable_gb):.0f} usable" if prediction else f"{in_gib(plan.gpu_memory_gb):.0f}"
-    sizes = f"at least {in_gib(needed):,.0f} of {there} GiB"
-    return f"{grouped(plan.request.gpus)} × {plan.request.gpu} are too few: {sizes}{enough}."
+        return []
+    there = f"{in_gib(prediction.usable_gb):.0f} usable" if prediction else f"{in_gib(plan.gpu_memory_gb):.0f} there"
+    sizes = f"Needs {in_gib(needed):,.0f} GiB per GPU, {there}"
+    if plan.enough_gpus is None:
+        return [f"{sizes}."]
+    fit, enough = f"{grouped(plan.enough_gpus)} GPUs fit", plan.enough.prediction if plan.enough else None
+    if enough is None:
+        return [f"{sizes}; {fit}."]
+    per_node = host_gib_per_node(replace(plan.request, gpus=plan.enough_gpus), enough)
+    host = f", offloading {per_node:,.0f} GiB per node" if per_node else ""
+    return [f"{sizes}; {fit}{host}.", f"{fit} with {recipe_words(enough.recipe)}."]
 
 
 def _promise(offer: Offer, request: PlanRequest) -> str:

@@ -260,19 +260,20 @@ def calibrate(request: PlanRequest, records: Iterable[Record]) -> Calibration:
     """
     records = list(records)
     same = [record for record in records if record.request.seq_len == request.seq_len]
-    best: dict[tuple[Layout, str], float] = {}  # by layout and precision: the fastest stack that ran it
+    # By layout and precision, time and ratio of the fastest stack that ran it: the prediction reproduces that one.
+    best: dict[tuple[Layout, str], tuple[float, float]] = {}
     memories: list[float] = []
     floors: list[float] = []
     for record in same or records:
         ratio, memory = residuals(record)
         if ratio is not None:
-            key = (record.layout, record.request.precision)
-            best[key] = min(ratio, best.get(key, ratio))
+            key, measured = (record.layout, record.request.precision), (record.gpu_seconds or 0.0, ratio)
+            best[key] = min(measured, best.get(key, measured))
             if record.request.seq_len == request.seq_len:
                 floors.append(record.gpu_seconds or 0.0)
         if memory is not None:
             memories.append(memory)
-    times = list(best.values())
+    times = [ratio for _, ratio in best.values()]
     widest = widest_spread(request.gpu)
     middle = float(np.median(times)) if times else 1.0
     spread = max((max(ratio / middle, middle / ratio) for ratio in times), default=widest)

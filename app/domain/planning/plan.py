@@ -442,7 +442,8 @@ class Plan:
     `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: infeasible layouts that break the
     fewest constraints, those that exceed the memory least first; only when nothing is feasible. `too_large`: layouts
     that break nothing but the limit of the memory, the smallest first. `enough_gpus`: the first doubling of the GPUs
-    with a feasible layout, where only memory is short; None without one.
+    with a feasible layout, where only memory is short; None without one. `enough`: of its layouts the one that keeps
+    the least in host memory, the best first.
     """
 
     request: PlanRequest
@@ -457,6 +458,7 @@ class Plan:
     gpu_memory_gb: float | None
     records: tuple[Record, ...] = ()
     enough_gpus: int | None = None
+    enough: Offer | None = None
 
 
 def make_plan(
@@ -478,6 +480,7 @@ def make_plan(
     feasible = np.flatnonzero(options.broken == 0)
     ranked = best_first(asked, options, feasible, usable)[:first]
     offers = offers_of(asked, [options.layout(asked, int(index)) for index in ranked], usable, decided)
+    enough_gpus, enough = (None, None) if len(feasible) else _enough(asked, options)
     return Plan(
         request=request,
         given=offers_of(request, [given_layout(request)], usable, decided)[0] if request.is_complete else None,
@@ -490,7 +493,8 @@ def make_plan(
         first_cp=first_cp(request.seq_len),
         gpu_memory_gb=gpu_memory_gb(request.gpu),
         records=usable,
-        enough_gpus=None if len(feasible) else _enough_gpus(asked, options),
+        enough_gpus=enough_gpus,
+        enough=enough,
     )
 
 
@@ -636,15 +640,20 @@ def _missing_memory(request: PlanRequest, options: Candidates, among: IntArray) 
     return needed, broken & BITS["plan-memory"] != 0
 
 
-def _enough_gpus(request: PlanRequest, options: Candidates) -> int | None:
-    """Return the first doubling of the GPUs with a feasible layout, where some layouts lack only memory."""
+def _enough(request: PlanRequest, options: Candidates) -> tuple[int | None, Offer | None]:
+    """Return the first doubling of the GPUs with a feasible layout, where some layouts lack only memory, and its layout
+    with the least in host memory."""
     if not np.any(options.broken & ~(BITS["plan-memory"] | BITS["plan-fits"]) == 0):
-        return None
+        return None, None
     for gpus in (request.gpus << doublings for doublings in range(1, _MOST_DOUBLINGS + 1)):
+        more = replace(request, gpus=gpus)
         with suppress(InvalidPlan):  # more combinations than are tried
-            if np.any(candidates(replace(request, gpus=gpus)).broken == 0):
-                return gpus
-    return None
+            tried = candidates(more)
+            if len(feasible := np.flatnonzero(tried.broken == 0)):
+                best = best_first(more, tried, feasible)[:OFFERED]
+                offers = offers_of(more, [tried.layout(more, int(index)) for index in best])
+                return gpus, min(offers, key=lambda offer: offer.prediction.host_gb if offer.prediction else 0.0)
+    return None, None
 
 
 def _rejected(broken: IntArray) -> tuple[Rejected, ...]:
