@@ -19,6 +19,7 @@ from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.text import capitalized
+from app.domain.verdict.comparability import FOLLOWS
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.api_models import ExperimentId
 from app.experiments.commands import accept, plan_experiment, reject, set_runs_each, withdraw
@@ -30,7 +31,7 @@ from app.experiments.plan_page import (
     experiment_request,
     whole_number,
 )
-from app.experiments.queries import ExperimentQuery, newest_of_workloads
+from app.experiments.queries import ExperimentQuery, last_tuned, newest_of_workloads
 from app.experiments.result_view import (
     DrawnEffect,
     ResultRow,
@@ -85,6 +86,7 @@ def choose_run(request: Request, session: ReadSession) -> Response:
             return RedirectResponse(f"/runs/{run_id}/experiments/new{rest}", status_code=303)
     elif typed:
         problem = f"{typed!r} is not a run number."
+    recent, tuned = newest_of_workloads(session, _RECENT), last_tuned(session)
     return render(
         request,
         "experiments/choose.html",
@@ -93,7 +95,9 @@ def choose_run(request: Request, session: ReadSession) -> Response:
         change=change,
         rest=rest,
         problem=problem,
-        recent=newest_of_workloads(session, _RECENT),
+        recent=recent,
+        tuned=tuned,
+        proposed=tuned or next(iter(recent), None),
     )
 
 
@@ -458,6 +462,12 @@ class ExperimentPage:
     @property
     def paired(self) -> str:
         return gain_text(self.experiment.result.paired)
+
+    @property
+    def its_settings(self) -> tuple[str, ...]:
+        """Return the changed fields that only follow from the one that the result is attributed to."""
+        field = self.experiment.result.attributed_to
+        return tuple(knob.field for knob in self.experiment.knobs if FOLLOWS.get(knob.field) == field)
 
     @property
     def would_decide(self) -> str:

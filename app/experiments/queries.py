@@ -10,8 +10,9 @@ from sqlmodel import Session, col
 from app.domain.experiments.values import STATES
 from app.storage.database import read_session
 from app.storage.experiments import ExperimentFilter, ExperimentItem, find_experiments
+from app.storage.journeys import journey_of
 from app.storage.runs import RunListItem, latest_runs
-from app.storage.tables import RunRow, StackRow, not_indexed, select_any
+from app.storage.tables import ExperimentRow, RunRow, StackRow, not_indexed, select_any
 from app.web.lists import CellKind, ListQuery, OneOf, Passes
 
 # --- Filters of the list of experiments. The query string is its whole state, so it is validated as input.
@@ -71,6 +72,16 @@ def _cells(item: ExperimentItem) -> tuple[Any, ...]:
 # --- Runs to plan an experiment on.
 
 _NEWEST_STACKS = 200
+
+
+def last_tuned(session: Session) -> RunListItem | None:
+    """Return the run from which the journey of the newest experiment continues; None without an experiment."""
+    newest = select_any(ExperimentRow.baseline_run_id).order_by(col(ExperimentRow.id).desc()).limit(1)
+    baseline = session.execute(newest).scalar()
+    if baseline is None:
+        return None
+    current = journey_of(session, baseline).current_run_id
+    return next(iter(latest_runs(session, 1, col(RunRow.id) == current)), None)
 
 
 def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:

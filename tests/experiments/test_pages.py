@@ -437,6 +437,17 @@ def test_the_lead_of_the_list_is_about_the_matching_experiments(
     assert (lead_of(fragment), fragment.count("hx-swap-oob")) == (none_match, 1), "the lead follows the filters"
 
 
+def test_where_tuning_continues_is_the_proposed_baseline(client: TestClient, engine: Engine, baseline: int) -> None:
+    def proposed() -> str:
+        (value,) = re.findall(r'name="run"\s+inputmode="numeric"\s+value="(\d+)"', text(client, "/experiments/new"))
+        return str(value)
+
+    newer = make_baseline(engine, fields={"seq_len": 2048})
+    assert proposed() == str(newer)
+    plan(engine, baseline)
+    assert proposed() == str(baseline)
+
+
 def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baseline: int) -> None:
     assert client.get("/experiments/new?run=nothing").status_code == 422
     assert client.get("/experiments/new?run=999999").status_code == 422
