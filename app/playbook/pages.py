@@ -456,13 +456,15 @@ class RulePageOf:
 
     @cached_property
     def applies_to(self) -> FiredIn | None:
-        """Return the newest run in which it fires whose journey did not continue elsewhere; None without one.
+        """Return the newest run to apply it to; None without one.
 
-        Only the newest journeys are read, because a long one takes tens of statements.
+        A run of an experiment is one side of an A/B, and a journey may have continued elsewhere. Only the newest
+        journeys are read, because a long one takes tens of statements.
         """
-        tried = runs_of_experiments(self._session, [fired.run_id for fired in self.last])
+        of_ci = [fired for fired in self.last if fired.purpose != "experiment"]
+        tried = runs_of_experiments(self._session, [fired.run_id for fired in of_ci])
         read: list[Journey] = []
-        for fired in self.last:
+        for fired in of_ci:
             if fired.run_id not in tried:
                 return fired
             journey = next((journey for journey in read if fired.run_id in journey.runs), None)

@@ -139,6 +139,7 @@ class FiredIn:
     run_id: int
     name: str
     project: str
+    purpose: str
     status: str
     ordered_at: datetime
 
@@ -217,7 +218,7 @@ def fired_counts(session: Session, project_id: int | None) -> Mapping[str, int]:
 def last_fired(session: Session, rule: str, most: int, project_id: int | None) -> tuple[FiredIn, ...]:
     """Return the runs in which a rule fires, newest first."""
     chosen = (
-        select_any(RunRow.id, RunRow.name, RunRow.status, RunRow.ordered_at, ProjectRow.slug)
+        select_any(RunRow.id, RunRow.name, RunRow.purpose, RunRow.status, RunRow.ordered_at, ProjectRow.slug)
         .join(RuleFiringRow, col(RuleFiringRow.run_id) == RunRow.id)
         .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
         .where(col(RuleFiringRow.rule_id) == rule)
@@ -226,7 +227,9 @@ def last_fired(session: Session, rule: str, most: int, project_id: int | None) -
     )
     if project_id is not None:
         chosen = chosen.where(col(RunRow.project_id) == project_id)
-    return tuple(FiredIn(row.id, row.name, row.slug, row.status, row.ordered_at) for row in session.execute(chosen))
+    return tuple(
+        FiredIn(row.id, row.name, row.slug, row.purpose, row.status, row.ordered_at) for row in session.execute(chosen)
+    )
 
 
 # --- How often each rule was tried here and paid off: experiments based on it, and matched A/Bs of its knob where it

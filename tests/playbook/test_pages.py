@@ -406,4 +406,4 @@ def test_a_teams_rules_are_shown_as_its_own_and_a_wrong_file_with_where_and_why(
 def test_a_rule_page_fills_in_its_example_instead_of_names_of_facts(client: TestClient) -> None:
     page = client.get("/playbook/published-faster").text
     assert "record_" not in re.sub(r"<(details|table).*?</\1>|<[^>]*>", "", page, flags=re.DOTALL)
-    assert "For example: NVIDIA, release table, 2026-08 is 22" in page
+    assert "For example: Qwen3-30B-A3B on as many of these GPUs: 22" in page
