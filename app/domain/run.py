@@ -450,6 +450,7 @@ _LABELS = {"matched_ab": "matched A/B", "validated": "full length"}
 SCREEN_WINDOW = 6
 VALIDATED_WINDOW = 10
 VALIDATED_STEPS = 50
+_LEFT_OUT = ("skipped_iterations", "nan_iterations")
 
 FORCED_ROUTING = ("forced-balance", "forced-biased")
 
@@ -473,11 +474,28 @@ def evidence_level(
     """
     if steady is None or steady.n < SCREEN_WINDOW:
         return "smoke"
-    healthy = health["outcome"] == "completed" and health["loss_finite"] is True
-    clean = health["skipped_iterations"] in (0, None) and health["nan_iterations"] in (0, None)
-    long = steady.last_iteration >= VALIDATED_STEPS and steady.n >= VALIDATED_WINDOW
-    warm = steady.is_steady and (not steady.short or steady.method == "declared")
-    return "validated" if healthy and clean and long and warm and fair_for_timing else "screen"
+    return "screen" if lacking_for_full_length(steady, health, fair_for_timing=fair_for_timing) else "validated"
+
+
+def lacking_for_full_length(
+    steady: SteadyState, health: Mapping[str, object], *, fair_for_timing: bool = True
+) -> tuple[str, ...]:
+    """Return what a run lacks to be `validated`, in words."""
+    skipped = sum(count for key in _LEFT_OUT if isinstance(count := health.get(key), int))
+    outcome, loss_finite = health.get("outcome") or "", health.get("loss_finite")
+    lacks = (
+        (outcome == "", "no log shows that the job completed"),
+        (outcome not in ("", "completed"), "the job did not complete"),
+        (loss_finite is None, "no loss is known"),
+        (loss_finite is False, "the loss is not finite"),
+        (skipped > 0, f"{skipped} iterations were skipped or not finite"),
+        (steady.last_iteration < VALIDATED_STEPS, f"{steady.last_iteration} of {VALIDATED_STEPS} steps"),
+        (steady.n < VALIDATED_WINDOW, f"{steady.n} of {VALIDATED_WINDOW} steady steps"),
+        (not steady.is_steady, "; ".join(steady.reasons) or "the window is not steady"),
+        (steady.is_steady and steady.short and steady.method != "declared", "the window is short and not declared"),
+        (not fair_for_timing, "checkpoints, profiling or other work slow the measured steps"),
+    )
+    return tuple(text for applies, text in lacks if applies)
 
 
 def semantic_class(contract: Mapping[str, Stated]) -> SemanticClass:

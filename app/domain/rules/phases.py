@@ -8,6 +8,7 @@ from app.domain.numbers import plural
 from app.domain.rules.derive import WallReading
 from app.domain.rules.engine import Evaluation, Suggestion
 from app.domain.rules.rule import PHASES, Phase
+from app.domain.run import VALIDATED_STEPS
 
 State = Literal["done", "open", "blocked"]
 QUESTIONS: Mapping[Phase, str] = {
@@ -18,7 +19,6 @@ QUESTIONS: Mapping[Phase, str] = {
     "retune": "What reduces the measured wall?",
     "validate": "Does the result hold for real training?",
 }
-VALIDATED_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +162,8 @@ def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if before[1].state != "done":
         return "blocked", "No steady steps have been measured yet."
     if facts.get("evidence_level") != "validated":
-        steps = facts.get("steps_done")
-        return (
-            "open",
-            f"{steps} iterations are enough for screening only; a result needs {VALIDATED_STEPS} healthy steps.",
-        )
+        lacks = facts.get("full_length_lacks") or f"fewer than {VALIDATED_STEPS} healthy, steady steps"
+        return "open", f"Enough for screening only: {lacks}."
     if facts.get("semantic_class") != "training_equivalent":
         return (
             "open",

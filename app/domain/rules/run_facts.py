@@ -20,6 +20,7 @@ from app.domain.run import (
     SteadyState,
     Timer,
     Value,
+    lacking_for_full_length,
 )
 from app.domain.text import some_of
 
@@ -222,6 +223,9 @@ def _from_figures(run: RunReading) -> dict[str, object]:
             facts[name] = text
     if run.evidence_level:
         facts["evidence_level"] = run.evidence_level
+    if run.steady is not None and run.health:
+        lacking = lacking_for_full_length(run.steady, run.health, fair_for_timing=run.fair_for_timing is not False)
+        facts["full_length_lacks"] = "; ".join(lacking)
     if run.fair_for_timing is not None:
         facts["fair_for_timing"] = run.fair_for_timing
     if run.unknown is not None:

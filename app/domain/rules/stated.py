@@ -29,6 +29,7 @@ _JUDGED = frozenset(
             "unknown_names",
             "is_baseline",
             "evidence_level",
+            "full_length_lacks",
             "semantic_class",
             "fair_for_timing",
             "framework",

@@ -20,7 +20,18 @@ from app.domain.logs.steps import STATE_NO_END
 from app.domain.performance.health import explain_failures, outcome_of, read_health
 from app.domain.performance.summary import summarise
 from app.domain.performance.timers import step_parts
-from app.domain.run import LogEvent, LogProblem, MemoryReport, Metric, ParsedLog, RunSummary, Timer, Value, Window
+from app.domain.run import (
+    LogEvent,
+    LogProblem,
+    MemoryReport,
+    Metric,
+    ParsedLog,
+    RunSummary,
+    Timer,
+    Value,
+    Window,
+    lacking_for_full_length,
+)
 from tests.domain.builders import OVERLAP_CASE, make_log, make_metadata, make_stated
 from tests.shared_papers import shared_folder
 
@@ -279,6 +290,25 @@ def test_semantic_class(stated: dict[str, Value], semantic_class: str) -> None:
 def test_evidence_level(n: int, losses: list[float], level: str) -> None:
     log = make_log([9000.0] + [100.0] * (n - 1), columns={"lm_loss": losses}, total_iterations=n)
     assert summarise(log, make_metadata()).evidence_level == level
+
+
+@pytest.mark.parametrize(
+    ("outcome", "loss_finite", "skipped", "n", "lacking"),
+    [
+        ("completed", True, 0, 60, 0),
+        ("", True, None, 60, 1),
+        ("failed", False, 2, 60, 3),
+        ("completed", True, 0, 20, 1),
+    ],
+)
+def test_a_run_names_what_it_lacks_for_full_length(
+    outcome: str, n: int, skipped: int | None, lacking: int, *, loss_finite: bool
+) -> None:
+    log = make_log([9000.0] + [100.0] * (n - 1), columns={"lm_loss": [1.0] * n}, total_iterations=n)
+    summary = summarise(log, make_metadata())
+    health = {"outcome": outcome, "loss_finite": loss_finite, "skipped_iterations": skipped, "nan_iterations": None}
+    assert summary.steady_state is not None
+    assert len(lacking_for_full_length(summary.steady_state, health)) == lacking
 
 
 MLM_LINE = (

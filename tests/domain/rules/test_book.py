@@ -134,7 +134,8 @@ def test_each_mistake_is_reported(change: tuple[str, str], message: str) -> None
 # --- Every rule can fire for an upload: its facts come from a log, metadata, a profile, the database or a user.
 
 OF_A_RUN = {
-    *("framework", "semantic_class", "evidence_level", "fair_for_timing", "unknown_fields", "unknown_names"),
+    *("framework", "semantic_class", "evidence_level", "full_length_lacks", "fair_for_timing"),
+    *("unknown_fields", "unknown_names"),
     *(
         "is_baseline",
         "steps_done",
