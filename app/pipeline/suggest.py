@@ -124,11 +124,12 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
     """Return the results of the project's matched A/Bs for each suggestion that changes one knob.
 
     The verdict on the run itself is excluded, because such a suggestion would only undo the change that it measured.
+    What stops a launch has none, because speed does not matter there.
     """
     knobs = [
         (suggestion.rule, [knob])
         for suggestion in suggestions
-        if (knob := knob_of(suggestion.set, run.contract)) is not None
+        if suggestion.kind != "blocker" and (knob := knob_of(suggestion.set, run.contract)) is not None
     ]
     if not knobs:
         return ()
@@ -362,9 +363,11 @@ class RunSuggestions(AdvisedRun):
     def sizing(self, suggestion: Suggestion) -> Sizing | None:
         """Return the cost of a suggestion's A/B.
 
-        None without a measurable change or a usable baseline, or if an experiment already measures it.
+        None without a measurable change or a usable baseline, or if an experiment already measures it. A batch of
+        another size is not measurable: its steps do other work.
         """
-        measurable = suggestion.rule.changes_something or suggestion.set
+        gbs = self.stated.get("gbs")
+        measurable = (suggestion.rule.changes_something or suggestion.set) and suggestion.set.get("gbs", gbs) == gbs
         if self.job is None or suggestion.kind != "candidate" or not measurable:
             return None
         if suggestion.rule.id in self.experiments:
@@ -405,7 +408,7 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         rules.book,
         settings=rules.thresholds,
         taken={**advised.setbacks.taken, **faster.taken},
-        forecast=LayoutForecaster(run.contract, facts, rules.thresholds["T_headroom"]),
+        forecast=_forecaster(run, facts, rules),
     )
     evaluation = ask()
     own = measured_here(session, run, (*evaluation.fired, *evaluation.conditional))
@@ -432,6 +435,10 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
             {row.rule.id: knob for row in evaluation.fired if (knob := knob_of(row.set, run.contract)) is not None},
         ),
     )
+
+
+def _forecaster(run: RunDetail, facts: Mapping[str, object], rules: RulesInForce) -> LayoutForecaster:
+    return LayoutForecaster(run.contract, facts, rules.thresholds["T_headroom"])
 
 
 _OF_ONE_PROFILE = ("profiled_step_s", "unprofiled_step_s", "profile_rank")
@@ -649,7 +656,8 @@ def _evaluate(engine: Engine, rules: RulesInForce, run_id: int) -> None:
 def _fired(advised: AdvisedRun, rules: RulesInForce) -> list[str]:
     run_id = advised.run.id
     try:
-        result = evaluate(advised.facts, rules.book, settings=rules.thresholds)
+        forecast = _forecaster(advised.run, advised.facts, rules)
+        result = evaluate(advised.facts, rules.book, settings=rules.thresholds, forecast=forecast)
     except ValueError:  # a fact has the wrong type: store that nothing fires, so that the run is not evaluated again
         log.exception("rules_not_asked", run_id=run_id)
         return []

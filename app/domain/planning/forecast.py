@@ -203,7 +203,10 @@ class LayoutForecaster:
         if change.ratio > 1 - _LEAST_GAIN:
             why = f"The planner does not rank this layout above the current one: {gain_change(change.gain_pct).figure}."
             return Forecast(True, why, change.gain_pct, change.gain_range_pct, is_faster=False)
-        return Forecast(True, "", change.gain_pct, change.gain_range_pct)
+        predicted = gain_change(change.gain_pct, *change.gain_range_pct).text
+        return Forecast(
+            True, f"The planner is not sure that it is faster: {predicted}.", change.gain_pct, change.gain_range_pct
+        )
 
 
 def _request(values: Mapping[str, Value | Setting]) -> PlanRequest:

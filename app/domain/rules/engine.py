@@ -4,6 +4,7 @@ A rule whose condition depends on an unknown fact neither fires nor passes. The 
 to supply each, and which suggestions they would enable.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -34,8 +35,8 @@ class Forecast:
     """The planner's prediction for another layout of this run.
 
     `fits` None: it cannot tell. `is_faster` False: it fits and is not predicted to be faster. `why`: the reason of
-    either. `gain_pct`: predicted change of throughput, within `gain_range_pct`; None without a prediction.
-    `at_most_gb`: bound of the peak by the run's own, if none is predicted.
+    either, or of a range that includes zero. `gain_pct`: predicted change of throughput, within `gain_range_pct`; None
+    without a prediction. `at_most_gb`: bound of the peak by the run's own, if none is predicted.
     """
 
     fits: bool | None
@@ -45,9 +46,21 @@ class Forecast:
     at_most_gb: float | None = None
     is_faster: bool = True
 
-    def refuses(self, *, out_of_memory: bool) -> bool:
-        """Return whether the layout is not to be suggested. A job that ran out of memory needs no gain, only memory."""
-        return self.fits is False if out_of_memory else self.fits is not True or not self.is_faster
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the predicted range excludes zero, or nothing is predicted."""
+        low, high = self.gain_range_pct or (math.inf, math.inf)
+        return not low <= 0 <= high
+
+    def refuses(self, *, out_of_memory: bool, is_measured: bool) -> bool:
+        """Return whether the layout is not to be suggested.
+
+        A job that ran out of memory needs no gain, only memory. A gain that was measured replaces an unsettled
+        prediction. `is_measured`: a run or a record shows a gain.
+        """
+        if out_of_memory:
+            return self.fits is False
+        return self.fits is not True or not self.is_faster or not (self.is_settled or is_measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,6 +433,7 @@ def evaluate(
     context = FactContext(derive(facts, settings))
     answers = _ask_all(context, book)
     wall = read_wall(context.values)
+    unhealthy = _unhealthy(answers.fires, context.values)
     blocked = any(rule.kind == "blocker" and not ran_in_spite(rule, context.values) for rule in answers.fires)
     asked = _SuggestionInput(
         facts,
@@ -430,7 +444,7 @@ def evaluate(
         own,
         taken or {},
         blocked,
-        _unhealthy(answers.fires, context.values),
+        unhealthy,
         _first_of(answers.fires, "unjudged"),
         forecast,
     )
@@ -440,14 +454,18 @@ def evaluate(
         item for item in conditional if (not item.withheld or item.brings) and _is_strong(item.evidence, context.values)
     ]
     ranked = _after_stronger(_ranked([*suggestions, *promoted]))
+    if unhealthy and context.values.get("oom") is True:
+        ranked = [item if _lets_it_run(item.rule) else replace(item, withheld=item.withheld or _RUN) for item in ranked]
     offered = [suggestion for suggestion in ranked if _is_suggestion(suggestion.rule)]
     return Evaluation(
         facts=context.values,
         wall=wall,
         blockers=tuple(suggestion for suggestion in ranked if suggestion.kind == "blocker"),
-        warnings=tuple(item for item in ranked if item.kind == "warning" and not _is_suggestion(item.rule)),
+        warnings=tuple(
+            item for item in ranked if item.kind == "warning" and not _is_suggestion(item.rule) and not item.withheld
+        ),
         suggestions=_merged([suggestion for suggestion in offered if not suggestion.withheld], context.values),
-        withheld=tuple(suggestion for suggestion in offered if suggestion.withheld),
+        withheld=tuple(item for item in ranked if item.withheld and item.kind != "blocker"),
         silent=tuple(answers.silent),
         asks=tuple(answers.asks),
         broken=tuple(answers.broken),
@@ -468,6 +486,16 @@ def _unhealthy(fires: Sequence[Rule], values: Mapping[str, object]) -> str:
     if values.get("oom") is True:
         return "it ran out of GPU memory"
     return _first_of(fires, "health")
+
+
+_RUN = "Let the job run first: it ran out of GPU memory."
+
+
+def _lets_it_run(rule: Rule) -> bool:
+    """Return whether a rule says what lets a job run that ran out of memory: nothing else is of use to it."""
+    asks = rule.kind == "candidate" and rule.phase in ("fit", "scale") and "oom" in rule.when.names
+    warns = rule.kind == "warning" and rule.wall == "memory" and rule.changes_something
+    return rule.saves_memory or asks or warns or rule.kind == "blocker" or rule.hints.urgency == "health"
 
 
 def _first_of(fires: Sequence[Rule], urgency: Urgency) -> str:
@@ -658,9 +686,11 @@ class _SuggestionInput:
         )
         layout = LAYOUT & (settings if taken.needs_forecast else rule.change.set).keys()
         forecast = self._forecast(rule, settings, open_settings) if layout and not withheld else None
-        if forecast is not None and forecast.refuses(out_of_memory=values.get("oom") is True):
-            withheld = forecast.why
         gain = None if forecast is None else forecast.gain_pct
+        place = place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain)
+        is_measured = place.expected is not None and place.expected.pct > 0
+        if forecast is not None and forecast.refuses(out_of_memory=values.get("oom") is True, is_measured=is_measured):
+            withheld = forecast.why
         flags = tuple(filled(flag, values) for flag in rule.change.megatron_lm)
         if (
             rule.kind == "candidate"
@@ -684,7 +714,7 @@ class _SuggestionInput:
             bridge=tuple(filled(flag, values) for flag in rule.change.bridge),
             open=(*open_settings, *open_env),
             evidence=evidence,
-            place=place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain),
+            place=place,
             change_text=filled(rule.change.text, values),
             recipes=tuple(_recipes(rule, context)),
             withheld=withheld,

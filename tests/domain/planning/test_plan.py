@@ -26,7 +26,8 @@ from app.domain.planning.plan import REASONS, Plan, layout_flags, make_plan, off
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
 from app.domain.references.point import published
-from app.domain.rules.engine import Forecast, evaluate
+from app.domain.rules.engine import Forecast, Taken, evaluate
+from app.domain.rules.evidence import Statement
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated, Value
 from bench.planner_published import NEAR_ENOUGH, PEAKS, peak_gb
@@ -627,6 +628,15 @@ def own_run(seconds: float, **fields: Value) -> UsedLayout:
     return UsedLayout("run #7", "/runs/7", "this service", OWN | fields, step_time_s=seconds, peak_gb=70.0)
 
 
+def test_a_prediction_that_is_fitted_to_a_run_reproduces_it() -> None:
+    """A slower recipe on the same layout, for which the formula is further off, does not change that."""
+    fast, slow = own_run(20.0), replace(own_run(21.0, dispatcher="alltoall", ep_overlap=False), title="run #8")
+    offers = plan(QWEN_30B, gbs=1024, records=records_of([fast, slow])).offers
+    (fitted,) = (offer.prediction for offer in offers if offer.run is not None)
+    assert fitted is not None
+    assert (fitted.step_time_s, fitted.is_capped) == (pytest.approx(20.0), False)
+
+
 def test_a_layout_that_the_formula_finds_far_faster_than_the_best_record_is_capped() -> None:
     slow = replace(own_run(40.0, tp=8, ep=2), title="run #8")
     estimates = [offer.prediction for offer in plan(QWEN_30B, gbs=1024, records=records_of([slow])).offers]
@@ -795,6 +805,27 @@ def test_a_layout_that_the_planner_refuses_is_deferred_with_its_reason() -> None
     offered = fits.find("scale-pp-multinode")
     assert offered is not None
     assert (offered.withheld, offered.place.forecast_gain_pct) == ("", 4.0)
+
+
+@pytest.mark.parametrize(
+    ("forecast", "gain", "is_offered"),
+    [
+        (Forecast(True, "", 30.0, (8.0, 56.0)), None, True),
+        (Forecast(True, "unsure", 4.4, (-14.7, 20.3)), None, False),
+        (Forecast(True, "unsure", 4.4, (-14.7, 20.3)), 12.0, True),
+        (Forecast(True, "slower", -7.2, (-22.0, 11.0), is_faster=False), 12.0, False),
+    ],
+)
+def test_only_a_layout_that_is_predicted_or_measured_to_be_faster_is_suggested(
+    forecast: Forecast, gain: float | None, *, is_offered: bool
+) -> None:
+    facts = {"gpus": 64, "gpu": "H100", "tp": 1, "pp": 1, "ep": 64, "etp": 1, "num_layers": 48, "fits": True}
+    statement = None if gain is None else Statement(3, "", "", "", "", gain=(gain - 2, gain + 2), pct=gain)
+    taken = {"scale-pp-multinode": Taken({}, statement)}
+    evaluation = evaluate(facts, built_in_rules(), taken=taken, forecast=lambda _: forecast)
+    suggestion = evaluation.find("scale-pp-multinode")
+    assert suggestion is not None
+    assert suggestion.withheld == ("" if is_offered else forecast.why)
 
 
 def test_a_size_of_the_layout_is_deferred_like_a_candidate() -> None:

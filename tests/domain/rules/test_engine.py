@@ -87,7 +87,13 @@ def test_a_record_comes_after_single_knobs_at_the_measured_wall() -> None:
     facts = (
         {"gpu": "H100", "gpus": 16, "model": "Qwen3-30B-A3B", "ep": 16, "tp": 1, "dispatcher": "alltoall"}
         | {"exposed_comm_frac": 0.35, "ep_overlap": False, "installed_flex_backends": ["deepep"], "oom": False}
-        | {"record_pct": 33.0, "record_model": "GPT", "record_title": "NVIDIA", "record_changes": "ep 16 to 8", "record_take": "Set ep to 8."}
+        | {
+            "record_pct": 33.0,
+            "record_model": "GPT",
+            "record_title": "NVIDIA",
+            "record_changes": "ep 16 to 8",
+            "record_take": "Set ep to 8.",
+        }
         | {"record_doubt": "", "steps_done": 60, "window": 40, "fits": True}
     )
     record = Statement(level=4, text="49 % faster", setting="", source="D-sum", date="2026-08", gain=(0.0, 49.0))
@@ -655,6 +661,17 @@ def test_memory_comes_before_everything_that_follows() -> None:
 
     assert states(progress)[:3] == ["open", "open", "blocked"]
     assert "memory during warmup" in progress.step("fit").because
+
+
+def test_a_job_that_ran_out_of_memory_is_told_only_what_lets_it_run() -> None:
+    facts: dict[str, object] = {"gpu": "H100", "gpus": 16, "tp": 1, "pp": 1, "ep": 16, "etp": 1, "steps_done": 14}
+    facts |= {"recompute_granularity": "none", "mbs": 2, "routing_mode": "forced-balance", "window": 8}
+    rules = built_in_rules()
+    out, fine = (evaluate({**facts, "oom": oom, "fits": not oom}, rules) for oom in (True, False))
+    assert "val-natural-routing" in {item.rule.id for item in fine.offered}
+    assert {item.rule.wall for item in out.offered} == {"memory"}
+    dismissed = evaluate({**facts, "oom": True, "fits": False, "health_dismissed": True}, rules)
+    assert "val-natural-routing" in {item.rule.id for item in dismissed.offered}
 
 
 def test_a_long_healthy_run_like_real_training_is_through() -> None:
