@@ -235,7 +235,13 @@ class NextPage:
 
     @property
     def withheld(self) -> list[SuggestionRow]:
-        return self._rows(self._advice.evaluation.withheld)
+        """Return what is deferred; nothing after running out of memory, where only what lets the job run is of use."""
+        return [] if self._ran_out else self._rows(self._advice.evaluation.withheld)
+
+    @property
+    def _ran_out(self) -> bool:
+        facts = self._advice.evaluation.facts
+        return facts.get("oom") is True and facts.get("health_dismissed") is not True
 
     @property
     def warnings(self) -> list[SuggestionRow]:
@@ -252,7 +258,9 @@ class NextPage:
 
     @property
     def beside(self) -> list[SuggestionRow]:
-        return [] if self.pair is None else self._rows(self.pair.evaluation.fired)
+        if self.pair is None:
+            return []
+        return self._rows(self.pair.evaluation.offered if self._ran_out else self.pair.evaluation.fired)
 
     @property
     def also(self) -> list[SuggestionRow]:

@@ -671,6 +671,10 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     assert (rows[0]["rule"], rows[0]["title"]) == ("fit-go-back", f"Go back to run #{fitted}: mbs 2 → 1")
     assert rows[0]["changes"]["fields"] == [{"name": "mbs", "before": "2", "after": "1"}]
     assert [other["rule"] for other in rows[0]["also"]] == ["fit-lower-mbs"]  # it sets the same
+    warnings = suggestions(client, run)["warnings"]
+    page = client.get(f"/runs/{run}/next").text.partition('id="missing"')[0]
+    listed = set(re.findall(rf'"/runs/{run}/next/([a-z0-9-]+)"', page))
+    assert listed == {row["rule"] for item in (*rows, *warnings) for row in (item, *item["also"])}
     assert "eo-enable" not in [row["rule"] for row in rows]
     also = client.get(f"/runs/{run}/next").text.partition('id="others"')[2]
     phases = [built_in_rules().rules[name].phase for name in re.findall(r'id="s-([\w-]+)"', also)]
