@@ -688,7 +688,7 @@ class _SuggestionInput:
         forecast = self._forecast(rule, settings, open_settings) if layout and not withheld else None
         gain = None if forecast is None else forecast.gain_pct
         place = place_of(rule, context, self.wall, evidence, forecast_gain_pct=gain)
-        is_measured = place.expected is not None and place.expected.pct > 0
+        is_measured = place.expected is not None and not place.expected.is_no_gain
         if forecast is not None and forecast.refuses(out_of_memory=values.get("oom") is True, is_measured=is_measured):
             withheld = forecast.why
         flags = tuple(filled(flag, values) for flag in rule.change.megatron_lm)

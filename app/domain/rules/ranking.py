@@ -55,6 +55,11 @@ class Expected:
         return own.settled if own is not None else not self.low <= 0 <= self.high
 
     @property
+    def is_no_gain(self) -> bool:
+        """Return whether it shows no gain, or allows a loss of at least half its size."""
+        return self.pct <= 0 or -self.low >= self.pct / 2
+
+    @property
     def least(self) -> float:
         """Return the smallest gain that the evidence allows: the low end of all intervals."""
         return self.low if self.statement.own is None else self.statement.own.low_pct
@@ -130,7 +135,7 @@ TIERS: Mapping[Tier, str] = {
     "evidence": "It addresses a limit that was measured here.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run, so suggestions specific to this run come first.",
-    "slower": "The strongest evidence shows no gain.",
+    "slower": "The strongest evidence shows no clear gain.",
 }
 """The tiers in order, each with its reason."""
 _OTHER_WALL = "It addresses a wall other than the measured one."
@@ -202,6 +207,7 @@ def _tier(
     values, candidate = context.values, rule.kind == "candidate"
     general = rule.hints.general if isinstance(rule.hints.general, bool) else context.ask(rule.hints.general) is True
     loses = expected is not None and expected.pct <= 0 and rule.phase != "fit"
+    gains_nothing = expected is not None and expected.is_no_gain and rule.phase != "fit"
     other_wall = wall.certainty == "measured" and rule.wall not in (wall.wall, "none") and not rule.hints.bring_up
     tiers: tuple[tuple[bool, Tier], ...] = (
         (rule.kind == "blocker", "stops"),
@@ -210,9 +216,12 @@ def _tier(
         (rule.hints.urgency == "unjudged", "unjudged"),
         (rule.hints.urgency == "rerun", "rerun"),
         (rule.hints.urgency == "regression" and not loses, "regression"),
-        ((rule.hints.urgency == "measured" and not loses) or (candidate and evidence.own_order < 0), "measured"),
+        (
+            (rule.hints.urgency == "measured" and not gains_nothing) or (candidate and evidence.own_order < 0),
+            "measured",
+        ),
         (rule.hints.urgency == "evidence", "evidence"),
-        (candidate and loses, "slower"),
+        (candidate and gains_nothing, "slower"),
         (general or (candidate and other_wall), "other"),
         (candidate and values.get("steps_done") != 0 and _moves_the_wall(rule, wall, evidence, expected), "evidence"),
     )
