@@ -56,9 +56,10 @@ _UNFINISHED = ("open", "acknowledged")
 
 @dataclass(frozen=True, slots=True)
 class OverviewRegression:
-    """`since_run`: its first slow run, with that run's stack; `jobs`: number of the jobs that give it its size.
+    """`since_run`: its first slow run; `jobs`: number of the jobs that give it its size.
 
-    `spark`: the newest step times of the first stack. `once`: `in one run` if a single run of each job was slow.
+    Model, GPU, branch and `spark` (newest step times) are of the job with the largest change.
+    `once`: `in one run` if a single run of each job was slow.
     `is_up_to`: its jobs changed by different amounts.
     """
 
@@ -160,7 +161,7 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
         RunRow.id, RunRow.ordered_at, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher
     )  # fmt: skip
     first_runs = {row.id: row for row in session.execute(select_any(*columns).where(col(RunRow.id).in_(firsts)))}
-    slow_runs = {row.id: _worst(row, [job[0] for job in jobs[row.id]]) for row, _ in rows if jobs[row.id]}
+    slow_runs = {row.id: _slow_run(row, _worst(jobs[row.id])) for row, _ in rows if jobs[row.id]}
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
     items = (_item(row, project, jobs[row.id], sparks.get(row.id), first_runs) for row, project in rows)
@@ -170,11 +171,15 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     )
 
 
-def _worst(row: RegressionRow, members: Sequence[StoredMember]) -> SlowRun | None:
-    """Return the first slow run of the stack with the largest change; None for another metric than these."""
+def _worst(jobs: Sequence[Sequence[StoredMember]]) -> StoredMember:
+    """Return the first member of the counted job with the largest change."""
+    return max(counted_jobs(jobs), key=lambda job: change_of_job(job) or -math.inf)[0]
+
+
+def _slow_run(row: RegressionRow, worst: StoredMember) -> SlowRun | None:
+    """Return the first slow run of a member; None for a metric that no sparkline shows."""
     if row.metric not in DRAWN_METRICS:
         return None
-    worst = max(members, key=lambda member: member.delta_pct or -math.inf)
     usual = None if worst.usual_level is None else math.exp(worst.usual_level)
     return SlowRun(row.project_id, worst.stack_key, worst.run_id, usual, row.metric)
 
@@ -190,7 +195,8 @@ def _item(
     if jobs:
         counted, size = counted_jobs(jobs), size_pct(jobs)
         first = min((first_runs[job[0].run_id] for job in counted), key=lambda run: (run.ordered_at, run.id))
-        of_jobs = {name: getattr(first, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
+        worst = first_runs[_worst(jobs).run_id]
+        of_jobs = {name: getattr(worst, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
         once = "in one run each" if len(counted) > 1 else "in one run"
         of_jobs |= {
             "jobs": len(counted), "since_run": first.id, "delta_pct": size,

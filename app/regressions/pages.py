@@ -1,6 +1,5 @@
 """Pages of regressions: the triage list and one regression, with their forms. They work without scripts."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -658,15 +657,13 @@ def _render_list(
 
 
 def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Sparkline | None]:
-    """Return sparklines by regression: of the stack with the largest change, which the list states."""
+    """Return sparklines by regression: of the job with the largest change, which the list states."""
     slow_runs = {}
     for item in items:
-        jobs = [job for job in item.jobs if not job.is_back] or item.jobs
-        jobs = [job for job in jobs if not job.is_once] or jobs
-        if item.is_back:  # the runs that show it may be in a later stack, which is not drawn
-            jobs = [job for job in jobs if not job.moves]
-        if item.metric in DRAWN_METRICS and jobs:
-            worst = max(jobs, key=lambda job: job.worst.delta_pct or -math.inf).first
+        job = item.worst_job
+        # The runs that show a recovery may be in a later stack, which is not drawn.
+        if item.metric in DRAWN_METRICS and job and not (item.is_back and job.moves):
+            worst = job.first
             slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual, item.metric)
     drawn = regression_sparklines(session, list(slow_runs.values()))
     return {number: drawn[slow] for number, slow in slow_runs.items()}

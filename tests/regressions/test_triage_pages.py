@@ -201,6 +201,18 @@ def test_the_largest_of_several_changes_is_not_stated_of_the_first_run(
                 assert own.delta_pct == pytest.approx(pct, abs=0.01), run
 
 
+def test_lists_name_the_job_with_the_largest_change(
+    client: TestClient, engine: Engine, make: Make, two_jobs: tuple[SlowStack, SlowStack]
+) -> None:
+    with transaction(engine) as session:
+        for job, model in zip(two_jobs, ("less", "more"), strict=True):
+            session.get_one(RunRow, job.since).model = model
+    make(two_jobs, worst_delta_pct=9.0)
+    for address in ("/", "/regressions"):
+        page = client.get(address, headers=HTML).text
+        assert re.findall(r">(less|more)\s*<", page[page.index("9.0\u202f% slower") :]) == ["more"], address
+
+
 def test_each_row_of_the_chart_has_the_runs_of_its_own_job(
     client: TestClient, make: Make, two_jobs: tuple[SlowStack, SlowStack]
 ) -> None:

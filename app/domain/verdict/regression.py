@@ -190,6 +190,11 @@ class Regression:
         return [SlowJob(tuple(stacks)) for stacks in triage.counted_jobs(self._jobs)]
 
     @property
+    def worst_job(self) -> SlowJob | None:
+        """Return the counted job with the largest change, which is the percentage of the regression."""
+        return max(self.counted_jobs, key=lambda job: job.worst.delta_pct or -math.inf, default=None)
+
+    @property
     def is_once(self) -> bool:
         """Return whether only a single run of each slow job shows it."""
         return bool(self.slow_jobs) and all(job.is_once for job in self.slow_jobs)
