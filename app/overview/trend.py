@@ -298,7 +298,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     if not stacks:
         return Trend((), ())
     earliest = stacks[0].last_at - timedelta(days=days) - _EARLIER
-    slow = _slow_runs(session, project_id)
+    slow, idle = _slow_runs(session, project_id)
     recent = [stack for stack in stacks if stack.last_at >= earliest]
     parts = [
         (stack, ([run for run in runs if run.ordered_at >= earliest], contract))
@@ -313,7 +313,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
             workloads.setdefault((stack.project_id, *workload(part[1])), []).append(part)
     since = max(repeated) - timedelta(days=days)
     for begin in (since, since - _EARLIER):
-        lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects)
+        lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, idle=idle)
         if any(len(line.runs) > 1 for line in lines):
             flags = tuple(_flags(session, lines))
             return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part)
@@ -346,13 +346,14 @@ def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Co
     return [parts[stack.stack_key] for stack in stacks]
 
 
-def _slow_runs(session: Session, project_id: int | None) -> dict[int, str]:
-    """Return the first slow runs of active regressions of step time with the kind of the regression.
+def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str], set[int]]:
+    """Return the first slow runs of active regressions of step time with the kind of the regression, and those of them
+    whose regression is idle.
 
     Those of recovered stacks are left out.
     """
     chosen = (
-        select_any(RegressionMemberRow.run_id, RegressionRow.kind)
+        select_any(RegressionMemberRow.run_id, RegressionRow.kind, RegressionRow.proposal)
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
         .where(
             col(RegressionRow.state).in_(ACTIVE),
@@ -363,7 +364,9 @@ def _slow_runs(session: Session, project_id: int | None) -> dict[int, str]:
         .order_by(col(RegressionRow.id).desc())
         .limit(MOST_SLOW)
     )
-    return dict(tuple(row) for row in reversed(session.execute(chosen).all()))  # the newest regression wins
+    newest_last = [*reversed(session.execute(chosen).all())]  # the newest regression of a run wins
+    kinds = {row.run_id: row.kind for row in newest_last}
+    return kinds, kinds.keys() - {row.run_id for row in newest_last if row.proposal != "stale"}
 
 
 def _lines(
@@ -372,10 +375,12 @@ def _lines(
     since: datetime,
     slow: Mapping[int, str],
     projects: Mapping[int, str],
+    *,
+    idle: Collection[int],
 ) -> tuple[list[TrendLine], bool]:
     """Return at most MOST_LINES lines: those of active regressions first, then those with newer runs.
 
-    Also return whether jobs are left out.
+    An `idle` regression chooses the job of a line only if no other does. Also return whether jobs are left out.
     """
     leading = []
     for parts in workloads:
@@ -384,8 +389,9 @@ def _lines(
         jobs = {(run.job, run.dispatcher) for run in drawn}
         # Jobs of a workload differ in speed; the line belongs to the regressed one, which may be slow for longer.
         slow_runs = [run for run in runs if run.id in slow and (run.job, run.dispatcher) in jobs]
+        current = [run for run in slow_runs if run.id not in idle]
         if slow_runs or len(drawn) > 1:
-            leading.append((bool(slow_runs), drawn[-1].ordered_at, (slow_runs or drawn)[-1], parts))
+            leading.append((bool(current), drawn[-1].ordered_at, (current or slow_runs or drawn)[-1], parts))
     leading.sort(key=lambda line: line[:2], reverse=True)
     lines: list[TrendLine] = []
     own: list[_Part] = []

@@ -433,6 +433,18 @@ def test_the_lines_of_active_regressions_are_drawn_first(client: TestClient, mak
     assert len({row["line"] for row in data["points"]}) == MOST_LINES
 
 
+def test_an_idle_regression_chooses_a_line_only_where_there_is_nothing_else_to_decide(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    *_, current = nightly(make, "hub.example/slow:1", 1, [20_000, 20_000, 25_000], gpus=8, job="current")
+    *_, last_slow = nightly(make, "hub.example/slow:1", 5, [20_000, 20_000, 25_000], gpus=8, job="idle")
+    make_regression(last_slow, proposal="stale")
+    assert f"/runs/{last_slow}" in [row["href"] for row in trend_data(client)["points"]]
+    make_regression(current)
+    drawn = [row["href"] for row in trend_data(client)["points"]]
+    assert (f"/runs/{current}" in drawn, f"/runs/{last_slow}" in drawn) == (True, False)
+
+
 def test_the_trend_marks_where_the_current_configuration_began(client: TestClient, make: Make) -> None:
     *_, before = nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
     after, _ = nightly(make, "hub.example/train:1", 4, [21_000] * 2, config_key="b" * 64)
