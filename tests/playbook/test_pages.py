@@ -204,6 +204,20 @@ def test_an_ab_counts_only_for_rules_that_can_apply_to_its_runs(
     assert (rows["vlm-simple-first"], client.get("/api/v1/rules/vlm-simple-first").json()["tried"]) == (tried, tried)
 
 
+@pytest.mark.parametrize(("at", "tried"), [((32, 90.0), 1), ((16, 90.0), 0), ((16, 180.0), 1)])
+def test_an_ab_counts_where_the_degree_or_the_free_memory_met_the_condition(
+    client: TestClient, engine: Engine, settings: Settings, at: tuple[int, float], tried: int
+) -> None:
+    ep, peak_gib = at
+    work: dict[str, Any] = {"gpu": "GB200", "ep": ep}
+    with transaction(engine) as session:
+        for dispatcher, ms, purpose in (("alltoall", 31_300.0, "ci"), ("hybridep", 25_000.0, "experiment")):
+            fields = work | {"dispatcher": dispatcher}
+            make_advised(session, fields=fields, ms=ms, purpose=purpose, peak_memory_gib=peak_gib)
+    evaluate_next_runs(engine, settings)
+    assert client.get("/api/v1/rules/disp-ab-nvl72").json()["tried"] == tried
+
+
 @pytest.mark.parametrize(("fields", "tried"), [({"ep_overlap": True}, 1), ({"ep_overlap": False}, 0)])
 def test_an_experiment_on_an_own_idea_counts_for_the_rule_of_its_change(
     client: TestClient, engine: Engine, settings: Settings, fields: dict[str, Any], tried: int
