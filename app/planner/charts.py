@@ -90,7 +90,8 @@ def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
     )
     limit = alt.Chart(alt.NamedData("limit"))
     rule = limit.mark_rule(color=charts.TEXT, strokeDash=[4, 3]).encode(y=y)
-    dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True, size=70)
+    dots = alt.Chart(alt.NamedData("points")).mark_point(filled=True)
+    size = alt.condition("datum.word === 'predicted'", alt.value(70), alt.value(150))  # a record lies on its prediction
     opacity = alt.condition("datum.kind === 'fits'", alt.value(0.8), alt.value(0.45))
     tooltip = [
         alt.Tooltip("layout:N"),
@@ -101,5 +102,5 @@ def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
     ]
     chosen = alt.Chart(alt.NamedData("chosen"))
     ring = chosen.mark_point(size=240, strokeWidth=2, filled=False, color=charts.TEXT).encode(x, y)
-    chart = alt.layer(rule, dots.encode(x, y, colour, shape, opacity=opacity, tooltip=tooltip), ring)
+    chart = alt.layer(rule, dots.encode(x, y, colour, shape, size=size, opacity=opacity, tooltip=tooltip), ring)
     return charts.finished(chart, HEIGHT)

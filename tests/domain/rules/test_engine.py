@@ -666,7 +666,7 @@ def test_memory_comes_before_everything_that_follows() -> None:
     assert "memory during warmup" in progress.step("fit").because
 
 
-def test_a_job_that_ran_out_of_memory_gets_only_advice_that_lets_it_run() -> None:
+def test_after_running_out_of_memory_only_remedies_are_suggested() -> None:
     facts: dict[str, object] = {"gpu": "H100", "gpus": 16, "tp": 1, "pp": 1, "ep": 16, "etp": 1, "steps_done": 14}
     facts |= {"recompute_granularity": "none", "mbs": 2, "routing_mode": "forced-balance", "window": 8}
     rules = built_in_rules()
