@@ -49,6 +49,7 @@ from app.domain.verdict.triage import (
     OUTGROWN,
     change_of_job,
     is_half_gone,
+    is_nearly_back,
     members_by_job,
     recovery_text,
     state_text,
@@ -639,8 +640,8 @@ class RunRegression:
     `since_run`: the slow run of its stack, if that became slower. `usual`: the level of the run's job before, in the
     unit of the metric; None if the regression has no member of its configuration and job.
     `delta_pct`: the change of the run's job, else the size of the regression. `first_delta_pct`: the change in the
-    first slow run of its stack. `over`: the period of a regression whose
-    runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
+    first slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
+    regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
     """
 
     id: int
@@ -658,6 +659,7 @@ class RunRegression:
     continues: bool
     since_run: int | None
     usual: float | None
+    is_past: bool
     over: str
 
     @property
@@ -702,24 +704,31 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
     explained = {row.metric for row, _ in rows if row.id in named}
     rows = [item for item in rows if item[0].id in named or item[0].metric not in explained]
-    changes = changes_of_jobs(session, [row.id for row, _ in rows])
+    jobs = {
+        (number, member.run_id): job
+        for number, of_it in jobs_of_regressions(session, [row.id for row, _ in rows]).items()
+        for job in of_it
+        for member in job
+    }
     regressions = []
     config_key = session.get_one(RunRow, run_id).config_key
     for row, shown_state in rows:
         member = slow_member(session, row.id or 0, run_id)
+        job = () if member is None else jobs[row.id, member.run_id]
         usual_level = member.usual_level if member is not None and member.config_key == config_key else None
         regressions.append(
             from_row(
                 RunRegression,
                 row,
                 shown_state=shown_state,
-                delta_pct=row.worst_delta_pct if member is None else changes[row.id, member.run_id],
+                delta_pct=change_of_job(job) if job else row.worst_delta_pct,
                 first_delta_pct=None if member is None else member.first_delta_pct,
                 is_member=row.id in own,
                 opened=openers.get(row.id or 0) == run_id,
                 continues=row.id in continued,
                 since_run=member.run_id if member is not None and (member.delta_pct or 0.0) > 0 else None,
                 usual=None if usual_level is None else math.exp(usual_level),
+                is_past=bool(job) and is_nearly_back(job),
                 over=_over(session, row, shown_state),
             )
         )

@@ -201,6 +201,16 @@ def test_the_largest_of_several_changes_is_not_stated_of_the_first_run(
                 assert own.delta_pct == pytest.approx(pct, abs=0.01), run
 
 
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_run_says_whether_its_slowdown_is_past(engine: Engine, make: Make, back: int) -> None:
+    with transaction(engine) as session:
+        stack = make_slow_stack(session, stack="past", slow_pct=9.0, back=back)
+    make([stack], worst_delta_pct=9.0)
+    with transaction(engine) as session:
+        (own,) = regressions_of(session, stack.since)
+    assert own.is_past is bool(back)
+
+
 def test_lists_name_the_job_with_the_largest_change(
     client: TestClient, engine: Engine, make: Make, two_jobs: tuple[SlowStack, SlowStack]
 ) -> None:
