@@ -39,7 +39,7 @@ from app.domain.verdict.evidence import (
     value_text,
     without_likely,
 )
-from app.domain.verdict.step_time import shows_no_difference
+from app.domain.verdict.step_time import RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.experiments import experiment_sides
@@ -61,7 +61,7 @@ from app.storage.tables import (
     select_any,
 )
 from app.storage.upgrade_changes import jobs_of_upgrade
-from app.storage.verdicts import current_verdict, is_in_regression, jobs_of_regressions
+from app.storage.verdicts import current_verdict, current_verdicts, is_in_regression, jobs_of_regressions
 from app.storage.visible import EVERY_PROJECT, seeing, visible_projects
 
 MOST_EVIDENCE = 200
@@ -150,20 +150,19 @@ def alternation(session: Session, run: RunRow, usual: float, slow: float) -> tup
 
 
 def _without_alternating(session: Session, elsewhere: OtherStacks | None) -> OtherStacks | None:
-    """Set apart those that became slower or faster as they do from run to run."""
+    """Set apart those that alternate between two levels, as their own evidence says."""
     if elsewhere is None:
         return None
-    changed = [move for move in elsewhere.moves if move.move in ("slower", "faster")]
-    runs = session.execute(select(RunRow).where(col(RunRow.id).in_([int(move.run) for move in changed]))).scalars()
-    by_id = {str(run.id): run for run in runs}
+    changed = [move for move in elsewhere.moves if move.move != "same" and abs(move.delta_pct) >= 100 * RELEVANT_SHIFT]
+    verdicts = current_verdicts(session, [int(move.run) for move in changed])
     alternating = []
     for move in changed:
-        run = by_id.get(move.run)
-        if run is None or not run.step_time_ms or move.delta_pct <= -100:
-            continue
-        levels = sorted((run.step_time_ms, run.step_time_ms / (1 + move.delta_pct / 100)))
-        if alternation(session, run, *levels) is not None:
-            alternating.append(move)
+        verdict = verdicts.get(int(move.run))
+        measured = verdict.document.measured if verdict else None
+        if measured is not None and not shows_no_difference(measured):
+            levels = sorted((measured.baseline_ms, measured.candidate_ms))
+            if alternation(session, session.get_one(RunRow, int(move.run)), *levels) is not None:
+                alternating.append(move)
     counted = tuple(move for move in elsewhere.moves if move not in alternating)
     return replace(elsewhere, moves=counted, alternating=tuple(alternating))
 

@@ -373,7 +373,7 @@ def _parts(pairs: Sequence[Pair]) -> Iterator[str]:
         (len(faster), f"faster{_by(faster)}"),
         (len(still), "unchanged"),
         (len(unconfirmed), f"unconfirmed (slower{_by(_decided(unconfirmed, 'regression'))})"),
-        (len(once), f"slower in one run{_by(_decided(once, 'regression'))}"),
+        (len(once), f"slower{_by(_decided(once, 'regression'))} in one run"),
         (already, "already slow"),
     ]
     groups.append((total - sum(n for n, _ in groups), "inconclusive"))
