@@ -130,6 +130,8 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "runs, page 150": "/runs?page=150",
         "runs, last page": "/runs?after=51",
         "runs by step time": "/runs?sort=step_time_ms",
+        "runs by commit date": "/runs?sort=-commit_time",
+        "runs of a project by commit date": "/runs?project=kernels&sort=-commit_time",
         "runs by name": "/runs?sort=name",
         "runs, failed": "/runs?outcome=failed",
         "runs, one model": "/runs?model=DeepSeek-V3",

@@ -164,6 +164,7 @@ class _RunHeadOut(ApiValue):
     purpose: str
     branch: str
     commit: str
+    commit_time: datetime | None
     created_at: datetime
     status: Status
     error: str | None = Field(description="Why no figure could be computed, when `status` is `failed`.")

@@ -161,10 +161,10 @@ _MARKS = {
 }
 
 
-def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
+def run_strip(runs: Sequence[RunListItem], *, by_commit: bool = False) -> RunStrip | None:
     """Return the compared runs from the oldest on by their change, slower above; None for too few.
 
-    Failed runs are in a lane below.
+    Failed runs are in a lane below. `by_commit`: the oldest commit first, not the oldest upload.
     """
     changes = {run.id: _change(run) for run in runs}
     judged = [change for change in changes.values() if change is not None]
@@ -176,7 +176,8 @@ def run_strip(runs: Sequence[RunListItem]) -> RunStrip | None:
     bottom = _BOTTOM - _LANE * (len(drawn) > len(judged)) - _TEXT * (min(judged) < -faster)
     per_pct = (bottom - top) / (slower + faster)
     dots = []
-    for place, run in enumerate(sorted(drawn, key=lambda run: (run.created_at, run.id))):
+    drawn.sort(key=lambda run: (run.commit_time if by_commit and run.commit_time else run.created_at, run.id))
+    for place, run in enumerate(drawn):
         change = changes[run.id]
         decision = "failed" if change is None else _mark(run)
         words = "failed" if change is None else change_text(change).text
@@ -275,17 +276,6 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_al
     which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"
     which = f"the newest {len(runs)} runs" if are_newest and len(runs) > 1 else which
     return f"{len(slower) or 'None'} of {which} {verb} slower than {than}{doubt}{end}."
-
-
-def _shows_commit_dates(runs: Sequence[RunListItem], sort: str) -> bool:
-    """Return whether all runs were uploaded on one day, and stand in the order of their commits of several days.
-
-    Such a page shows the days of the commits; the list is still sorted by upload.
-    """
-    uploaded = {run.created_at.date() for run in runs}
-    days = [run.commit_time.date() for run in runs if run.commit_time]
-    in_order = sort.endswith("created") and days == sorted(days, reverse=sort.startswith("-"))
-    return len(uploaded) == 1 and len(days) == len(runs) and len({*days}) > 1 and in_order
 
 
 @router.get("/runs")
@@ -394,7 +384,6 @@ def _render(
     is_empty = not page.total and not problem
     meant = next((name for name, label in OUTCOMES.items() if query.q.lower() in (name, label)), "")
     ended = query.model_copy(update={"q": "", "outcome": meant})
-    by_commit = _shows_commit_dates(page.items, query.sort)
     return render(
         request,
         "runs/list.html",
@@ -405,10 +394,10 @@ def _render(
         page=page,
         answer=list_answer(
             page.items,
-            are_newest=query.sort == "-created" and not page.before and page.has_next and not by_commit,
+            are_newest=query.sort == "-created" and not page.before and page.has_next,
             are_all=page.is_exact and page.total == len(page.items),
         ),
-        strip=run_strip(page.items),
+        strip=run_strip(page.items, by_commit=query.sort.endswith("commit_time")),
         problem=problem,
         others=with_other_filter(query) if problem else {},
         left_by={name: find_runs(session, query.dropping(name)).total for name in query.active}
@@ -417,8 +406,6 @@ def _render(
         ended=(ended.query(), OUTCOMES[meant], find_runs(session, ended).total) if is_empty and meant else None,
         filters=query,
         columns=query.shown_columns,
-        by_commit=by_commit,
-        names={**LIST_COLUMNS, "created": "Commit date"} if by_commit else LIST_COLUMNS,
         all_columns=LIST_COLUMNS,
         options=options,
         views=views_of(session, query.project, author()) if query.project in options.projects else (),

@@ -8,7 +8,21 @@ from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 from pydantic import Field
-from sqlalchemy import ColumnElement, Engine, Row, Select, String, and_, bindparam, func, not_, null, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Row,
+    Select,
+    String,
+    and_,
+    bindparam,
+    func,
+    literal,
+    not_,
+    null,
+    select,
+    tuple_,
+)
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
@@ -64,7 +78,8 @@ STATUSES = ("received", "processing", "ready", "failed", "unread")
 PURPOSES = ("ci", "experiment", "release")
 VERDICTS = ("regression", "improvement", "no_change", "inconclusive", "no_baseline", "failed", "none")
 """`none`: not judged."""
-SORTS = ("created", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
+SORTS = ("created", "commit_time", "name", "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct",
+         "peak_memory_gib")  # fmt: skip
 UNKNOWN = "unknown"
 """Value of the model, gpu and dispatcher filters for unknown."""
 
@@ -97,11 +112,12 @@ def _time_problem(value: str) -> str:
 
 LIST_COLUMNS: Mapping[str, str] = {
     "verdict": "Verdict", "step_time_ms": "Step time", "model": "Model", "gpus": "GPUs", "dispatcher": "Dispatcher",
-    "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "mfu_pct": "MFU",
-    "peak_memory_gib": "Memory", "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
+    "commit_time": "Commit date", "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "tflops_per_gpu": "TFLOP/s/GPU", "mfu_pct": "MFU", "peak_memory_gib": "Memory",
+    "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
 }  # fmt: skip
 """Columns of the list page after the name."""
-DEFAULT_COLUMNS = ("verdict", "step_time_ms", "gpus", "created")
+DEFAULT_COLUMNS = ("verdict", "step_time_ms", "gpus", "commit_time", "created")
 
 
 def _columns_problem(value: str) -> str:
@@ -222,10 +238,10 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
 
 RUN_COLUMNS: Mapping[str, CellKind] = {
     "id": "int", "name": "text", "project": "text", "purpose": "text", "branch": "text", "commit": "text",
-    "created_at": "time", "status": "text", "outcome": "text", "model": "text", "gpu": "text", "gpus": "int",
-    "dispatcher": "text", "evidence_level": "text", "verdict": "text", "verdict_delta_pct": "float",
-    "quarantine": "text", "notes": "text", "step_time_ms": "float", "tokens_per_s_per_gpu": "float",
-    "tflops_per_gpu": "float", "mfu_pct": "float", "peak_memory_gib": "float",
+    "commit_time": "time", "created_at": "time", "status": "text", "outcome": "text",
+    "model": "text", "gpu": "text", "gpus": "int", "dispatcher": "text", "evidence_level": "text",
+    "verdict": "text", "verdict_delta_pct": "float", "quarantine": "text", "notes": "text",
+    "step_time_ms": "float", "tokens_per_s_per_gpu": "float", "tflops_per_gpu": "float", "mfu_pct": "float", "peak_memory_gib": "float",
 }  # fmt: skip
 """Columns of the list as a table."""
 _ROWS_AT_ONCE = 200
@@ -492,7 +508,7 @@ class _Order:
         if isinstance(self.column.type, String):
             return int(number), value
         try:
-            return int(number), float(value)
+            return int(number), float(value) if self.column.type.python_type is float else datetime.fromisoformat(value)
         except ValueError:
             message = "is a cursor of another order"
             raise invalid_filter("after", message) from None
@@ -507,7 +523,11 @@ class _Order:
         if self.column is not None:
             chosen = chosen.where(self.column.is_(None) if without_value else self.column.is_not(None))
         if start is not None:
-            left, right = (keys[0], start[0]) if without_value else (tuple_(*keys), tuple_(start[1], start[0]))
+            left, right = (
+                (keys[0], start[0])
+                if without_value
+                else (tuple_(*keys), tuple_(literal(start[1], self.column.type), start[0]))
+            )
             chosen = chosen.where(left < right if down else left > right)
         return chosen.order_by(*(key.desc() if down else key.asc() for key in keys))
 

@@ -175,7 +175,15 @@ FILTERS = ("project_id", "created_at", *FILTERED)
 """Columns of all filters. Each index of the list of runs ends with them, so that it alone answers a combination:
 otherwise, sorting 16,000 of a million runs by step time reads 700,000 rows."""
 
-LISTED = (*FILTERED, "step_time_ms", "tokens_per_s_per_gpu", "tflops_per_gpu", "mfu_pct", "peak_memory_gib")
+LISTED = (
+    *FILTERED,
+    "commit_time",
+    "step_time_ms",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu_pct",
+    "peak_memory_gib",
+)
 """Columns by which the list of runs can be filtered or sorted."""
 
 USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"

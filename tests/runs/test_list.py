@@ -18,7 +18,7 @@ from app.runs.list_pages import Dot, edge_texts, list_answer, run_strip
 from app.runs.queries import RunQuery, find_runs
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
-from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow, utc_now
+from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.verdicts import show_badges
 from tests.builders import FIRST_PLACE, make_run, make_stack
 
@@ -53,7 +53,7 @@ def headings(text: str) -> list[str]:
 
 def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) -> None:
     usual = client.get("/runs").text
-    assert headings(usual) == ["Run", "Verdict", "Step time", "GPUs", "Uploaded"]
+    assert headings(usual) == ["Run", "Verdict", "Step time", "GPUs", "Commit date", "Uploaded"]
     added = re.search(r'href="(/runs\?columns=[^"]*mfu_pct)"', usual)
     assert added
     assert headings(client.get(added[1]).text)[-1] == "MFU"
@@ -67,27 +67,34 @@ def test_rows_leave_out_the_dispatcher_of_the_filter(client: TestClient, runs: l
     assert rows == [3, 0]
 
 
-def test_runs_uploaded_on_one_day_show_the_dates_of_their_commits(client: TestClient, engine: Engine) -> None:
+def test_the_list_is_sorted_by_the_date_that_the_marked_column_shows(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
-        for day, name in ((3, "third"), (4, "fourth")):
-            make_run(session, name=name, commit_time=datetime(2026, 9, day, 23, tzinfo=UTC))
-    text = client.get("/runs").text
-    assert headings(text)[-1] == "Commit date"
-    assert re.findall(r'title="Uploaded [^"]+">(2026-[\d-]+)</td>', text) == ["2026-09-04", "2026-09-03"]
-    assert 'aria-sort="descending"' in text, "their order is that of the uploads"
-    assert 'aria-sort="descending"' in client.get("/runs?q=third").text
-    assert headings(client.get("/runs?q=third").text)[-1] == "Uploaded", "one commit date says nothing"
-    assert headings(client.get("/runs?sort=name").text)[-1] == "Uploaded"
+        days = {make_run(session, commit_time=datetime(2026, 9, day, 23, tzinfo=UTC)): day for day in (3, 5, 4)}
+        unknown = make_run(session)
+    uploaded = [unknown, *reversed(days)]
+    for sort, label, order in (
+        ("-created", "Uploaded", uploaded),
+        ("-commit_time", "Commit date", [*sorted(days, key=lambda run: -days[run]), unknown]),
+        ("commit_time", "Commit date", [*sorted(days, key=lambda run: days[run]), unknown]),
+    ):
+        text = client.get(f"/runs?sort={sort}").text
+        marked = re.search(r'aria-sort="(\w+)">\s*<a[^>]*>([^<]+)<', text)
+        assert marked
+        assert marked.groups() == ("descending" if sort.startswith("-") else "ascending", label)
+        assert [int(run) for run in re.findall(r'name="run"\s+value="(\d+)"', text)] == order
+        dates = re.findall(r">(2026-09-\d\d|<span class=\"unknown\">unknown</span>)</td>", text)
+        assert dates == [
+            f"2026-09-{days[run]:02}" if run in days else '<span class="unknown">unknown</span>' for run in order
+        ]
+
+
+def test_dots_stand_in_the_order_of_the_list(engine: Engine) -> None:
     with transaction(engine) as session:
-        unknown = make_run(session, name="no commit")
-    assert headings(client.get("/runs").text)[-1] == "Uploaded", "one commit date is unknown"
-    with transaction(engine) as session:
-        session.get_one(RunRow, unknown).commit_time = datetime(2026, 9, 5, tzinfo=UTC)
-        make_run(session, name="late", commit_time=datetime(2026, 9, 1, tzinfo=UTC))
-    assert headings(client.get("/runs").text)[-1] == "Uploaded", "a late upload breaks the order of commits"
-    with transaction(engine) as session:
-        make_run(session, name="earlier", created_at=utc_now() - timedelta(days=2))
-    assert headings(client.get("/runs").text)[-1] == "Uploaded"
+        judged: dict[str, Any] = {"purpose": "ci", "verdict": "no_change", "verdict_delta_pct": 0.1}
+        runs = [make_run(session, commit_time=datetime(2026, 9, day, tzinfo=UTC), **judged) for day in (3, 5, 4)]
+        items = find_runs(session, RunQuery()).items
+    strips = [run_strip(items, by_commit=by_commit) for by_commit in (False, True)]
+    assert [[dot.run_id for dot in strip.dots] for strip in strips if strip] == [runs, [runs[k] for k in (0, 2, 1)]]
 
 
 def test_every_dot_is_at_its_change_or_shows_its_value(client: TestClient, engine: Engine) -> None:

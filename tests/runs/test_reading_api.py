@@ -4,7 +4,7 @@ import csv
 import io
 import shutil
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -192,6 +192,7 @@ def _fill(session: Session, count: int) -> None:
     for number in range(count):
         figures: dict[str, object] = {
             "step_time_ms": None if number % 7 == 0 else 300.0 + number % 20,
+            "commit_time": None if number % 7 == 0 else datetime(2026, 9, 1 + number % 20, tzinfo=UTC),
             "outcome": "completed",
         }
         if number % 50 == 0:
@@ -291,6 +292,7 @@ def _plans(connection: Connection, statements: list[tuple[str, object]]) -> list
         {"before": "20"},
         {"sort": "step_time_ms"},
         {"sort": "-tflops_per_gpu"},
+        {"sort": "-commit_time"},
         {"outcome": "failed"},
         {"project": "moe"},
         {"model": "Qwen3-30B-A3B"},
@@ -334,6 +336,7 @@ def test_the_api_names_the_cursors(client: TestClient, engine: Engine) -> None:
     assert again["items"] == first["items"]
     assert client.get("/api/v1/runs?after=x").status_code == 422
     assert client.get("/api/v1/runs?after=5,x&sort=mfu_pct").status_code == 422
+    assert client.get("/api/v1/runs?after=5,x&sort=commit_time").status_code == 422
 
 
 def listed(client: TestClient, **filters: str) -> list[str]:
