@@ -284,6 +284,7 @@ RUN_FILTERS = {
     "status": "with this status: ready, failed, unread, ...",
     "outcome": "with this outcome: completed, out_of_memory, ...",
     "verdict": "with this verdict",
+    "badge": "shown with this verdict, also one against an earlier container",
     "purpose": "with this purpose: ci, experiment or release",
     "branch": "of this branch",
     "evidence": "with this evidence level",

@@ -179,16 +179,16 @@ class _RunHeadOut(ApiValue):
         description="True when a field of the stack key is unknown. With an unknown knob, only its comparisons are."
     )
     badge: str = Field(
-        description="What lists show, and the filter `verdict` finds: `verdict`, but for a run without a baseline "
-        "`regression` if it is slower than before an upgrade (`contrast_pct`), and `inconclusive` if that is undecided."
+        description="What lists show: `verdict`, but for a run without a baseline `regression` if an upgrade made it "
+        "slower (`contrast_pct`) or need more memory, and `inconclusive` if that is undecided."
     )
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     memory_pct: Finite = Field(
         description="The increase of peak memory, if it alone made the verdict a regression; else null."
     )
     contrast_pct: Finite = Field(
-        description="How much slower a run without a baseline is than runs of the previous container or cluster, if "
-        "that is in a regression or awaits a rerun; else null."
+        description="Change of step time of a run without a baseline against runs of the previous container or "
+        "cluster; null without such runs. `badge` says whether it counts as a regression."
     )
     experiment_id: int | None = Field(description="The experiment that the run belongs to; null without one.")
     side: str = Field(description="Its side there, `baseline` or `candidate`; empty without an experiment.")

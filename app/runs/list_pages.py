@@ -244,7 +244,7 @@ def _change(run: RunListItem) -> float | None:
     if run.is_side:
         return None
     if run.contrast_decision:
-        return run.contrast_delta_pct
+        return run.contrast_pct
     return None if run.verdict in ("", "no_baseline", "failed") else run.verdict_delta_pct
 
 
@@ -252,6 +252,11 @@ def _mark(run: RunListItem) -> str:
     if run.label == UNCONFIRMED:
         return "unconfirmed"
     return "memory" if run.memory_pct is not None else run.step_decision.replace("_", "-")
+
+
+_VERDICT_LABELS = {name: DECISIONS.get(name, name) for name in VERDICTS} | {
+    "regression": "slower or more memory", "none": "not judged",
+}  # fmt: skip
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_all: bool = False) -> str:
@@ -415,7 +420,7 @@ def _render(
             "purpose": PURPOSES,
             "evidence": EVIDENCE_LEVELS,
             "outcome": OUTCOMES,
-            "verdict": {name: DECISIONS.get(name, name) for name in VERDICTS}
-            | {"regression": "slower or more memory", "none": "not judged"},
+            "verdict": _VERDICT_LABELS,
+            "badge": _VERDICT_LABELS,
         },
     )

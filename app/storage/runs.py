@@ -470,8 +470,8 @@ class RunListItem:
     `step_decision`: the decision about step time. `memory_pct`: the increase of peak memory that alone makes it worse.
     `quarantine`: the user's reason, else empty. `notes`: the beginning. `experiment_id`, `side`: its experiment
     (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
-    regression. `contrast_pct`: the change against another container or cluster (`contrast_field`), by which a run
-    without a baseline is slower. `contrast_decision`, `contrast_delta_pct`: of any such contrast, which is no verdict.
+    regression. `contrast_pct`, `contrast_decision`: of a run without a baseline, the change against the previous
+    container, cluster or stack (`contrast_field`), which is no verdict.
     `is_side`: its result is that of its experiment. `baseline_kind`: what its verdict compares it with.
     """
 
@@ -512,7 +512,6 @@ class RunListItem:
     contrast_pct: float | None = None
     contrast_field: str = ""
     contrast_decision: str = ""
-    contrast_delta_pct: float | None = None
     is_side: bool = False
     baseline_kind: str = ""
 
@@ -656,8 +655,6 @@ def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
 
 def _list_item(row: Any) -> RunListItem:
     by_memory = row.badge_label == MORE_MEMORY
-    # Slower than in another container: part of a regression, or waiting for a rerun.
-    is_contrast = row.decision == "no_baseline" and row.badge == "regression" and not by_memory
     is_side = row.purpose == "experiment" and row.experiment_id is not None
     by_contrast = by_memory or row.badge == "no_baseline"
     contrast_field = row.attributed_to if row.attributed_to in ("container", "cluster") else "stack"
@@ -676,9 +673,8 @@ def _list_item(row: Any) -> RunListItem:
         quarantine=row.quarantine, notes=row.notes or "",
         experiment_id=row.experiment_id, side=row.side or "",
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
-        contrast_pct=row.delta_pct if is_contrast else None,
         contrast_field=contrast_field if row.contrast else "",
-        contrast_decision=row.contrast or "", contrast_delta_pct=row.delta_pct if row.contrast else None,
+        contrast_decision=row.contrast or "", contrast_pct=row.delta_pct if row.contrast else None,
         is_side=is_side, baseline_kind=row.baseline_kind or "",
     )  # fmt: skip
 
