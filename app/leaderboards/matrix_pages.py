@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated, Self
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query, Request
@@ -559,7 +559,7 @@ class LedgerPage:
             figures = [bar.gain for bar in self.published_bars]
             of = f"Published for other {'models' if self._is_same_gpu else 'GPUs'}" if self.elsewhere else "Published"
             parts = parts or ["No gain measured here."]
-            parts += [f"{of}: {' to '.join(dict.fromkeys((figures[0], figures[-1])))}."] if figures else []
+            parts += [f"{of}: {' to '.join(dict.fromkeys((figures[-1], figures[0])))}."] if figures else []
         parts += [f"{plural(failed, 'run')} failed during the capture."] if failed else []
         return " ".join(parts)
 
@@ -693,14 +693,11 @@ def _published(book: RuleBook, family: str, hardware: str) -> Iterable[Published
     )
 
 
-_MOST_ELSEWHERE = 2
-
-
 def _published_elsewhere(book: RuleBook, hardware: str) -> list[PublishedGraphs]:
-    """Return the gains of other models on this GPU; without one those of all."""
+    """Return all gains and losses of other models on this GPU; without one those on all GPUs."""
     gpu = derive({"gpu": hardware}).get("gpu")
     rated = [item for item in _published_graphs(book) if item.evidence.gain]
-    return ([item for item in rated if item.evidence.at.get("gpu") == gpu] or rated)[:_MOST_ELSEWHERE]
+    return [item for item in rated if item.evidence.at.get("gpu") == gpu] or rated
 
 
 def _published_graphs(book: RuleBook) -> Iterable[PublishedGraphs]:
@@ -835,10 +832,29 @@ class GraphScopeOut(ApiValue):
     gains: list[GraphGainOut]
 
 
+class PublishedGraphsOut(BaseModel):
+    rule: str
+    text: str
+    setting: str
+    source: str
+    step_time_saved_pct: float | None = Field(description="Negative is slower; null if unknown.")
+
+    @classmethod
+    def of(cls, item: PublishedGraphs) -> Self:
+        evidence = item.evidence
+        saved = time_saved(evidence.gain[-1]) if evidence.gain else None
+        return cls(
+            rule=item.rule, text=evidence.text, setting=evidence.setting, source=item.source, step_time_saved_pct=saved
+        )
+
+
 class GraphsOut(BaseModel):
     answer: str
     scopes: list[GraphScopeOut]
-    published: list[dict[str, Any]]
+    published: list[PublishedGraphsOut]
+    published_elsewhere: list[PublishedGraphsOut] = Field(
+        description="Of other models on this GPU, else on any GPU, where nothing is published or measured for this one."
+    )
 
 
 api = api_router("leaderboards")
@@ -863,10 +879,8 @@ def read_graphs(
     answer = GraphsOut(
         answer=page.answer,
         scopes=[_scope_out(row) for row in page.rows],
-        published=[
-            {"rule": item.rule, "text": item.evidence.text, "setting": item.evidence.setting, "source": item.source}
-            for item in page.published
-        ],
+        published=[PublishedGraphsOut.of(item) for item in page.published],
+        published_elsewhere=[PublishedGraphsOut.of(item) for item in page.elsewhere],
     )
     return JSONResponse(storable(answer.model_dump()))
 

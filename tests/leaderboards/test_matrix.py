@@ -9,6 +9,7 @@ from sqlalchemy import Engine
 from sqlmodel import Session, select
 from starlette.testclient import TestClient
 
+from app.domain.numbers import change_text
 from app.storage.tables import StackWorkRow
 from tests.builders import make_stack, stated_activity
 from tests.leaderboards.arrivals import PROJECT, Job
@@ -262,6 +263,25 @@ def test_runs_without_graphs_offer_the_experiment_with_them(client: TestClient, 
     assert client.get(plan).status_code == 200
     missing = client.get(f"{PAGE}/graphs").text.partition('id="missing"')[2]
     assert re.findall(r'href="(/runs/\d+)"', missing) == [f"/runs/{runs[-1]}"]
+    ledger = client.get("/api/v1/leaderboards/graphs", params=OF).json()
+    assert ledger["published"]
+    assert ledger["published_elsewhere"] == []
+
+
+def test_without_published_results_the_ledger_has_all_of_other_models_on_the_gpu(
+    client: TestClient, session: Session
+) -> None:
+    family: dict[str, Any] = {"model": "Qwen3-235B-A22B", "graph_impl": "none", "graph_modules": None}
+    stack(session, 31_310.0, family)
+    ledger = client.get("/api/v1/leaderboards/graphs", params=OF | {"family": "Qwen3-235B-A22B"}).json()
+    saved = [item["step_time_saved_pct"] for item in ledger["published_elsewhere"]]
+    assert ledger["published"] == []
+    assert min(saved) < 0 < max(saved)
+    page = client.get("/leaderboards/h100/qwen3-235b-a22b/graphs").text
+    bars = page.partition('id="published"')[2]
+    assert all(item["setting"] in bars for item in ledger["published_elsewhere"])
+    ends = [change_text(-end).figure for end in (min(saved), max(saved))]
+    assert ledger["answer"].endswith(f"{' to '.join(ends)}.")
 
 
 @pytest.mark.parametrize(
