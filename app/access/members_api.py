@@ -41,6 +41,7 @@ class ProjectOut(ApiValue):
     )
     runs: int
     uploaded_at: datetime | None = Field(description="Time of the newest upload; null without runs.")
+    deleted_runs: int = Field(description="Deleted runs; those of the last seven days can be restored.")
     members: int | None = Field(description="Number of members; null for callers who do not manage the project.")
     tokens: int | None = Field(description="Number of valid tokens; null for callers who do not manage the project.")
 

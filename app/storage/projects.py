@@ -18,6 +18,7 @@ from app.storage import audit
 from app.storage.tables import (
     AllowanceRow,
     DashboardChartRow,
+    DeletionRow,
     MemberRow,
     ProjectRow,
     RunFileRow,
@@ -35,7 +36,8 @@ class ProjectTaken(Conflict):
 @dataclass(frozen=True, slots=True)
 class Project:
     """A project in the list. `tokens`: number of active ones. `uploaded_at`: time of the newest run, None without
-    runs."""
+    runs. `deleted_runs`: deleted ones, which may be restored.
+    """
 
     id: int
     slug: str
@@ -44,6 +46,7 @@ class Project:
     created_at: datetime
     runs: int
     uploaded_at: datetime | None
+    deleted_runs: int
     members: int
     tokens: int
 
@@ -74,10 +77,16 @@ def list_projects(session: Session) -> list[Project]:
         session,
         select_any(TokenRow.project_id, func.count()).where(in_force).group_by(col(TokenRow.project_id)),
     )
+    deleted = _by_project(
+        session,
+        select_any(DeletionRow.project_id, func.sum(DeletionRow.runs))
+        .where(col(DeletionRow.state).in_(("done", "final")), DeletionRow.selection["kind"].as_string() == "runs")
+        .group_by(col(DeletionRow.project_id)),
+    )
     return [
         Project(
             row.id or 0, row.slug, row.public, row.generated, row.created_at, *runs.get(row.id or 0, (0, None)),
-            *members.get(row.id or 0, (0,)), *tokens.get(row.id or 0, (0,)),
+            *deleted.get(row.id or 0, (0,)), *members.get(row.id or 0, (0,)), *tokens.get(row.id or 0, (0,)),
         )
         for row in rows
     ]  # fmt: skip

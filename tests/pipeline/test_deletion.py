@@ -26,6 +26,7 @@ from app.settings import Settings
 from app.storage import objects, usage
 from app.storage.database import read_session, transaction
 from app.storage.log_files import LogFiles
+from app.storage.projects import list_projects
 from app.storage.runs import files_of, lines_of
 from app.storage.tables import (
     AuditEventRow,
@@ -107,6 +108,7 @@ def test_deleted_runs_leave_verdicts_regressions_and_histories_and_come_back(ser
     with read_session(engine) as session:
         stack = session.execute(select(StackRow)).scalars().one()
         assert (stack.runs, stack.verdict == "regression") == (9, False)
+        assert [(project.runs, project.deleted_runs) for project in list_projects(session)] == [(9, len(runs) - 9)]
         assert stack.revision > revision
         assert session.execute(select(func.count()).select_from(RegressionRow)).scalar_one() == 0
         assert {item.id for item in find_runs(session, RunQuery(q="nightly")).items} == set(runs[:9])
