@@ -439,13 +439,13 @@ class RunWalls:
 
     @property
     def walls(self) -> tuple[RunWall, ...]:
-        """Return all walls of a profiled run, else those that its log shows."""
-        return tuple(wall for wall in self._all if self.profile is not None or wall.share is not None)
+        """Return all walls if a profile or the log shows one."""
+        return self._all if self.profile is not None or any(wall.share is not None for wall in self._all) else ()
 
     @property
     def unmeasured(self) -> tuple[str, ...]:
-        """Return the names of the others."""
-        return tuple(wall.name for wall in self._all if wall not in self.walls)
+        """Return the names of the walls that the log of a run without a profile does not show."""
+        return () if self.profile is not None else tuple(wall.name for wall in self._all if wall.share is None)
 
     @property
     def needs_gpu(self) -> bool:

@@ -117,7 +117,7 @@ def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> N
     run_id = make_run(client, gpu="H100")
     assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")
     part = client.get(f"/runs/{run_id}/profiled", headers={"HX-Request": "true"}).text
-    assert re.findall(r'data-wall="(\w+)"', part) == [], "only what the log shows is drawn"
+    assert re.findall(r'data-wall="(\w+)"', part) == [], "the log shows none"
     assert re.findall(r'data-presumed="(\w+)"', part) == ["communication"]
     assert f'href="/runs/{run_id}/profiles#attach"' in part
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
