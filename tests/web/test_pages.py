@@ -494,6 +494,8 @@ def test_names_in_backticks_are_code_and_escaped(client: TestClient, make: Make)
     [
         ("/run/12", ["/runs/12", "/runs", "/regressions"]),
         ("/regressions/999999", ["/regressions", "/runs"]),
+        ("/upgrades", ["/upgrade", "/search?q=upgrades", "/runs", "/regressions"]),
+        ("/leaderboard/h100/deepseek-v3", ["/leaderboards/h100/deepseek-v3", "/leaderboards", "/runs", "/regressions"]),
         ("/nightly-qwen", ["/search?q=nightly-qwen", "/runs", "/regressions"]),
         ("/s/a-secret", ["/"]),
         ("/%3Cb%3E", ["/search?q=%3Cb%3E", "/runs", "/regressions"]),
