@@ -633,7 +633,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
         if not any(mark["text"] == container for mark in marks):
             marks.append({"at": changed_at.timestamp() * 1000, "text": container, "narrow": container})
     for number, state, run in sorted(trend.flags, key=lambda flag: _milliseconds(flag[2])):
-        text = {"text": f"#{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
+        text = {"text": f"R{number}", "href": f"/regressions/{number}", "tip": f"Regression {number}, {state}"}
         flags.append({"at": _milliseconds(run), "height": HEIGHT - 8, "text_at": HEIGHT - 22, **text})
     begin, end = (ends(row["at"] for row in points) for ends in (min, max))
     span = end - begin

@@ -68,7 +68,7 @@ def _newest(session: Session, project: str) -> tuple[Regression, ...]:
 def _entry(regression: Regression) -> FeedEntry:
     return FeedEntry(
         path=f"/regressions/{regression.id}",
-        title=f"#{regression.id} {what(regression)} ({regression.state_text})",
+        title=f"Regression {regression.id}: {what(regression)} ({regression.state_text})",
         published=regression.opened_at,
         updated=regression.changed_at,
         summary=f"{summarize(regression).text} {short_cause(regression.cause)}",

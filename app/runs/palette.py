@@ -32,7 +32,7 @@ from app.web.docs_pages import terms
 from app.web.identity import Access, access_of
 from app.web.templating import render, wants_fragment
 
-_NUMBER = re.compile(r"(?:(run|regression|experiment)s? )?#?(\d{1,9})", re.IGNORECASE)
+_NUMBER = re.compile(r"(?:(run|regression|experiment)s? |(r)(?=\d))?#?(\d{1,9})", re.IGNORECASE)
 _READ_RUNS = 30
 """Runs that are read for one search; stacks and commits are those of these runs."""
 _SHOWN = 5
@@ -93,7 +93,7 @@ def search(
 ) -> Response:
     text = q.strip()
     numbered = _by_number(session, text)
-    if numbered and not wants_fragment(request):
+    if len(numbered) == 1 and not wants_fragment(request):
         return RedirectResponse(numbered[0].address, status_code=303)
     groups = [
         group
@@ -198,11 +198,11 @@ def _matching(places: Sequence[tuple[str, str, str]], words: Sequence[str]) -> I
 
 
 def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
-    """Return the run, regression and experiment with this number: `108`, `#108` or `experiment 2`."""
+    """Return the run, regression and experiment with this number: `108`, `#108`, `R2` or `experiment 2`."""
     match = _NUMBER.fullmatch(text)
     if match is None:
         return ()
-    number = int(match[2])
+    number = int(match[3])
     run = session.execute(select_any(RunRow.name).where(col(RunRow.id) == number)).scalar()
     regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == number)).scalar()
     experiment = session.execute(select_any(ExperimentRow.title).where(col(ExperimentRow.id) == number)).scalar()
@@ -211,11 +211,11 @@ def _by_number(session: Session, text: str) -> tuple[PaletteHit, ...]:
         hits.append(PaletteHit(f"Run #{number}", f"/runs/{number}", run))
     if regression is not None:
         hits.append(
-            PaletteHit(f"Regression #{number}", f"/regressions/{number}", short_cause(cause_of(session, regression)))
+            PaletteHit(f"Regression {number}", f"/regressions/{number}", short_cause(cause_of(session, regression)))
         )
     if experiment is not None:
         hits.append(PaletteHit(f"Experiment #{number}", f"/experiments/{number}", experiment))
-    kind = (match[1] or "").lower()
+    kind = "regression" if match[2] else (match[1] or "").lower()
     return tuple(hit for hit in hits if hit.label.lower().startswith(kind))
 
 

@@ -169,7 +169,7 @@ def _regression(
             ):
                 pct = member.delta_pct or 0.0
                 since = f"{regression_change(metric, pct)} since run #{member.run_id}"
-                text = f"{since}: regression #{item.id} is {item.state_text}."
+                text = f"{since}: regression {item.id} is {item.state_text}."
                 return _Regression(metric, pct, text, member.run_id, first.document, item.id)
     return None
 

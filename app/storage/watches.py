@@ -109,7 +109,8 @@ def list_watches(session: Session, user_id: int) -> list[Watch]:
 def _title(session: Session, row: WatchRow) -> str:
     if row.kind == "regression":
         regression = session.execute(select(RegressionRow).where(col(RegressionRow.id) == int(row.target))).scalar()
-        return f"#{row.target} {short_cause(cause_of(session, regression)) if regression else ''}".strip()
+        cause = f": {short_cause(cause_of(session, regression))}" if regression else ""
+        return f"Regression {row.target}{cause}"
     return names_of_stacks(session, [row.target]).get(row.target, row.target[:12])
 
 

@@ -73,7 +73,7 @@ def _of_event(event: AuditEvent) -> WatchedChange:
     if event.action == "changed" and after and before != after:
         action = f"{before} → {after}"
     if event.subject == "regression":
-        title, path = f"Regression #{event.subject_id}: {action}", f"/regressions/{event.subject_id}"
+        title, path = f"Regression {event.subject_id}: {action}", f"/regressions/{event.subject_id}"
     else:
         title, path = action.capitalize(), f"/history/{event.subject_id}"
     return WatchedChange(event.at, event.subject, title, event.note, path, event.who)

@@ -103,7 +103,7 @@ def test_the_page_begins_with_the_state_of_the_stack(client: TestClient, engine:
         before, after = (session.get_one(RunRow, moved[place]).commit for place in (13, 14))
     assert f'href="https://git.example/d/{before}...{after}"' in page
     assert f'href="https://git.example/c/{after}"' in page
-    assert re.search(r"#1 open", text)
+    assert re.search(r"R1 open", text)
 
 
 def test_an_address_may_be_the_first_eight_digits(client: TestClient, engine: Engine, moved: list[int]) -> None:
@@ -290,7 +290,7 @@ def test_a_regression_that_no_change_point_shows_yet_is_named(client: TestClient
     runs = make([*series((6, 400.0)), 440.0, 441.0])
     page = client.get(f"/history/{key_of(engine, runs[0])}").text
     changes = text_of(page.partition('id="changes"')[2].partition("</table>")[0])
-    assert re.search(rf"#{runs[6]} .* (9|10)\.\d % slower (399|400)\.\d ms → 4[34]\d\.\d ms .*#1 open", changes)
+    assert re.search(rf"#{runs[6]} .* (9|10)\.\d % slower (399|400)\.\d ms → 4[34]\d\.\d ms .*R1 open", changes)
 
 
 def test_an_experiment_carries_no_mark_of_a_regression(client: TestClient, engine: Engine, make: Make) -> None:
@@ -552,7 +552,7 @@ def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
     assert re.fullmatch(rf"{level} per step: {change} in nemo:26\.07, then {change} with permute_fusion \S+\.", lead)
     assert re.match(rf"{level} per step now.* configuration B of 2 configurations, the most recent one", answer)
     assert button == f"/regressions/{number}"
-    assert re.search(rf"{level} .*10\.0 % slower #{number} then {change}", row), row
+    assert re.search(rf"{level} .*10\.0 % slower R{number} then {change}", row), row
     with read_session(engine) as session:
         config = session.get_one(RunRow, new[0]).config_key
     page = client.get(f"/history/{key_of(engine, new[0])}?config={config[:12]}")
@@ -590,7 +590,7 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     assert re.fullmatch(rf"4\d\d\.\d ms in #{slow[-1]} .*was 20\.0 % slower .*regression {of_slow}, idle.*", lead), lead
     assert button == f"/regressions/{of_slow}"
     assert re.search(r"configuration \w of 2 configurations, the most recent one", answer)
-    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower, now [+]\d\.\d % #{of_slow} idle", row), row
+    assert re.search(rf"4\d\d\.\d ms was 20\.0 % slower, now [+]\d\.\d % R{of_slow} idle", row), row
     page = client.get(f"/history/{key_of(engine, slow[0])}").text
     others = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
     assert [re.findall(r'href="([^"]*)"', part) for part in others] == [[f"/regressions/{of_idle}"]]
@@ -634,10 +634,10 @@ def test_an_inconclusive_upgrade_is_still_slower_than_before_its_regression(
     expected = rf"\d+\.\d ms per step in nemo:26\.08; still 3\d\.\d % slower than before regression {number}\."
     assert re.fullmatch(expected, lead)
     assert button == f"/regressions/{number}"
-    assert re.search(rf"5[34]\d\.\d ms 40\.0 % slower #{number}", row), "the row has the regression of the page"
+    assert re.search(rf"5[34]\d\.\d ms 40\.0 % slower R{number}", row), "the row has the regression of the page"
     with transaction(engine) as session:
         session.execute(update(RegressionRow).values(state="expected"))
-    assert f"#{number}" not in shown_states(client, key_of(engine, now[0]))[3]
+    assert f"R{number}" not in shown_states(client, key_of(engine, now[0]))[3]
 
 
 def test_a_slowdown_that_returned_with_an_inconclusive_upgrade_leads(
@@ -654,7 +654,7 @@ def test_a_slowdown_that_returned_with_an_inconclusive_upgrade_leads(
     lead, button, _, row = shown_states(client, key_of(engine, now[0]))
     assert lead.endswith(f"slower than before regression {number}."), lead
     assert button == f"/regressions/{number}", "it is still to triage"
-    assert f"#{number}" not in row, row
+    assert f"R{number}" not in row, row
 
 
 @pytest.mark.parametrize("is_cleared", [False, True])
@@ -1098,7 +1098,7 @@ def test_a_row_has_the_idle_regressions_of_all_its_jobs_and_the_badge_of_the_new
         [of_runs] = [run for run in find_runs(session, RunQuery()).items if run.id == new[0]]
     assert (row.regression, row.idle, page.slow, page.idle) == (None, (number,), 1, 1)
     assert row.judged == of_runs
-    assert f'title="Idle regressions: #{number}"' in client.get("/history").text
+    assert f'title="Idle regressions: R{number}"' in client.get("/history").text
 
 
 def test_a_row_without_a_counted_run_has_the_step_time_of_the_newest(engine: Engine, make: Make) -> None:
@@ -1201,12 +1201,12 @@ def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: Test
         make_slow_stack(session, usual_ms=300.0, slow_pct=0.0, days=(18, 1), job="release/gpt_8experts")
         number = make_regression(session, slow)
     row = text_of(client.get("/history").text.partition("<tbody>")[2])
-    assert re.search(rf"gpt_4experts.* 2[01]\.\d+ s 5\.0 % slower #{number}", row.replace("\u202f", " ")), row
+    assert re.search(rf"gpt_4experts.* 2[01]\.\d+ s 5\.0 % slower R{number}", row.replace("\u202f", " ")), row
     with transaction(engine) as session:
         session.execute(update(RunRow).where(RunRow.id == slow.runs[-1]).values(step_time_ms=20_100.0))
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
-    assert re.search(rf"20\.10 s was 5\.0 % slower, now \+0\.5\d % #{number}", row), row
+    assert re.search(rf"20\.10 s was 5\.0 % slower, now \+0\.5\d % R{number}", row), row
 
 
 def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, engine: Engine) -> None:
@@ -1222,7 +1222,7 @@ def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, e
             )  # fmt: skip
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
-    assert re.search(rf"23\.\d\d s 5\.0 % slower #{number} then 9\.\d % slower", row), row
+    assert re.search(rf"23\.\d\d s 5\.0 % slower R{number} then 9\.\d % slower", row), row
     (label,) = re.findall(r'class="spark".*?aria-label="([^"]*)"', client.get("/history").text, re.DOTALL)
     assert "of the last 18 runs: " in label
     assert "first slow run 13," in label

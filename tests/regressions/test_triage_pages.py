@@ -1079,4 +1079,4 @@ def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
     assert re.search(rf">Regression {number}</a>\s*idle", top)
     trends = client.get("/history", headers=HTML).text
     assert 'data-slow="0"' in trends
-    assert re.search(rf"7\.5\u202f% slower,</a>\s*<span.*>now .*<span[^>]*>#{number} idle", trends)
+    assert re.search(rf"7\.5\u202f% slower,</a>\s*<span.*>now .*<span[^>]*>R{number} idle", trends)

@@ -295,7 +295,7 @@ def test_the_number_of_a_flag_at_the_left_edge_does_not_cover_the_axis(
     runs = nightly(make, "hub.example/train:1", 1, [21_000, 21_000, 20_000, 21_000, 21_000])
     first, later = make_regression(runs[0]), make_regression(runs[3])
     aligned = {row["text"]: row["align"] for row in trend_data(client)["flags"]}
-    assert aligned == {f"#{first}": "left", f"#{later}": "center"}
+    assert aligned == {f"R{first}": "left", f"R{later}": "center"}
 
 
 def test_a_flag_is_where_a_regression_began_not_where_its_job_continued(
@@ -429,7 +429,7 @@ def test_the_lines_of_active_regressions_are_drawn_first(client: TestClient, mak
     regression = make_regression(slow)
     data = trend_data(client)
     assert [row["href"] for row in data["points"] if row["line"] == 0][-1] == f"/runs/{slow}"
-    assert [row["text"] for row in data["flags"]] == [f"#{regression}"]
+    assert [row["text"] for row in data["flags"]] == [f"R{regression}"]
     assert len({row["line"] for row in data["points"]}) == MOST_LINES
 
 
@@ -515,3 +515,20 @@ def test_the_upload_command_leaves_with_the_third_run(client: TestClient, make: 
         make(name=f"run {number}")
         shown.append('id="add"' in overview(client))
     assert shown == [True, True, False]
+
+
+def test_a_number_of_a_run_and_a_regression_offers_both(client: TestClient, make: Make, make_regression: Make) -> None:
+    run = make()
+    regression = make_regression(run)
+    assert regression == run
+    for text, addresses in (
+        (f"#{run}", {f"/runs/{run}", f"/regressions/{run}"}),
+        (f"run {run}", {f"/runs/{run}"}),
+        (f"R{run}", {f"/regressions/{run}"}),
+        (f"regression {run}", {f"/regressions/{run}"}),
+    ):
+        answer = client.get("/search", params={"q": text}, follow_redirects=False)
+        if len(addresses) == 1:
+            assert {answer.headers["location"]} == addresses, text
+        else:
+            assert addresses <= set(re.findall(r'href="([^"]+)"', answer.text)), text
