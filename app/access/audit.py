@@ -15,6 +15,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.numbers import file_size
 from app.storage.audit import SUBJECTS, AuditEvent, AuditFilter, all_events, count_events, find_events
 from app.storage.database import read_session
 from app.storage.projects import list_projects, slugs_by_id
@@ -106,13 +107,20 @@ _VERBS = {
     "profile_confirmed": "confirmed a profile of", "profile_removed": "removed a profile of",
     "proposal_made": "proposed a state for", "feed_key_set": "set the feed key of", "joined": "added a stack to",
     "left": "removed a stack from", "moved": "moved the first run of", "password set": "set the password of",
+    "proposal_withdrawn": "withdrew the proposal for", "proposal_accepted": "accepted the proposal for",
+    "proposal_declined": "declined the proposal for", "noted": "wrote a note on", "appended": "appended to",
+    "chart_added": "added a chart to", "chart_removed": "removed a chart from", "view_saved": "saved a view of",
+    "view_deleted": "deleted a view of",
 }  # fmt: skip
 """What an action did to its subject; all other actions are such words already."""
-_LABELS = {"runs_each": "runs per side"}
+_LABELS = {"runs_each": "runs per side", "bytes": "size", "what": ""}
 _OF_RUNS = ("pinned", "proposed")
 """Changes that list runs."""
+_HIDDEN = ("name", "deletion")
+"""The name of the subject, and the number of a deletion."""
 _LONGEST = 120
 _KEY_DIGITS = 64
+_KEY = re.compile(f"[0-9a-f]{{{_KEY_DIGITS}}}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00")
 _TEXTS = ("who", "project", "subject", "subject_id", "name", "action", "before", "after", "note")
 AUDIT_COLUMNS: Mapping[str, CellKind] = {"id": "int", "at": "time", **dict.fromkeys(_TEXTS, "text")}
@@ -120,9 +128,12 @@ AUDIT_COLUMNS: Mapping[str, CellKind] = {"id": "int", "at": "time", **dict.fromk
 
 @dataclass(frozen=True, slots=True)
 class AuditedChange:
+    """`title`: the new value in full, if `after` shortens the keys in it."""
+
     name: str
     before: str
     after: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +170,11 @@ def view_of(event: AuditEvent, slugs: Mapping[int, str], names: Mapping[str, str
             _LABELS.get(key, key.replace("_", " ")),
             _shown(key, event.before.get(key), names),
             _shown(key, event.after.get(key), names),
+            value if isinstance(value := event.after.get(key), str) and _KEY.search(value) else "",
         )
         for key in both
         # The action itself says `rejected`.
-        if event.before.get(key) != event.after.get(key) and key != "name" and event.after.get(key) != event.action
+        if event.before.get(key) != event.after.get(key) and key not in _HIDDEN and event.after.get(key) != event.action
     )
     return EventView(event, project, label, address, changes)
 
@@ -204,13 +216,15 @@ def _json(values: Mapping[str, Any]) -> str | None:
 
 
 def _shown(key: str, value: Any, names: Mapping[str, str]) -> str:
-    """Return a value as text: a stack by its name, cut if it is long, `nothing` for none."""
+    """Return a value as text: a stack by its name, other keys short, cut if it is long, `nothing` for none."""
     if isinstance(value, str) and len(value) == _KEY_DIGITS and value in names:
         return names[value]
     if value is None or value in ("", []):
         return "nothing"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if key == "bytes" and isinstance(value, int):
+        return file_size(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
     if key in _OF_RUNS:
@@ -218,6 +232,7 @@ def _shown(key: str, value: Any, names: Mapping[str, str]) -> str:
     if isinstance(value, str) and _TIME.fullmatch(value):
         value = f"{value[:10]} {value[11:16]} UTC"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = _KEY.sub(lambda key: key[0][:12], text)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
