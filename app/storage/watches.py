@@ -22,6 +22,7 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
+    StackRow,
     UserRow,
     WatchRow,
     select_any,
@@ -112,6 +113,42 @@ def _title(session: Session, row: WatchRow) -> str:
         cause = f": {short_cause(cause_of(session, regression))}" if regression else ""
         return f"Regression {row.target}{cause}"
     return names_of_stacks(session, [row.target]).get(row.target, row.target[:12])
+
+
+def offered_watches(session: Session, each: int) -> list[Watch]:
+    """Return what a user without watches may follow: the costliest open regressions and the newest stacks."""
+    cost = col(RegressionRow.gpu_hours_per_day)
+    regressions = session.execute(
+        select_any(RegressionRow, ProjectRow.slug)
+        .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        .where(col(RegressionRow.state) == "open")
+        .order_by(func.coalesce(cost, 0.0).desc(), col(RegressionRow.id).desc())
+        .limit(each)
+    ).all()
+    stacks = session.execute(
+        select_any(StackRow.stack_key, ProjectRow.slug, StackRow.last_at)
+        .join(ProjectRow, col(ProjectRow.id) == StackRow.project_id)
+        .where(col(StackRow.runs) > 0)
+        .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key))
+        .limit(each)
+    ).all()
+    names = names_of_stacks(session, [row.stack_key for row in stacks])
+    return [
+        *(
+            Watch(
+                "regression",
+                str(row.id),
+                slug,
+                f"Regression {row.id}: {short_cause(cause_of(session, row))}",
+                row.opened_at,
+            )
+            for row, slug in regressions
+        ),
+        *(
+            Watch("stack", row.stack_key, row.slug, names.get(row.stack_key, row.stack_key[:12]), row.last_at)
+            for row in stacks
+        ),
+    ]
 
 
 def events_of(session: Session, watches: Collection[Watch], limit: int) -> list[AuditEvent]:

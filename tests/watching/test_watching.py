@@ -56,6 +56,15 @@ def test_a_user_sees_the_changes_of_a_watched_regression_and_stack(teams: Teams,
     assert read(lead) == {"watches": [], "changes": []}
 
 
+def test_the_page_of_a_user_without_watches_offers_what_they_may_read(teams: Teams, ours: Belongings) -> None:
+    viewer = teams.client("viewer")
+    offered = set(re.findall(r'action="(/watching/[^"]+)"', viewer.get("/watching").text)) - {"/watching/feed"}
+    assert {f"/watching/stacks/{ours.stack}", f"/watching/regressions/{ours.regression}"} == offered
+    for address in offered:
+        assert viewer.post(address, data={"watch": "yes"}).status_code == 303
+    assert {item["target"] for item in read(viewer)["watches"]} == {ours.stack, str(ours.regression)}
+
+
 def test_only_users_watch_and_only_what_they_may_read(teams: Teams, ours: Belongings) -> None:
     for who, status in {"token:read": 403, "anonymous": 401, "outsider": 404}.items():
         assert teams.client(who).put(f"{API}/stacks/{ours.stack}").status_code == status, who
