@@ -270,6 +270,9 @@ class PlanPage:
     def run_words(self, offer: Offer) -> str:
         return queries.run_words(offer)
 
+    def saved_words(self, offer: Offer) -> str:
+        return queries.saved_words(offer)
+
     @property
     def title(self) -> str:
         if self.plan is None:

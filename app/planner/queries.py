@@ -622,6 +622,20 @@ def run_words(offer: Offer) -> str:
     return ", ".join(filter(None, [*parts, f"recompute {'+'.join(modules)}" if modules else ""]))
 
 
+def saved_words(offer: Offer) -> str:
+    """Return what saves memory on the GPUs next to offloading: `BF16 gradients, recompute mla_up_proj`; "" if nothing
+    does."""
+    if offer.prediction is None:
+        return ""
+    recipe = offer.prediction.recipe
+    return ", ".join(
+        [
+            *(["BF16 gradients"] if recipe.gradients_bf16 else []),
+            *([f"recompute {'+'.join(sorted(recipe.recompute))}"] if recipe.recompute else []),
+        ]
+    )
+
+
 _SHOWN_KNOBS = ("ep_overlap", "delay_wgrad", "shared_overlap", "permute_fusion", "router_fusion")
 
 

@@ -403,6 +403,13 @@ def test_the_answer_names_recomputation_and_offload_after_at_most_16_words(clien
     assert len(seen) > 1
 
 
+def test_the_card_of_a_layout_names_what_saves_memory(client: TestClient) -> None:
+    query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "1024", "seq_len": "4096", "gbs": "8192"}
+    prediction = planned(client, **query)["offers"][0]["prediction"]
+    assert prediction["gradients_bf16"]
+    assert f"BF16 gradients, recompute {'+'.join(prediction['recompute'])}" in chosen_card(client, query)
+
+
 @pytest.mark.parametrize("gpu", ["H100", "GB200"])
 def test_a_layout_at_the_usable_limit_says_so(client: TestClient, gpu: str) -> None:
     """The page says it of exactly those layouts whose rounded peak is the rounded limit."""
