@@ -263,8 +263,7 @@ def what_would_decide(verdict: Verdict) -> str:
         more = of_commit if change.power is None else capitalized(more_per_side(change))
         return f"{more} would decide if the difference stays the same."
     if change.alternative is None:
-        unsteady = "Rerun this commit: the run is not steady, and more runs like it would not decide."
-        return unsteady if change.not_steady else TOO_NOISY
+        return "Rerun this commit: only a steady run can decide." if change.not_steady else TOO_NOISY
     reruns = change.alternative.reruns
     with_reruns = f" and {plural(reruns, 'more run')} of this commit" if reruns else ""
     return (
