@@ -180,6 +180,7 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     certain = [cause for cause in causes.first if cause.is_certain]
     undo, settings = undo_text(certain), values_of(certain)
     bisected = _range(certain) if causes.is_likely else ""
+    container = next((item for item in causes.differences if item.field == "container" and item.a), None)
     continued = regression.number  # then the runs since the first were as slow
     is_unconfirmed = continued is None and rerun_request(session, run.id, regression.document) is not None
     title = back_title("Go back to the baseline" if continued is None else f"Undo regression {continued}", certain)
@@ -188,6 +189,10 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     elif causes.is_likely and causes.differences and not is_unconfirmed:
         restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
         taken = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
+    elif container is not None and not is_unconfirmed:
+        has_other_code = any(item.axis == "code" for item in causes.differences)
+        taken = Taken({}, title=f"Test the old container{' with the new code' if has_other_code else ''}")
+        undo = undo_text(causes.differences)
     else:
         test = f"bisect {bisected}" if bisected else _apart_text(causes.differences)
         rerun = f"Rerun, then {test}" if test else "Rerun the job on other nodes"
@@ -197,7 +202,6 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
         undo = f"Rerun the job. If it is slow again: {undo}" if undo and continued is None else undo
     by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
     bisect = f"threewalls bisect {causes.bisected}{by_metric}"
-    container = next((item for item in causes.differences if item.field == "container" and item.a), None)
     before = "" if container is None or settings else _side(container.a)
     commit = session.get_one(RunRow, regression.run).commit
     facts = {

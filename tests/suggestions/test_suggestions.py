@@ -537,8 +537,8 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
     # A container is not, and may be innocent.
     first = rows_of(client, upgraded)[0]
     assert (first["rule"], first["place"]["expected_gain"]) == ("val-regression-cause", None)
-    assert first["title"] == "Rerun, then test container and code one by one"
-    assert first["changes"]["text"].startswith("Rerun the job. If it is slow again: Set container back to")
+    assert first["title"] == "Test the old container with the new code", "which is what the recipe does"
+    assert first["changes"]["text"].startswith("Set container back to")
     assert first["changes"]["fields"] == []
     (recipe,) = first["recipes"]
     assert f"git checkout {'c' * 40}" in recipe["run"]
