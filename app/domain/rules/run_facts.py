@@ -99,6 +99,7 @@ def facts_of_pair(
     `windows`: first and last steady iteration of each; `memory`: kinds of its figures (`memory_kinds`).
     """
     facts: dict[str, object] = {"compared": True, "differs": list(differing), "differs_beside": list(beside)}
+    facts["other_run"] = "a run with another container" if "container" in differing else "the other run"
     if step_time_pct is not None and step_time_pct > -100:
         facts["step_time_change_pct"] = step_time_pct
         facts["throughput_gain"] = 1 / (1 + step_time_pct / 100) - 1

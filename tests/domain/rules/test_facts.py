@@ -142,11 +142,14 @@ def test_a_failure_in_the_fused_permutation_is_a_fact_and_the_next_step_starts_w
 
 
 def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
+    others = [facts_of_pair(differing)["other_run"] for differing in (["container", "tp"], ["tp"], [])]
+    assert [("container" in str(other)) for other in others] == [True, False, False]
     pair_facts = facts_of_pair(["dispatcher"], step_time_pct=25.0, windows=((11, 50), (12, 50)))
     assert pair_facts == {
         "compared": True,
         "differs": ["dispatcher"],
         "differs_beside": [],
+        "other_run": "the other run",
         "step_time_change_pct": 25.0,
         "throughput_gain": pytest.approx(-0.2),
         "windows_differ": False,
