@@ -237,6 +237,11 @@ class SteadyState:
     profiled: tuple[int, int] | None = None
     spikes: tuple[tuple[int, float], ...] = ()
 
+    @property
+    def unsteady_because(self) -> str:
+        """Return why the window is not steady; empty if it is."""
+        return "" if self.is_steady else "; ".join(self.reasons) or "the window is not steady"
+
     def contains(self, iterations: FloatArray | IntArray) -> npt.NDArray[np.bool_]:
         """Return for each iteration whether it is in the window."""
         inside = (iterations >= self.first_iteration) & (iterations <= self.last_iteration)
@@ -491,7 +496,7 @@ def lacking_for_full_length(
         (skipped > 0, f"{skipped} iterations were skipped or not finite"),
         (steady.last_iteration < VALIDATED_STEPS, f"{steady.last_iteration} of {VALIDATED_STEPS} steps"),
         (steady.n < VALIDATED_WINDOW, f"{steady.n} of {VALIDATED_WINDOW} steady steps"),
-        (not steady.is_steady, "; ".join(steady.reasons) or "the window is not steady"),
+        (not steady.is_steady, steady.unsteady_because),
         (steady.is_steady and steady.short and steady.method != "declared", "the window is short and not declared"),
         (not fair_for_timing, "checkpoints, profiling or other work slow the measured steps"),
     )

@@ -21,7 +21,7 @@ from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
 from app.domain.rules.rule import Setting
 from app.domain.run import Stated
-from app.domain.text import some_of
+from app.domain.text import capitalized, some_of
 from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
@@ -103,8 +103,14 @@ def setbacks_of(
     if document is not None and is_open and run.health.get("outcome") not in ENDED_BADLY:
         of_run = regressions_of(session, run.id) if in_regressions and document.comparability is None else ()
         if all(item.continues for item in of_run):  # else other stacks confirm the contrast
-            facts["rerun_why"] = what_would_decide(document) or "One run that is not steady cannot decide."
+            facts["rerun_why"] = what_would_decide(document) or _unsteady_text(run)
     return Setbacks(facts, taken)
+
+
+def _unsteady_text(run: RunDetail) -> str:
+    """Return `Step times drift: the end is 22.5 % slower than the start. One such run cannot decide.`"""
+    because = "" if run.steady_state is None else run.steady_state.unsteady_because
+    return f"{capitalized(because)}. One such run cannot decide." if because else "An unsteady run cannot decide."
 
 
 def _crash(run: RunDetail) -> str:

@@ -171,7 +171,8 @@ def doubt_of(rule: Rule, values: Mapping[str, object]) -> str:
         "Correct the field if it is wrong."
     )
     if ran_in_spite(rule, values):
-        steady = f", {values['window']} of them steady" if "window" in values else ""
+        is_steady = "window" in values and not values.get("unsteady_because")
+        steady = f", {values['window']} of them steady" if is_steady else ""
         return f"The run completed {steps} iterations{steady} despite this blocker, so it is shown as a warning: {why}"
     return f"The run completed {steps} iterations despite this: {why}"
 

@@ -13,7 +13,7 @@ from app.domain.run import VALIDATED_STEPS
 State = Literal["done", "open", "blocked"]
 QUESTIONS: Mapping[Phase, str] = {
     "contract": "What must stay equal for a fair comparison?",
-    "fit": "Does the job fit into memory, with steady steps on every rank?",
+    "fit": "Does the job fit into memory on every rank?",
     "scale": "Is the work distributed well over the GPUs?",
     "profile": "Where is the step time spent?",
     "retune": "What reduces the measured wall?",
@@ -99,12 +99,18 @@ def _contract(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     return "done", "All contract fields are known."
 
 
+_OOM_PHASES = {"setup": "during set-up", "warmup": "during warm-up", "steady": "in steady state"}
+
+
 def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     facts = evaluation.facts
     if facts.get("oom") is True:
-        return "open", f"The job ran out of GPU memory during {facts.get('oom_phase') or 'the run'}."
+        return "open", f"The job ran out of GPU memory {_OOM_PHASES.get(str(facts.get('oom_phase')), 'during the run')}."
     if facts.get("fits") is True:
-        return "done", f"{facts.get('steps_done')} iterations ran, with a steady window of {facts.get('window')}."
+        ran = f"{facts.get('steps_done')} iterations ran"
+        if unsteady := facts.get("unsteady_because"):
+            return "done", f"{ran}; the speed is not steady yet: {unsteady}."
+        return "done", f"{ran}, with a steady window of {facts.get('window')}."
     steps = facts.get("steps_done")
     if isinstance(steps, int) and steps > 0:
         return "open", f"Only {steps} iterations ran. A few steady steps on every rank show that the job fits."
@@ -160,7 +166,7 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
 def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     facts = evaluation.facts
     if before[1].state != "done":
-        return "blocked", "No steady steps have been measured yet."
+        return "blocked", "The job must fit into memory first."
     if facts.get("evidence_level") != "validated":
         lacks = facts.get("full_length_lacks") or f"fewer than {VALIDATED_STEPS} healthy, steady steps"
         return "open", f"Enough for screening only: {lacks}."

@@ -208,6 +208,7 @@ def _from_figures(run: RunReading) -> dict[str, object]:
             "window": run.steady.n,
             "window_first": run.steady.first_iteration,
             "window_last": run.steady.last_iteration,
+            "unsteady_because": run.steady.unsteady_because,
             "slow_iterations": round(run.steady.spike_share * run.steady.n),
             "slow_text": _slow_text(run.steady, run.arguments),
             **_slow_range([iteration for iteration, _ in run.steady.spikes]),

@@ -34,7 +34,8 @@ _JUDGED = frozenset(
             "fair_for_timing",
             "framework",
         ),
-        *("steps_done", "window", "window_first", "window_last", "fits", "step_s", "tokens_s_gpu", "tflops_gpu"),
+        *("steps_done", "window", "window_first", "window_last", "unsteady_because", "fits"),
+        *("step_s", "tokens_s_gpu", "tflops_gpu"),
     )
 )
 """Facts that this service computes by rules shared by all runs."""

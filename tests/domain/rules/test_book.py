@@ -140,6 +140,7 @@ OF_A_RUN = {
         "is_baseline",
         "steps_done",
         "window",
+        "unsteady_because",
         "slow_iterations",
         "slow_start",
         "slow_loss_frac",

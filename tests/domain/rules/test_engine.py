@@ -663,7 +663,17 @@ def test_memory_comes_before_everything_that_follows() -> None:
     progress = of(unknown_fields=2, oom=True, oom_phase="warmup", steps_done=1)
 
     assert states(progress)[:3] == ["open", "open", "blocked"]
-    assert "memory during warmup" in progress.step("fit").because
+    assert "memory during warm-up" in progress.step("fit").because
+
+
+def test_a_run_that_fits_but_drifts_is_not_called_steady() -> None:
+    steady, drifting = (
+        of(**FITS, unsteady_because=because).step("fit") for because in ("", "step times drift: the end is 22.5 % slower")
+    )
+    assert (steady.state, drifting.state) == ("done", "done")
+    assert "steady window" in steady.because
+    assert "steady window" not in drifting.because
+    assert "22.5 %" in drifting.because
 
 
 def test_after_running_out_of_memory_only_remedies_are_suggested() -> None:
