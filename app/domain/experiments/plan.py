@@ -122,7 +122,7 @@ def size(
     if len(values):
         df = family.degrees_of_freedom + len(values) - 1
         prior = Prior(moderated_variance(family, values), df, family.configurations)
-    comparison = _comparison(prior, noise)
+    comparison = Comparison.planned(prior, noise)
     run_hours = None if step_s is None else STEPS * step_s / 3600
     chosen = runs_each or _first_runs(comparison, aim, None if run_hours is None or gpus is None else run_hours * gpus)
     return Sizing(
@@ -145,7 +145,7 @@ def size(
 
 def smallest_pct(sizing: Sizing, runs_each: int) -> float:
     """Return the smallest effect that another number of runs per side would detect."""
-    return _seen_pct(_comparison(sizing.prior, sizing.noise), runs_each)
+    return _seen_pct(Comparison.planned(sizing.prior, sizing.noise), runs_each)
 
 
 def runs_that_decide(prior: Prior, noise: float, shift: float) -> int | None:
@@ -153,7 +153,7 @@ def runs_that_decide(prior: Prior, noise: float, shift: float) -> int | None:
 
     A change that is too small to be called is decided by showing that both sides are equal.
     """
-    comparison = _comparison(prior, noise)
+    comparison = Comparison.planned(prior, noise)
     if abs(shift) >= comparison.thresholds.relevant_shift:
         return _runs_that_see(comparison, -100 * math.expm1(-abs(shift)))
     return next((n for n in range(1, MOST_ASKED_EACH + 1) if comparison.shows_equality(abs(shift), POWER, n, n)), None)
@@ -171,12 +171,6 @@ def _first_runs(comparison: Comparison, aim: Aim, run_gpu_hours: float | None) -
     if aim.most_gpu_hours is not None and run_gpu_hours:
         most = min(most, int(aim.most_gpu_hours / (2 * run_gpu_hours)))
     return max(FEWEST_EACH, min(_runs_that_see(comparison, aim.middle_pct) or MOST_EACH, most))
-
-
-def _comparison(prior: Prior, noise: float) -> Comparison:
-    return Comparison(
-        shift=0.0, variance=prior.variance, prior=prior, candidate_noise=noise**2, baseline_noise=noise**2
-    )
 
 
 def _source(own: int, family: Prior) -> SpreadSource:

@@ -8,7 +8,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.numbers import contract_value
 from app.domain.run import EvidenceLevel, Value
 from app.domain.verdict.decide import MetricChange
-from app.domain.verdict.step_time import DroppedRun, Outcome, Prior, Verdict
+from app.domain.verdict.step_time import RELEVANT_SHIFT, Comparison, DroppedRun, Outcome, Prior, Verdict
 
 Side = Literal["baseline", "candidate"]
 State = Literal["planned", "waiting", "done", "accepted", "rejected", "withdrawn"]
@@ -116,6 +116,18 @@ class Sizing:
     curve: tuple[SizePoint, ...]
     run_hours: float | None = None
     gpus: int | None = None
+
+    @property
+    def limit_pct(self) -> float:
+        """Return the change below which nothing is called, however many runs there are."""
+        return 100 * RELEVANT_SHIFT
+
+    @property
+    def limit_from(self) -> int | None:
+        """Return the runs per side of the table from which this limit matters more than chance; None if none does."""
+        comparison = Comparison.planned(self.prior, self.noise)
+        each = (point.runs_each for point in self.curve)
+        return next((n for n in each if comparison.is_at_limit(n, n)), None)
 
     @property
     def hours(self) -> float | None:

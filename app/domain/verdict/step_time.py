@@ -500,6 +500,11 @@ class Comparison:
     rerun_df: int = 0
     thresholds: Thresholds = DEFAULTS
 
+    @classmethod
+    def planned(cls, prior: Prior, noise: float) -> Self:
+        """Return the comparison of runs that are still to be made. `noise`: standard error within each (ln)."""
+        return cls(shift=0.0, variance=prior.variance, prior=prior, candidate_noise=noise**2, baseline_noise=noise**2)
+
     def standard_error(self, k: int, m: int) -> float:
         """Return the standard error of the shift with k reruns against m baseline runs."""
         return math.sqrt(max(self.variance, self.candidate_noise) / k + max(self.variance, self.baseline_noise) / m)
@@ -515,6 +520,10 @@ class Comparison:
         """Return the smallest speed-up (ln, positive) that k against m runs call with probability `power` > 0.5."""
         limit = max(self.thresholds.relevant_shift, self.half_width(IMPROVEMENT_P, k, m))
         return limit + self.half_width(power, k, m)
+
+    def is_at_limit(self, k: int, m: int) -> bool:
+        """Return whether k against m runs can call any speed-up that is large enough to be called at all."""
+        return self.half_width(IMPROVEMENT_P, k, m) <= self.thresholds.relevant_shift
 
     def shows_equality(self, shift: float, power: float, k: int, m: int) -> bool:
         """Return whether k against m runs call a true change `shift` (ln) equal with probability `power` > 0.5."""

@@ -184,6 +184,13 @@ def test_launches_of_a_configuration_share_the_noise_within_their_runs() -> None
     assert len({sizing.curve for sizing in sizes}) == 1
 
 
+def test_a_plan_says_from_how_many_runs_on_only_the_least_change_that_counts_limits_it() -> None:
+    quiet, noisy = size([], QUIET, noise=0.004), size([], replace(QUIET, variance=0.1**2), noise=0.004)
+    assert noisy.limit_from is None
+    assert quiet.limit_from in [point.runs_each for point in quiet.curve]
+    assert all(point.smallest_pct >= quiet.limit_pct for point in quiet.curve)
+
+
 @pytest.mark.parametrize("slower", [-0.0116, -0.012, 0.0145, -0.0145])
 def test_an_undecided_result_needs_the_runs_that_the_table_of_its_plan_names(slower: float) -> None:
     result = outcome(sides((0.0, 0.0), (slower, slower)), ENROLMENT, OutcomeRules(2, DEFAULT_PRIOR))
