@@ -472,13 +472,7 @@ class ExperimentPage:
     @property
     def would_decide(self) -> str:
         """Return what an undecided result needs, if it is not the number of runs in the lead."""
-        return "" if self.more_runs else self._would_decide
-
-    @property
-    def _would_decide(self) -> str:
-        return (
-            would_decide(self.experiment.result.verdict) if self.experiment.result.finished and self.undecided else ""
-        )
+        return would_decide(self.experiment)
 
     @property
     def offered_runs(self) -> int:

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from app.domain.contract.fields import METRICS
+from app.domain.experiments.outcome import excluded_text
 from app.domain.experiments.values import UNDECIDED, ExperimentResult
 from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, level_text, significant
 from app.domain.run import Metric
@@ -120,10 +121,13 @@ def _caption(decision: str, interval: str, equal_pct: float) -> str:
     return f"{interval}: undecided"
 
 
-def would_decide(verdict: Verdict | None) -> str:
-    """Return how many more runs an inconclusive result needs; empty otherwise."""
+def would_decide(item: ExperimentItem) -> str:
+    """Return what a complete but undecided result needs; empty if the lead says it, or if nothing has to be decided."""
+    verdict = item.result.verdict
     time = verdict.step_time if verdict else None
     if verdict is None or time is None or time.decision != "inconclusive":
+        return ""
+    if not item.result.finished or item.state not in UNDECIDED or more_runs(item) or is_too_small(item):
         return ""
     if time.reruns_apart_pct is not None:
         return (
@@ -149,16 +153,23 @@ def is_too_small(item: ExperimentItem) -> bool:
     """Return whether a complete, inconclusive change is smaller than what counts as equal."""
     result = item.result
     time = result.verdict.step_time if result.verdict else None
-    return time is not None and result.finished and result.inconclusive and abs(time.delta_pct) < time.equal_pct
+    if time is None or not (result.finished and result.inconclusive) or time.reruns_apart_pct is not None:
+        return False
+    return abs(time.delta_pct) < time.equal_pct
 
 
 def too_small_sentence(item: ExperimentItem) -> str:
-    """Return `Inconclusive: 1.2 % faster, less than the 2 % that count: reject it.`; empty for other results."""
+    """Return whether to reject a change that is smaller than what counts; empty for other results.
+
+    `No gain of 2 % or more: 0.5 % faster. Reject it.`, or that more runs could still show such a gain.
+    """
     verdict, gain = item.result.verdict, item.result.gain
     if not is_too_small(item) or item.state not in UNDECIDED or gain is None or verdict is None:
         return ""
+    if item.result.excluded_gain_pct is not None:
+        return f"{excluded_text(item.result.excluded_gain_pct)}: {gain_change(gain.pct).figure}. Reject it."
     least = f"{verdict.step_time.equal_pct:g}{THIN}%" if verdict.step_time else ""
-    return f"Inconclusive: {gain_change(gain.pct).figure}, less than the {least} that count: reject it."
+    return f"Inconclusive: {gain_change(gain.pct).figure}; a {least} gain is not excluded. Reject it, or add runs."
 
 
 def more_runs_sentence(item: ExperimentItem, number: str = "") -> str:

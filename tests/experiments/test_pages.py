@@ -13,13 +13,14 @@ from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.domain.experiments.journey import AcceptedChange, make_journey
+from app.domain.experiments.outcome import short_result
 from app.domain.experiments.plan import smallest_pct
 from app.domain.experiments.values import PlannedGain
 from app.domain.numbers import change_text, gain_change, gpu_hours, level_text
 from app.domain.verdict.step_time import Decision
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
-from app.experiments.result_view import effect, is_too_small, more_runs
+from app.experiments.result_view import effect, is_too_small, more_runs, too_small_sentence, would_decide
 from app.experiments.waterfall import waterfall
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
@@ -214,6 +215,13 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     add_runs(engine, read(engine, number).tag, [30_900.0])
     item = read(engine, number)
     assert (item.result.inconclusive, is_too_small(item), more_runs(item)) == (True, True, 0)
+    assert (item.result.excluded_gain_pct, would_decide(item)) == (None, "")
+    assert "add runs" in too_small_sentence(item), "the interval reaches a gain that counts"
+    assert item.result.verdict is not None
+    assert item.result.verdict.step_time is not None
+    bounded = replace(item.result, gain=PlannedGain(0.3, -1.0, 1.9))
+    assert bounded.excluded_gain_pct == item.result.verdict.step_time.equal_pct
+    assert too_small_sentence(replace(item, result=bounded)).startswith(short_result(bounded).partition(":")[0])
     page = text(client, f"/experiments/{number}")
     assert OFFERED.findall(page[page.index(f'action="/experiments/{number}"') :])[:1] != ["runs"]
     assert re.search(r'class="button primary" id="decide-reject"', page)

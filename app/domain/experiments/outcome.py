@@ -15,7 +15,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import same_value
 from app.domain.experiments.plan import POWER, runs_that_decide, turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
-from app.domain.numbers import contract_value, gain_change, level_text, plural, signed
+from app.domain.numbers import THIN, contract_value, gain_change, level_text, plural, signed
 from app.domain.run import EVIDENCE_LEVELS, Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
@@ -196,7 +196,14 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
         return f"The change is {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
         return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
+    if result.excluded_gain_pct is not None:
+        return f"{excluded_text(result.excluded_gain_pct)}: {change.figure}, {rests_on}.{_guards(verdict)}"
     return f"Inconclusive: {measured}.{_guards(verdict)}"
+
+
+def excluded_text(pct: float) -> str:
+    """Return `No gain of 2 % or more`."""
+    return f"No gain of {pct:g}{THIN}% or more"
 
 
 def short_result(result: ExperimentResult) -> str:
@@ -208,6 +215,7 @@ def short_result(result: ExperimentResult) -> str:
     if not result.finished:
         return f"So far {change}"
     begin = {"no_change": "No difference: ", "inconclusive": "Inconclusive: "}.get(result.decision, "")
+    begin = begin if result.excluded_gain_pct is None else f"{excluded_text(result.excluded_gain_pct)}: "
     return f"{begin}{change}{_guards(verdict)}"
 
 

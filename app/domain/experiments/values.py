@@ -217,6 +217,14 @@ class ExperimentResult:
         return time is not None and time.decision == "inconclusive"
 
     @property
+    def excluded_gain_pct(self) -> float | None:
+        """Return the least gain that counts if a complete but undecided result excludes it; else None."""
+        time = None if self.verdict is None else self.verdict.step_time
+        if time is None or self.gain is None or not (self.finished and self.inconclusive):
+            return None
+        return time.equal_pct if time.reruns_apart_pct is None and self.gain.high_pct < time.equal_pct else None
+
+    @property
     def decision(self) -> Outcome:
         """Return the decision on B against A, as that of a verdict; undecided until the experiment is finished."""
         if self.verdict is None:
