@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.contract.values import GPU_MEMORY_GIB
 from app.domain.numbers import ChangeText, change_text, gain_change, plural, step_time, time_saved
+from app.domain.planning.memory import USABLE
 from app.domain.ranking.experiments import DispatcherExperiment, ab_at_equal_knobs
 from app.domain.ranking.matrix import (
     NO_GRAPHS,
@@ -447,8 +448,10 @@ class LedgerPage:
         self.elsewhere = () if self.published or gains else tuple(_published_elsewhere(book, self.hardware))
         self.near = None if gains else _nearest_pair(session, [item for item in seen if item.steps and not item.oom])
         most = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
-        self.memory_gib = max(most, GPU_MEMORY_GIB.get(self.hardware, 0))
-        """The length of the bars: the memory of the GPU; of an unknown one the highest peak."""
+        self.usable_gib = USABLE * GPU_MEMORY_GIB.get(self.hardware, 0)
+        """The limit of the planner; 0 for an unknown GPU."""
+        self.memory_gib = max(most, self.usable_gib)
+        """The length of the bars: the usable memory of the GPU, or the highest peak above it."""
 
     @property
     def plan_from(self) -> int | None:
@@ -534,10 +537,9 @@ class LedgerPage:
 
     @property
     def free_gib(self) -> float | None:
-        """Return the memory that the highest peak leaves free; None if the GPU or all peaks are unknown."""
+        """Return the usable memory that the highest peak leaves free; None if the GPU or all peaks are unknown."""
         peaks = [row.scope.peaks_gib[1] for row in self.rows if row.scope.peaks_gib]
-        size = GPU_MEMORY_GIB.get(self.hardware)
-        return size - max(peaks) if size and peaks else None
+        return max(0.0, self.usable_gib - max(peaks)) if self.usable_gib and peaks else None
 
     @property
     def tries_graphs(self) -> bool:
