@@ -195,17 +195,23 @@ class NextPage:
     @property
     def steps(self) -> list[StepRow]:
         phases = self._advice.phases
+        evidence = _EVIDENCE if self.shows_limit else {**_EVIDENCE, "profile": _EVIDENCE["retune"]}
         return [
             StepRow(
                 phase=step.phase,
                 question=step.question,
                 state=step.state,
                 because=step.because,
-                href=_EVIDENCE[step.phase].format(self.run.id),
+                href=evidence[step.phase].format(self.run.id),
                 current=step.phase == phases.current,
             )
             for step in phases.steps
         ]
+
+    @property
+    def shows_limit(self) -> bool:
+        """Return whether anything is known about what limits the step, or how to find out."""
+        return self.wall.wall != "none" or bool(self.wall.evidence or self.profile_steps)
 
     @property
     def wall_facts(self) -> list[FactRow]:
