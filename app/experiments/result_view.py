@@ -10,7 +10,7 @@ from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, 
 from app.domain.run import Metric
 from app.domain.text import capitalized
 from app.domain.verdict.decide import MetricChange, more_per_side, what_would_decide
-from app.domain.verdict.step_time import LossChange, Verdict
+from app.domain.verdict.step_time import LossChange
 from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 

@@ -105,7 +105,10 @@ _OOM_PHASES = {"setup": "during set-up", "warmup": "during warm-up", "steady": "
 def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     facts = evaluation.facts
     if facts.get("oom") is True:
-        return "open", f"The job ran out of GPU memory {_OOM_PHASES.get(str(facts.get('oom_phase')), 'during the run')}."
+        return (
+            "open",
+            f"The job ran out of GPU memory {_OOM_PHASES.get(str(facts.get('oom_phase')), 'during the run')}.",
+        )
     if facts.get("fits") is True:
         ran = f"{facts.get('steps_done')} iterations ran"
         if unsteady := facts.get("unsteady_because"):

@@ -668,7 +668,8 @@ def test_memory_comes_before_everything_that_follows() -> None:
 
 def test_a_run_that_fits_but_drifts_is_not_called_steady() -> None:
     steady, drifting = (
-        of(**FITS, unsteady_because=because).step("fit") for because in ("", "step times drift: the end is 22.5 % slower")
+        of(**FITS, unsteady_because=because).step("fit")
+        for because in ("", "step times drift: the end is 22.5 % slower")
     )
     assert (steady.state, drifting.state) == ("done", "done")
     assert "steady window" in steady.because
