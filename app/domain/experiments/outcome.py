@@ -196,9 +196,10 @@ def result_sentence(result: ExperimentResult, runs_each: int) -> str:
         return f"The change is {measured}.{_guards(verdict)}{early}"
     if verdict.decision == "no_change":
         return f"No difference: {measured}. The two sides are equivalent {within(verdict.step_time)}."
+    undecided = f"Inconclusive: {measured}"
     if result.excluded_gain_pct is not None:
-        return f"{excluded_text(result.excluded_gain_pct)}: {change.figure}, {rests_on}.{_guards(verdict)}"
-    return f"Inconclusive: {measured}.{_guards(verdict)}"
+        undecided = f"{excluded_text(result.excluded_gain_pct)}: {change.figure}, {rests_on}"
+    return f"{undecided}.{_guards(verdict)}"
 
 
 def excluded_text(pct: float) -> str:
