@@ -265,9 +265,9 @@ def _host_memory(request: PlanRequest, prediction: Prediction | None) -> Note | 
 
 
 def _dp_floor(request: PlanRequest, layout: Layout) -> Note | None:
-    if layout.dp(request) != 1:
+    if layout.dp(request) != 1 or layout.cp > 1:  # gradients are reduced over DP x CP
         return None
-    text = "DP is 1: there is no gradient communication to overlap, and one replica accumulates the whole batch."
+    text = "DP x CP is 1: there is no gradient communication to overlap, and one replica accumulates the whole batch."
     return Note("scale-dp-floor", text, ("S3", "U-mt"))
 
 

@@ -389,13 +389,20 @@ def test_f09_the_least_gpus_are_of_the_larger_mesh_and_not_of_the_product() -> N
     assert "scale-gpus-below-min" in broken(F09, gpus=8)
 
 
-def test_f05_a_long_sequence_on_256_gpus_is_feasible_with_dp_1_and_warned_of() -> None:
+def test_f05_a_long_sequence_on_256_gpus_is_feasible_with_dp_1() -> None:
     given = plan(F05).given
     assert given is not None
     assert not given.violations  # 32 x 32 x 8 = 8192 GPUs, which no job needs
     assert (given.dp, given.edp, given.tokens_per_cp_shard, given.layout.vpp) == (1, 1, 4096, 4)
-    assert {"scale-dp-floor", "scale-long-container"} <= {note.rule for note in given.notes}
+    assert {note.rule for note in given.notes} & {"scale-dp-floor", "scale-long-container"} == {"scale-long-container"}
     assert (plan(F05).first_cp, given.layout.min_gpus) == (32, 256)
+
+
+@pytest.mark.parametrize(("cp", "warns"), [(1, True), (2, False)])
+def test_dp_1_has_gradient_traffic_where_cp_shares_the_weights(cp: int, warns: bool) -> None:
+    given = plan(F09 | {"cp": cp, "pp": 8 // cp, "ep": 1}).given
+    assert given is not None
+    assert (given.dp, "scale-dp-floor" in {note.rule for note in given.notes}) == (1, warns)
 
 
 def test_f06_embedding_and_loss_count_as_layers_where_94_do_not_divide() -> None:

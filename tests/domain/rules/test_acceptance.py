@@ -28,6 +28,8 @@ RENAMED = {"sku": "gpu", "data": "data_mode", "rank": "profile_rank"}
 """Names of the papers that the contract spells otherwise."""
 OFF = {"recompute_granularity": "none", "opt_offload": False, "act_offload": False, "fine_offload": []}
 """What saves memory is off in a run that does not list it."""
+CORRECTED = {"F05-dsv3-128k-h100": {"scale-dp-floor"}}
+"""Warnings that the papers expect and that are wrong: gradients are reduced over DP x CP, which is 32 there."""
 CASES = [
     *("F01-first-bringup", "F02-import-failure", "F03-isolate-ep-overlap", "F04-overlap-misconfigured"),
     *("F05-dsv3-128k-h100", "F06-235b-128k-gb200", "F07-host-bound-nvl72", "F08-graph-recompute-conflict"),
@@ -100,7 +102,9 @@ def test_blockers_and_warnings_fire(name: str) -> None:
     evaluation, expected = evaluate_case(name)
 
     assert set(expected["blockers"]) <= {rule.rule.id for rule in evaluation.blockers}
-    assert set(expected.get("warnings", [])) <= {warning.rule.id for warning in evaluation.warnings}
+    warnings, wrong = {warning.rule.id for warning in evaluation.warnings}, CORRECTED.get(name, set())
+    assert set(expected.get("warnings", [])) - wrong <= warnings
+    assert not wrong & warnings
     if not expected["blockers"]:
         assert [rule.rule.id for rule in evaluation.blockers] == []
 
