@@ -226,11 +226,13 @@ def overruling(contradiction: Contradiction, sources: Mapping[str, Source], own:
         return Overruling("older", older, f"The older statement applies: {_named(older)} outranks {_named(newer)}.")
     if newer < older:
         return Overruling("newer", newer, f"The newer statement applies: {_named(newer)} outranks {_named(older)}.")
-    date = max((sources[key].date for key in contradiction.newer_sources if key in sources), default="")
-    when = f" dated {date}" if date else ""
-    return Overruling(
-        "both", newer, f"Neither outranks the other: both are {_named(newer)}. The newer one is{when or ' undated'}."
-    )
+    sides = (contradiction.older_sources, contradiction.newer_sources)
+    before, date = (max((sources[key].date for key in keys if key in sources), default="") for keys in sides)
+    if date and date == before:
+        when = f"Both are dated {date}"
+    else:
+        when = f"The newer one is {f'dated {date}' if date else 'undated'}"
+    return Overruling("both", newer, f"Neither outranks the other: both are {_named(newer)}. {when}.")
 
 
 def _strongest(keys: Sequence[str]) -> int:

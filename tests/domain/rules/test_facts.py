@@ -449,6 +449,7 @@ def dispute(older: str, newer: str, *, measurable: bool = True) -> Contradiction
             "both",
             "Neither outranks the other: both are published evidence. The newer one is dated 2026-07-14",
         ),
+        ("U-co", "U-eo", (), "both", "Both are dated 2026-07-25"),
         ("S4", "U-disp", (GAIN,), "here", "Our own A/B measured 15.4\u202f% faster (n = 3), which outranks both"),
         ("S4", "U-disp", (LOSS,), "here", "Our own A/B measured 6.4\u202f% slower"),
         ("S4", "U-disp", (UNSETTLED,), "newer", "published evidence"),
