@@ -143,7 +143,7 @@ def _knobs(workload: Workload) -> Mapping[str, object]:
         "pipeline_model_parallel_layout": workload.pipeline_layout,
         **(
             {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
-            if workload.model.layers % workload.pipeline_parallel
+            if workload.pipeline_layout is None and workload.model.layers % workload.pipeline_parallel
             else {}
         ),
         **(

@@ -22,6 +22,8 @@ from app.demo.story import (
     trials,
 )
 from app.demo.studies import STUDIES, journey, studies
+from app.domain.contract.resolve import resolve
+from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
 from app.domain.run import ParsedLog
 from tests.cases import every_case
@@ -172,5 +174,7 @@ def test_the_studies_have_valid_layouts_and_their_stated_rates() -> None:
             assert of_a_stage % workload.expert_parallel == 0, name
             assert workload.global_batch_size % workload.data_parallel == 0, name
             launches = [job for job in study.jobs() if job.workload == workload]
+            contract = resolve(parsed(launches[0].name), read_metadata({})).fields
+            assert contract["pp_layout"].value is None or not contract["pp_account"].value, name
             median = float(np.median(np.concatenate([job.recording.step_time_ms[2:] for job in launches])))
             assert tflops_per_gpu(median, workload) == pytest.approx(tflops, rel=0.03)
