@@ -34,36 +34,60 @@ class Constraint:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A constraint that a layout breaks, in words with its numbers."""
+    """A constraint that a layout breaks, in words with its numbers. `todo`: what of its advice can help this layout."""
 
     constraint: Constraint
     text: str
+    todo: str
 
 
 def judge(request: PlanRequest, layout: Layout, prediction: Prediction | None = None) -> tuple[Violation, ...]:
     """Return every constraint that the layout breaks; empty when it is feasible. `prediction`: if available."""
     problems = ((constraint, constraint.check(request, layout)) for constraint in CONSTRAINTS if constraint is not FITS)
-    broken = tuple(Violation(constraint, text) for constraint, text in problems if text)
+    broken = tuple(
+        Violation(constraint, text, _to_fit(request, layout) if constraint.id == "plan-memory" else constraint.todo)
+        for constraint, text in problems
+        if text
+    )
     if broken:  # memory is predicted only for layouts that are possible
         return broken
-    too_large = _exceeds(request, prediction) if prediction is not None else FITS.check(request, layout)
-    return (Violation(FITS, too_large),) if too_large else ()
+    if prediction is None:
+        too_large, todo = FITS.check(request, layout), FITS.todo
+    else:
+        too_large, todo = _exceeds(request, prediction), _to_fit(request, layout, prediction)
+    return (Violation(FITS, too_large, todo),) if too_large else ()
+
+
+def _to_fit(request: PlanRequest, layout: Layout, prediction: Prediction | None = None) -> str:
+    """Return what can lower the memory of a layout: only activations depend on micro-batch and CP, and a degree can
+    grow only while its mesh has replicas."""
+    attention, experts = layout.attention < request.gpus, layout.experts < request.gpus
+    ways = ["more GPUs"]
+    if prediction is not None and sum(map(prediction.memory.__getitem__, _STATIC)) < prediction.usable_gb:
+        ways += ["a smaller micro-batch"] * (request.mbs > 1) + ["more context parallelism"] * attention
+    larger = {"PP": attention and experts, "EP": experts and request.model.experts is not None, "TP": attention}
+    ways += [f"a larger {name}" for name, can_grow in larger.items() if can_grow]
+    return f"Use {' or '.join(filter(None, [', '.join(ways[:-1]), ways[-1]]))}."
+
+
+_STATIC = ("weights", "optimizer")
+"""Parts of the predicted memory that depend on the degrees alone."""
 
 
 def _world(r: PlanRequest, a: Layout) -> str | None:
     meshes = []
     if r.gpus % a.attention:
-        meshes.append(f"attention on TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention}")
+        meshes.append(f"of TP x CP x PP = {a.tp} x {a.cp} x {a.pp} = {a.attention} (attention)")
     if r.gpus % a.experts:
-        meshes.append(f"experts on ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts}")
-    return f"{r.gpus} GPUs are not divisible by {' and '.join(meshes)}." if meshes else None
+        meshes.append(f"of ETP x EP x PP = {a.etp} x {a.ep} x {a.pp} = {a.experts} (experts)")
+    return f"The number of GPUs, {r.gpus}, is not a multiple {' or '.join(meshes)}." if meshes else None
 
 
 def _least(r: PlanRequest, a: Layout) -> str | None:
     if r.gpus >= a.min_gpus:
         return None
     return (
-        f"The layout needs PP x max(TP x CP, EP x ETP) = {a.pp} x max({a.tp} x {a.cp}, {a.ep} x {a.etp}) = "
+        f"The layout needs at least PP x max(TP x CP, EP x ETP) = {a.pp} x max({a.tp} x {a.cp}, {a.ep} x {a.etp}) = "
         f"{a.min_gpus} GPUs, but there are {r.gpus}."
     )
 
@@ -186,7 +210,7 @@ def _exceeds(r: PlanRequest, prediction: Prediction | None) -> str | None:
         return None
     return (
         f"The predicted peak is {in_gib(prediction.peak_gb):.0f} GiB with {recipe_words(prediction.recipe)}, and "
-        f"tensors may take {in_gib(prediction.usable_gb):.0f} GiB of a {r.gpu}."
+        f"tensors may take {in_gib(prediction.usable_gb):.0f} GiB of each {r.gpu}."
     )
 
 

@@ -617,7 +617,9 @@ def _offer(
 def _closest(request: PlanRequest, options: Candidates) -> tuple[Offer, ...]:
     broken = np.bitwise_count(options.broken.astype(np.uint64)).astype(np.int64)
     ranked = best_first(request, options, np.flatnonzero(broken == broken.min()))
-    ranked = ranked[np.lexsort(_missing_memory(request, options, ranked))]
+    mesh, lacks_gpus = options.mesh.at(ranked), options.broken[ranked] & BITS["scale-gpus-below-min"] != 0
+    least = np.where(lacks_gpus, np.maximum(mesh.attention, mesh.experts), 0)
+    ranked = ranked[np.lexsort((*_missing_memory(request, options, ranked), least))]
     return offers_of(request, [options.layout(request, int(index)) for index in ranked[:_CLOSEST]])
 
 

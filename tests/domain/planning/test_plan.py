@@ -497,7 +497,7 @@ def test_each_constraint_is_named_with_its_numbers_and_what_to_do(constraint: st
     assert constraint in violations
     assert any(letter.isdigit() for letter in violations[constraint].text)
     assert violations[constraint].constraint.sources
-    assert violations[constraint].constraint.todo
+    assert violations[constraint].todo
 
 
 def test_numbers_stand_in_the_words() -> None:
@@ -507,8 +507,43 @@ def test_numbers_stand_in_the_words() -> None:
     given = plan(F09, gpus=8).given
     assert given is not None
     assert given.violations[-1].text == (
-        "The layout needs PP x max(TP x CP, EP x ETP) = 2 x max(2 x 1, 8 x 1) = 16 GPUs, but there are 8."
+        "The layout needs at least PP x max(TP x CP, EP x ETP) = 2 x max(2 x 1, 8 x 1) = 16 GPUs, but there are 8."
     )
+
+
+def test_too_few_gpus_for_fixed_degrees_are_compared_with_the_best_free_degrees() -> None:
+    closest = plan({"model": "Qwen3-235B-A22B", "gpu": "H100", "gpus": 8, "seq_len": 4096, "tp": 4, "pp": 4, "ep": 8})
+    layout = closest.closest[0].layout
+    assert (layout.etp, layout.cp, layout.min_gpus) == (1, 1, 32)
+
+
+@pytest.mark.parametrize(
+    ("work", "degrees", "helps", "cannot_help"),
+    [
+        ({"gpus": 8}, {"tp": 8, "pp": 1, "ep": 8}, ("more GPUs",), ("micro-batch", "context", "larger")),
+        (
+            {"gpus": 16},
+            {"tp": 8, "pp": 1, "ep": 16},
+            ("more GPUs", "larger TP"),
+            ("micro-batch", "context", "larger EP"),
+        ),
+        (
+            {"gpus": 512, "mbs": 16, "seq_len": 32_768},
+            {"tp": 1, "pp": 8, "ep": 32},
+            ("more GPUs", "micro-batch", "context parallelism", "larger PP", "larger EP", "larger TP"),
+            (),
+        ),
+    ],
+)
+def test_the_advice_to_fit_names_only_what_can_help(
+    work: dict[str, Any], degrees: dict[str, int], helps: tuple[str, ...], cannot_help: tuple[str, ...]
+) -> None:
+    given = plan({"model": "DeepSeek-V3", "gpu": "H100", "seq_len": 4096} | work, cp=1, etp=1, **degrees).given
+    assert given is not None
+    (violation,) = given.violations
+    assert violation.constraint.id == "plan-fits"
+    assert [way for way in helps if way not in violation.todo] == []
+    assert [way for way in cannot_help if way in violation.todo] == []
 
 
 # --- Predicted memory and step time.
