@@ -185,8 +185,8 @@ class OfferOut(ApiValue):
     megatron_lm_without: list[str] = Field(description="Flags that the command must not contain.")
 
     @classmethod
-    def of(cls, offer: Offer, request: PlanRequest, typed: dict[str, str], base: str) -> Self:
-        layout, text = offer.layout, offer_flags(request, offer)
+    def of(cls, offer: Offer, plan: Plan, typed: dict[str, str], base: str) -> Self:
+        layout, text = offer.layout, offer_flags(plan, offer)
         return cls.from_values(
             offer,
             layout,
@@ -194,7 +194,7 @@ class OfferOut(ApiValue):
             vpp=layout.vpp if layout.vpp > 1 else None,
             pp_account=layout.account,
             prediction=PredictionOut.of(offer.prediction) if offer.prediction else None,
-            measured=MeasurementOut.of(offer, request, base),
+            measured=MeasurementOut.of(offer, plan.request, base),
             violations=[ViolationOut.of(violation) for violation in offer.violations],
             megatron_lm=text.megatron_lm,
             megatron_bridge=text.bridge,
@@ -275,7 +275,7 @@ class LayoutPlanOut(ApiValue):
         cls, plan: Plan, typed: dict[str, str], used: tuple[tuple[UsedLayout, tuple[str, ...]], ...], base: str
     ) -> Self:
         def out(offer: Offer) -> OfferOut:
-            return OfferOut.of(offer, plan.request, typed, base)
+            return OfferOut.of(offer, plan, typed, base)
 
         return cls.from_values(
             plan,

@@ -322,7 +322,7 @@ class PlanPage:
 
     def layout_flags(self, offer: Offer) -> LayoutFlags:
         assert self.plan is not None  # noqa: S101  # offers come from a plan
-        return offer_flags(self.plan.request, offer)
+        return offer_flags(self.plan, offer)
 
     def sources(self, keys: tuple[str, ...]) -> list[Source]:
         sources = built_in_rules().sources

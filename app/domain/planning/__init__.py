@@ -2,7 +2,7 @@
 
 read_request(texts) -> PlanRequest          the checked request
 make_plan(request, records) -> Plan         layouts best first, a given one judged, why others were rejected
-offer_flags(request, offer) -> LayoutFlags  flags of Megatron-LM and overrides of Megatron-Bridge
+offer_flags(plan, offer) -> LayoutFlags     flags of Megatron-LM and overrides of Megatron-Bridge
 records_of(used), nearest_layouts(request, used)    layouts in use for the same model
 predict_change(now, then) -> LayoutChange   what another layout changes for one run
 """

@@ -757,7 +757,19 @@ def layout_flags(
     return LayoutFlags(" \\\n  ".join(flags), " \\\n  ".join(overrides), tuple(dict.fromkeys(without)))
 
 
-def offer_flags(request: PlanRequest, offer: Offer) -> LayoutFlags:
-    """Return the flags of an offer: its layout, the recipe of its prediction, and the knobs of its run."""
+_CARRIED = ("grouped_gemm", "dp_overlap", "permute_fusion", "router_fusion", "manual_gc", "manual_gc_interval")
+"""Knobs of a run that other layouts of the same model take over: they need no degree and no memory of their own."""
+
+
+def offer_flags(plan: Plan, offer: Offer) -> LayoutFlags:
+    """Return the flags of an offer: its layout, the recipe of its prediction, and the knobs of its run.
+
+    An offer without one takes over what the fastest own run that corrects the plan has on in any layout.
+    """
     recipe = offer.prediction.recipe if offer.prediction else None
-    return layout_flags(request, offer.layout, recipe, offer.run.knobs if offer.run else {})
+    if offer.run is not None:
+        return layout_flags(plan.request, offer.layout, recipe, offer.run.knobs)
+    runs = [record for record in plan.records if record.gpu_seconds and not record.by]
+    fitted = min(runs, key=lambda run: run.gpu_seconds or math.inf, default=None)
+    knobs = {name: fitted.knobs[name] for name in _CARRIED if name in fitted.knobs} if fitted is not None else {}
+    return layout_flags(plan.request, offer.layout, recipe, knobs)

@@ -705,7 +705,7 @@ def test_a_layout_that_a_run_measured_has_the_recipe_and_the_knobs_of_the_run() 
     assert (offer.layout.degrees, offer.run.peak_gb) == ((1, 1, 1, 16, 1), 70.0)
     recipe = offer.prediction.recipe
     assert (recipe.dispatcher, recipe.recompute) == ("deepep", {"layernorm", "moe_act"})
-    flags = offer_flags(request(QWEN_30B, gbs=1024), offer)
+    flags = offer_flags(plan(QWEN_30B, gbs=1024, records=records), offer)
     for flag in ("--moe-flex-dispatcher-backend deepep", "--recompute-modules layernorm moe_act", "--delay-wgrad"):
         assert flag in flags.megatron_lm
     assert "comm_overlap.delay_wgrad_compute=true" in flags.bridge
@@ -731,11 +731,20 @@ def test_a_run_of_other_work_or_with_another_recipe_measured_no_offer(
     fields: dict[str, object], differs: tuple[str, ...]
 ) -> None:
     wanted = request(QWEN_30B, fields)
-    offers = make_plan(wanted, records_of([own_run(20.0)])).offers
-    (offer,) = (offer for offer in offers if offer.layout.degrees == (1, 1, 1, 16, 1))
+    planned = make_plan(wanted, records_of([own_run(20.0)]))
+    (offer,) = (offer for offer in planned.offers if offer.layout.degrees == (1, 1, 1, 16, 1))
     assert offer.run is None
     assert [record.differs(wanted) for record in offer.measured] == [differs]
-    assert "delay-wgrad" not in offer_flags(wanted, offer).megatron_lm
+    assert "delay-wgrad" not in offer_flags(planned, offer).megatron_lm
+
+
+def test_other_layouts_take_over_the_knobs_of_the_run_that_corrects_the_plan() -> None:
+    run = own_run(20.0, grouped_gemm=True, dp_overlap=("grad_reduce", "param_gather"))
+    fitted = plan(QWEN_30B, gbs=1024, records=records_of([run]))
+    other = next(offer for offer in fitted.offers if offer.run is None)
+    for flag in ("--moe-grouped-gemm", "--overlap-grad-reduce", "--overlap-param-gather"):
+        assert flag in offer_flags(fitted, other).megatron_lm
+        assert flag not in offer_flags(plan(QWEN_30B, gbs=1024), other).megatron_lm
 
 
 def test_the_dispatcher_that_own_runs_show_to_be_faster_replaces_the_default() -> None:
