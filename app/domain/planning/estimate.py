@@ -11,7 +11,7 @@ from app.domain.numbers import share_text
 from app.domain.planning.costs import ModelCosts, model_costs
 from app.domain.planning.hardware import AMD, Hardware, hardware_of
 from app.domain.planning.layout import Layout, stage_shares
-from app.domain.planning.memory import USABLE, Degrees, Floats, Memory, MemoryOptions, memory_of
+from app.domain.planning.memory import AMPLE, USABLE, Degrees, Floats, Memory, MemoryOptions, memory_of, overlapped
 from app.domain.planning.request import Calibration, PlanRequest
 from app.domain.planning.step_time import StepTime, format_of, step_time
 from app.domain.rules.rule import Setting
@@ -165,7 +165,7 @@ class Estimator:
         for place, recipe in enumerate(self.ladder):
             some = degrees.at(open_)
             needed = self.memory(some, recipe).total
-            fits = needed <= self.usable_gb
+            fits = (needed <= self.usable_gb) & self._may_overlap(some, recipe)
             took = np.full(len(open_), np.inf)
             took[fits] = self.time(some.at(np.flatnonzero(fits)), recipe).total
             unfitting = np.isinf(took) & np.isinf(seconds[open_])
@@ -176,6 +176,14 @@ class Estimator:
             if not len(open_):
                 break
         return Estimates(peak, np.isfinite(seconds), rung, self._bounded(degrees, seconds))
+
+    def _may_overlap(self, degrees: Degrees, recipe: MemoryOptions) -> npt.NDArray[np.bool_]:
+        """Return whether memory is ample without the overlap, as rule eo-enable asks, where the overlap is a choice."""
+        if not recipe.overlap or self.request.ep_overlap is not None:
+            return np.ones(len(degrees.tp), dtype=np.bool_)
+        before = self.memory(degrees, replace(recipe, overlap=False)).total
+        ample: npt.NDArray[np.bool_] = before <= (1 - AMPLE) * self.hardware.memory_gb
+        return ample | (overlapped(degrees) == 0)
 
     def _bounded(self, degrees: Degrees, seconds: Floats) -> Floats:
         """Return the calibrated time, not below the floor."""
@@ -349,11 +357,14 @@ def ladder(request: PlanRequest, costs: ModelCosts) -> tuple[MemoryOptions, ...]
     stated = request.recompute
     if stated is not None:
         recipe = _recomputing(base, set(stated))
-        return recipe, replace(recipe, gradients_bf16=True)
-    bf16 = replace(base, gradients_bf16=True)
-    recipes = [bf16, *(_recomputing(bf16, modules) for modules in _modules(request, costs))]
-    offloaded = [replace(recipe, offload=1.0) for recipe in recipes] if request.offload is None else []
-    return base, *recipes, *offloaded
+        recipes = [recipe, replace(recipe, gradients_bf16=True)]
+    else:
+        bf16 = replace(base, gradients_bf16=True)
+        recipes = [bf16, *(_recomputing(bf16, modules) for modules in _modules(request, costs))]
+        offloaded = [replace(recipe, offload=1.0) for recipe in recipes] if request.offload is None else []
+        recipes = [base, *recipes, *offloaded]
+    is_free = request.ep_overlap is None
+    return *recipes, *(replace(recipe, overlap=False) for recipe in recipes if is_free and recipe.overlap)
 
 
 def _recomputing(recipe: MemoryOptions, modules: set[str]) -> MemoryOptions:
