@@ -12,15 +12,21 @@ BLOCKS = 48
 """Layers and micro-batches of a step, taken together so that the trace stays small."""
 COMPUTE_STREAM, COMMUNICATION_STREAM = 7, 27
 
+_PERMUTE, _UNPERMUTE = "_permute_kernel", "_unpermute_kernel"
+_UNFUSED = {
+    _PERMUTE: "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int)",
+    _UNPERMUTE: "void at::native::_scatter_gather_elementwise_kernel<128, 8, at::native::ReduceAdd>(int)",
+}
+"""What PyTorch runs in their place where the permutation is not fused."""
 _COMPUTE = (
-    (0.02, "void transformer_engine::fused_router::fused_topk_with_score_function_forward_kernel<float>(float const*)"),
-    (0.03, "_permute_kernel"),
+    (0.02, "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(unsigned int)"),  # the router
+    (0.03, _PERMUTE),
     (0.20, "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<> > >(flash::Params)"),
     (0.24, "nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN"),
     (0.38, "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cutlass::gemm::GroupProblemShape<> > >()"),
     (0.05, "void at::native::(anonymous namespace)::silu_kernel_impl<c10::BFloat16>(int)"),
     (0.04, "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<>(int)"),
-    (0.04, "_unpermute_kernel"),
+    (0.04, _UNPERMUTE),
 )
 """Kernels of a block with their shares of its compute time."""
 _DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*)"
@@ -39,7 +45,7 @@ def render_trace(job: DemoJob, profile: ProfileShares) -> bytes:
         events.append(
             _event("user_annotation", name, begin_us, step_us, thread=9, args={"External id": FIRST_STEP + index})
         )
-        _step(events, begin_us, step_us, profile)
+        _step(events, begin_us, step_us, profile, {} if job.workload.permute_fusion else _UNFUSED)
         begin_us += step_us
     document = {
         "schemaVersion": 1,
@@ -52,7 +58,9 @@ def render_trace(job: DemoJob, profile: ProfileShares) -> bytes:
     return gzip.compress(json.dumps(document).encode(), mtime=0)
 
 
-def _step(events: list[dict[str, object]], begin: float, step: float, profile: ProfileShares) -> None:
+def _step(
+    events: list[dict[str, object]], begin: float, step: float, profile: ProfileShares, unfused: Mapping[str, str]
+) -> None:
     """Add the kernels of a step: in each block, dispatch begins before compute and combine ends after it."""
     optimizer = step * _OPTIMIZER_SHARE
     block = (step * (1 - profile.idle) - optimizer) / BLOCKS
@@ -62,7 +70,7 @@ def _step(events: list[dict[str, object]], begin: float, step: float, profile: P
         _kernel(events, _DISPATCH, start, communication, COMMUNICATION_STREAM)
         at = start + exposed
         for share, name in _COMPUTE:
-            _kernel(events, name, at, share * (block - 2 * exposed), COMPUTE_STREAM)
+            _kernel(events, unfused.get(name, name), at, share * (block - 2 * exposed), COMPUTE_STREAM)
             at += share * (block - 2 * exposed)
         _kernel(events, _COMBINE, start + block - communication, communication, COMMUNICATION_STREAM)
     _kernel(events, _OPTIMIZER, begin + BLOCKS * block, optimizer, COMPUTE_STREAM)
