@@ -182,8 +182,8 @@ class Estimator:
         if not recipe.overlap or self.request.ep_overlap is not None:
             return np.ones(len(degrees.tp), dtype=np.bool_)
         before = self.memory(degrees, replace(recipe, overlap=False)).total
-        ample: npt.NDArray[np.bool_] = before <= (1 - AMPLE) * self.hardware.memory_gb
-        return ample | (overlapped(degrees) == 0)
+        cannot: npt.NDArray[np.bool_] = overlapped(degrees) == 0
+        return cannot | (before <= (1 - AMPLE) * self.hardware.memory_gb)
 
     def _bounded(self, degrees: Degrees, seconds: Floats) -> Floats:
         """Return the calibrated time, not below the floor."""
