@@ -389,17 +389,17 @@ class RegressionView:
         return text.interval, f"{level_text(time.interval_level_pct)} interval of the first slow run"
 
     def _interval_of_upgrade(self, job: SlowJob, upgrade: MeasuredContrast | None) -> tuple[str, str] | None:
-        """Return the interval of the job's change and its level; None if its size was not measured so."""
-        if upgrade is None or job.worst is not job.first or job.worst.delta_pct is None:
+        """Return the interval of the job's change and its level; None if the report measured another change."""
+        delta = job.worst.delta_pct if job.worst is job.first and self.regression.metric == "step_time_ms" else None
+        if upgrade is None or delta is None:
             return None
         changed = changed_field(upgrade.comparability)
         sides = value_text(changed.a), value_text(changed.b)
         for row, measured in measured_changes(self._session, self.regression.project_id, changed.field, *sides):
             if (row.stack_key, row.job) == (job.first.stack_key, job.first.job) and measured.step_time is not None:
-                low, high = measured.step_time.interval(REGRESSION_P)
-                if low <= job.worst.delta_pct <= high:
-                    text = change_text(job.worst.delta_pct, low, high).interval
-                    return text, f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
+                text = change_text(measured.step_time.delta_pct, *measured.step_time.interval(REGRESSION_P))
+                if text.figure == change_text(delta).figure:
+                    return text.interval, f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
         return None
 
     def _newest_in(self, job: SlowJob) -> int | None:

@@ -252,10 +252,21 @@ def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     intervals = {row.stack_key: row.interval for row in stack_rows(measured)}
     assert None not in intervals[less.stack_key]
     assert intervals[more.stack_key] == (None, None), "the measured interval is not one of this size"
-    shown = {row.job.first.stack_key: row for row in RegressionView(session, less.regression_id).jobs}
-    of_page = {key: row.interval_of_upgrade and row.interval_of_upgrade[0] for key, row in shown.items()}
-    expected = change_text(less.delta_pct or 0.0, *intervals[less.stack_key]).interval
-    assert of_page == {less.stack_key: expected, more.stack_key: None}
+    assert intervals_of_page(session, less.regression_id) == {less.stack_key: None, more.stack_key: None}
+    chosen = select(UpgradeChangeRow).where(col(UpgradeChangeRow.stack_key) == less.stack_key)
+    less.delta_pct = session.exec(chosen).one().delta_pct
+    session.commit()
+    expected = change_text(less.delta_pct, *intervals[less.stack_key]).interval
+    assert intervals_of_page(session, less.regression_id) == {less.stack_key: expected, more.stack_key: None}
+    session.get_one(RegressionRow, less.regression_id).metric = "peak_memory_gib"
+    session.commit()
+    assert set(intervals_of_page(session, less.regression_id).values()) == {None}, "the report measured step time"
+
+
+def intervals_of_page(session: Session, regression_id: int) -> dict[str, str | None]:
+    """Return the intervals of the upgrade that the page of a regression shows, by stack."""
+    shown = {row.job.first.stack_key: row.interval_of_upgrade for row in RegressionView(session, regression_id).jobs}
+    return {key: interval and interval[0] for key, interval in shown.items()}
 
 
 def test_the_chart_shows_the_stacks_between_the_ends_of_a_drag(client: TestClient, session: Session) -> None:
