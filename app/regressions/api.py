@@ -103,7 +103,7 @@ class SummaryOut(ApiValue):
     delta_pct: float | None = Field(description="The same in percent.")
     gpu_hours_per_day: float | None
     jobs: int = Field(description="Jobs that give it its size.")
-    since_run: int | None = Field(description="First run that was as slow, in any stack.")
+    since_run: int | None = Field(description="First slow run of its counted jobs.")
     recovered_run: int | None = Field(description="Run since which it has recovered.")
     last_run: int | None = Field(description="Newest run of its slow jobs, if nothing is lost now.")
     text: str = Field(description="The lead of its page.")

@@ -107,8 +107,8 @@ class JobView:
     """A job that became slower.
 
     `verdict`: current verdict of the first slow run. `interval`: of the change measured in that run, with its level;
-    `interval_of_upgrade`: of the change of the job, as the upgrade report has it. `newest_in`: the other regression of
-    its newest run, if that is much slower.
+    `interval_of_upgrade`: of the change of the job, as the upgrade report has it. `newest_run`: the one
+    whose change `job.last` has. `newest_in`: its other regression, if it is much slower.
     `baseline`: oldest first. `newest_before`: number and commit of the last run that was not slow. `elsewhere`: runs
     of the job that were as slow since then, in stacks that are no members, oldest first.
     """
@@ -127,6 +127,7 @@ class JobView:
     newest_before: tuple[int, str] | None
     interval: tuple[str, str] | None
     interval_of_upgrade: tuple[str, str] | None
+    newest_run: int | None
     newest_in: int | None
     elsewhere: tuple[SlowElsewhere, ...]
 
@@ -262,13 +263,15 @@ class RegressionView:
         newest = self.regression.newest
         if newest and newest.ordered_at == self.regression.last_ran:
             change = change_words(newest.change_pct, self.regression.metric)
-            return f"No run{of}{since}; the last, {run_in(newest)}, was {change} than usual."
+            verb = "used" if self.regression.metric == "peak_memory_gib" else "was"
+            return f"No run{of}{since}; the last, {run_in(newest)}, {verb} {change} than usual."
         newest_pcts = [pct for job in self.regression.counted_jobs if (pct := job.last.newest_pct) is not None]
         if newest_pcts:
             are_many = len(newest_pcts) > 1
             most = change_words(max(newest_pcts), self.regression.metric, up_to=are_many)
-            last = "last ones were" if are_many else "last one was"
-            return f"No run{of}{since}. The {last} {most} than usual."
+            verb = "were" if are_many else "was"
+            verb = "used" if self.regression.metric == "peak_memory_gib" else verb
+            return f"No run{of}{since}. The last {'ones' if are_many else 'one'} {verb} {most} than usual."
         return f"No run{of}{since}, so nothing shows whether it is fixed."
 
     @property
@@ -374,6 +377,7 @@ class RegressionView:
             newest_before=(good.id, good.commit) if good else None,
             interval=self._interval(job, document.measured) if document else None,
             interval_of_upgrade=self._interval_of_upgrade(job, upgrade),
+            newest_run=self._newest_runs.get(job.last.run_id),
             newest_in=self._newest_in(job),
             elsewhere=slow_elsewhere(self._session, self.regression, job),
         )
@@ -402,16 +406,19 @@ class RegressionView:
                     return text.interval, f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
         return None
 
+    @cached_property
+    def _newest_runs(self) -> Mapping[int, int]:
+        return newest_runs(self._session, self.regression.id)
+
     def _newest_in(self, job: SlowJob) -> int | None:
         """Return the other regression of a job's newest run, if that is much slower than this one states."""
         if not job.has_outgrown:
             return None
-        newest = newest_runs(self._session, self.regression.id).get(job.last.run_id)
         others = (
             select_any(RegressionRow.id)
             .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
             .where(
-                col(RegressionMemberRow.run_id) == newest,
+                col(RegressionMemberRow.run_id) == self._newest_runs.get(job.last.run_id),
                 col(RegressionRow.id) != self.regression.id,
                 col(RegressionRow.metric) == self.regression.metric,
             )

@@ -36,6 +36,22 @@ from app.storage.verdicts import (
 from app.storage.visible import visible_projects
 
 
+@dataclass(frozen=True, slots=True)
+class SlowElsewhere:
+    """A run of a job that is as slow in another container or cluster.
+
+    `change_pct`: against the usual level. `is_before`: it precedes the first slow run.
+    """
+
+    id: int
+    stack_key: str
+    ordered_at: datetime
+    name: str
+    is_steady: bool | None
+    change_pct: float
+    is_before: bool
+
+
 def joined_regressions(wanted: Any) -> Select[Any]:
     chosen: Select[Any] = wanted.select_from(RegressionRow)
     return chosen.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
@@ -124,7 +140,7 @@ def _with_newest(
     )
 
 
-def _run_of_job(session: Session, job: SlowJob, run: LaterRun) -> RunOfJob:
+def _run_of_job(session: Session, job: SlowJob, run: LaterRun | SlowElsewhere) -> RunOfJob:
     return RunOfJob(run.id, run.ordered_at, run.change_pct, _place(session, job.last.stack_key, run.stack_key))
 
 
@@ -135,18 +151,6 @@ def _place(session: Session, own: str, other: str) -> str:
 
 
 _MOST_ELSEWHERE = 20
-
-
-@dataclass(frozen=True, slots=True)
-class SlowElsewhere:
-    """A run of a job that is as slow in another container or cluster. `is_before`: it precedes the first slow run."""
-
-    id: int
-    stack_key: str
-    ordered_at: datetime
-    name: str
-    is_steady: bool | None
-    is_before: bool
 
 
 def slow_elsewhere(session: Session, regression: Regression, job: SlowJob) -> tuple[SlowElsewhere, ...]:
@@ -165,7 +169,9 @@ def slow_elsewhere(session: Session, regression: Regression, job: SlowJob) -> tu
     is_before = col(RunRow.ordered_at) < first.ordered_at
     middle = math.sqrt(first.usual * first.slow)
     columns = (RunRow.id, RunRow.stack_key, RunRow.ordered_at, RunRow.name, RunRow.is_steady)
-    chosen = select_any(*columns, is_before.label("is_before")).where(
+    value = col(RunRow.peak_memory_gib if regression.metric == "peak_memory_gib" else RunRow.step_time_ms)
+    change_pct = (100 * (value / first.usual - 1)).label("change_pct")
+    chosen = select_any(*columns, change_pct, is_before.label("is_before")).where(
         *slow_in_other_stacks(regression.project_id, first, regression.metric, middle, since),
         is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
     )
@@ -215,7 +221,8 @@ def regressions_elsewhere(session: Session, run_id: int) -> tuple[Regression, ..
 class _OtherStacks:
     """What other stacks say about a regression; see `Regression`."""
 
-    slow_before: int | None
+    slow_before: RunOfJob | None
+    slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
 
 
@@ -231,16 +238,28 @@ def add_evidence(session: Session, item: Regression) -> Regression:
     question = (str(session.get_bind().engine.url), visible_projects(), item.id, firsts)
     others = _remembered.find(question, state)
     if others is None:
-        others = _OtherStacks(_slow_before(session, item), _alternating_levels(session, item))
+        others = _other_stacks(session, item)
         _remembered.keep(question, state, others)
     cause = shown_cause(session, item, firsts)
-    return replace(item, cause=cause, slow_before=others.slow_before, alternates=others.alternates)
+    return replace(
+        item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after, alternates=others.alternates
+    )
 
 
-def _slow_before(session: Session, regression: Regression) -> int | None:
-    runs = (run for job in regression.counted_jobs for run in slow_elsewhere(session, regression, job))
-    first = min((run for run in runs if run.is_before), key=lambda run: (run.ordered_at, run.id), default=None)
-    return first.id if first else None
+_MOST_AFTER = 3
+
+
+def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
+    runs = [(job, run) for job in regression.counted_jobs for run in slow_elsewhere(session, regression, job)]
+    # A run that is not steady does not show that its job was slow before.
+    before = (pair for pair in runs if pair[1].is_before and pair[1].is_steady is not False)
+    first = min(before, key=lambda pair: (pair[1].ordered_at, pair[1].id), default=None)
+    is_alone = regression.is_once and len(regression.counted_jobs) == 1
+    return _OtherStacks(
+        _run_of_job(session, *first) if first else None,
+        tuple(run.id for _, run in runs if is_alone and not run.is_before)[:_MOST_AFTER],
+        _alternating_levels(session, regression),
+    )
 
 
 def _alternating_levels(session: Session, regression: Regression) -> tuple[float, float] | None:

@@ -371,7 +371,8 @@ def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_inter
     (named,) = re.findall(r'<div class="muted small elsewhere".*?</div>', page, re.DOTALL)
     assert re.findall(r'href="/runs/(\d+)"', named) == [str(elsewhere[1]), str(elsewhere[3])]
     assert "not steady" in named
-    assert f"since #{elsewhere[1]}" in page, "the first run as slow, in any stack"
+    assert f"since #{slow.since}" in page, "the first slow run of a member"
+    assert "already slow in" not in page, "a run that is not steady does not show it"
     with read_session(engine) as session:
         listed = [[item.id for item in regressions_elsewhere(session, run)] for run in (slow.since, *elsewhere)]
     assert listed == [[], [], [number], [], [number]], "those that the page lists lead back to it"
@@ -407,7 +408,9 @@ def test_page_api_report_and_message_state_the_same_about_a_regression(
     (reported,) = client.get(f"/api/v1/runs/{slow.since}/report").json()["regressions"]
     assert reported["summary"] == message == summary
     assert words_of(client, number) == summary["text"]
-    assert summary["since_run"] == before
+    assert summary["since_run"] == slow.since
+    page = client.get(f"/regressions/{number}").text
+    assert re.findall(r'already slow in\s+<a href="/runs/(\d+)"', page) == [str(before)]
     assert summary["last_run"] == (slow.runs[-1] if proposal == "stale" else None)
 
 
@@ -418,7 +421,7 @@ def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_i
     facts = {"job": "nightly/h100", "model": "moe", "gpu": "H100", "gpus": 16}
     with transaction(engine) as session:
         slow = make_slow_stack(session, days=(13, 1), back=back, **facts)
-        make_run(
+        again = make_run(
             session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=21_000.0,
             log_step_time=math.log(21_000.0), ordered_at=FIRST + timedelta(days=20), **facts,
         )  # fmt: skip
@@ -427,6 +430,7 @@ def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_i
         session.get_one(RegressionMemberRow, (number, slow.since)).delta_pct = 5.0
     roles = {mark["role"] for mark in spec_of(client, f"/regressions/{number}/chart")["points"]}
     assert ("only slow run" in roles, "first slow run" in roles) == (once, not once)
+    assert (f"again in #{again}" in words_of(client, number)) is once
 
 
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
@@ -1007,7 +1011,8 @@ def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine:
         lasting, half_back = make_slow_stack(session, stack="lasting"), make_slow_stack(session, stack="half back")
         session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
     page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
-    assert re.findall(r"newest run\s+(\+[\d.]+)", page) == ["+1.0"]
+    shown = re.findall(r'newest run here, <a href="/runs/(\d+)">.*?(\+[\d.]+)', page, re.DOTALL)
+    assert shown == [(str(half_back.runs[-1]), "+1.0")]
 
 
 def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
@@ -1021,7 +1026,7 @@ def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
         session.delete(member)
         session.add(RegressionMemberRow(regression_id=later, run_id=newest, **keys))
     page = client.get(f"/regressions/{number}").text.partition('id="members"')[2]
-    shown = re.search(r"newest run\s+(\+[\d.]+).*?href=\"(/regressions/\d+)\"", page, re.DOTALL)
+    shown = re.search(r"newest run here.*?(\+[\d.]+).*?href=\"(/regressions/\d+)\"", page, re.DOTALL)
     assert shown is not None
     assert shown.groups() == ("+15.0", f"/regressions/{later}")
 

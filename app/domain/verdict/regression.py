@@ -123,8 +123,9 @@ class Regression:
     container or cluster of that run, if it is none of the members'.
     `last_run`, `last_ran`: the newest run of its counted jobs and its position, if nothing is lost now. `newest`: the
     newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
-    `slow_before`: the run that was as slow in another stack before the first slow run, if any. `alternates`: the levels
-    (ms) of a job that moves between two of them. Lists without evidence have neither.
+    `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
+    members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
+    slow run. `alternates`: the levels (ms) of a job that moves between two of them. Lists without evidence have none.
     """
 
     id: int
@@ -152,7 +153,8 @@ class Regression:
     back_in: str = ""
     newest: RunOfJob | None = None
     again: RunOfJob | None = None
-    slow_before: int | None = None
+    slow_before: RunOfJob | None = None
+    slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
 
     @property
@@ -209,11 +211,6 @@ class Regression:
         """Return the earliest first slow run of its counted jobs."""
         firsts = (job.first for job in self.counted_jobs)
         return min(firsts, key=lambda first: (first.ordered_at, first.run_id), default=None)
-
-    @property
-    def since_run(self) -> int | None:
-        """Return the first run that was as slow, in any stack."""
-        return self.slow_before or (self.since.run_id if self.since else None)
 
     @property
     def shown_state(self) -> str:

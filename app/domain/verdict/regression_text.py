@@ -22,7 +22,7 @@ class RegressionSummary:
     """What pages, reports, messages and the API state about a regression.
 
     `state_text`: the state that pages name. `change`: its size, `up to 9.8 % slower`; `delta_pct`: the same in percent.
-    `since_run`: the first run that was as slow, in any stack. `recovered_run`: the run since which it has recovered.
+    `since_run`: the first slow run of its counted jobs. `recovered_run`: the run since which it has recovered.
     `last_run`: its newest run, if nothing is lost now. `text`: the lead of its page.
     """
 
@@ -45,7 +45,7 @@ def summarize(regression: Regression) -> RegressionSummary:
         delta_pct=regression.worst_delta_pct,
         gpu_hours_per_day=regression.gpu_hours_per_day,
         jobs=len(regression.counted_jobs),
-        since_run=regression.since_run,
+        since_run=regression.since.run_id if regression.since else None,
         recovered_run=regression.back[0] if regression.back and regression.is_back else None,
         last_run=regression.last_run,
         text=_text(regression),
@@ -105,7 +105,7 @@ def _answer(regression: Regression) -> str:
         text = f"{plural(len(counted), 'job')} {text}"
     else:
         text = f"{len(counted)} of {plural(len(jobs), 'job')} {text}"
-    first = f" since #{regression.since_run}" if since else ""
+    first = f" since #{since.run_id}" if since else ""
     return f"{text}{first}{end}.{_claim(regression)}"
 
 
@@ -152,14 +152,21 @@ def of_jobs(regression: Regression) -> str:
 
 
 def _once(regression: Regression) -> str:
-    """Return `2 jobs slow on 8 Jul, one run each` or `Slow on 8 Jul, in one run (#431)`."""
+    """Return `2 jobs slow on 8 Jul, one run each` or `Slow on 8 Jul, in one run (#431)`.
+
+    A job that is as slow elsewhere later: `Slow on 8 Jul, in one run here (#431), again in #475`.
+    """
     jobs = regression.counted_jobs
     at = sorted(job.first.ordered_at for job in jobs)
     when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
     slow = slow_or_affected(regression.metric)
     if len(jobs) > 1:
         return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
-    return f"{slow.capitalize()} {when}, in one run (#{jobs[0].first.run_id})"
+    run = f"#{jobs[0].first.run_id}"
+    if regression.slow_after:
+        again = ", ".join(f"#{number}" for number in regression.slow_after)
+        return f"{slow.capitalize()} {when}, in one run here ({run}), again in {again}"
+    return f"{slow.capitalize()} {when}, in one run ({run})"
 
 
 def _claim(regression: Regression) -> str:
