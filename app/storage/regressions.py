@@ -313,8 +313,9 @@ def _member(row: Row[Any], title: str, stored: StoredMember) -> RegressionMember
 
 
 def _title(member: Row[Any], members: Sequence[Row[Any]], names: Mapping[str, str]) -> str:
-    """Return the name of the stack, with the job if several jobs of it are members."""
+    """Return the name of the stack, with the job if several jobs of it, or of another stack of the job, are members."""
     key = member.RegressionMemberRow.stack_key
-    jobs = {other.job for other in members if other.RegressionMemberRow.stack_key == key}
+    own = {key, *(other.RegressionMemberRow.stack_key for other in members if other.job == member.job != "")}
+    jobs = {other.job for other in members if other.RegressionMemberRow.stack_key in own}
     job = [short_job(member.job, jobs)] if len(jobs) > 1 else []
     return SEPARATOR.join([names.get(key, key[:12]), *job])

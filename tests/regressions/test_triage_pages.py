@@ -458,6 +458,20 @@ def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine
     assert f"recovered since #{slow.runs[17]}" in page
 
 
+def test_a_job_that_left_the_stack_of_another_has_its_name_in_both_stacks(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    with transaction(engine) as session:
+        leaving, staying = (make_slow_stack(session, stack="shared", job=f"ci/{name}") for name in ("a_x", "a_y"))
+        session.get_one(RunRow, leaving.runs[-1]).stack_key = "f" * 64
+    number = make([leaving, staying])
+    with transaction(engine) as session:
+        continue_in_stack(session, number, leaving, "f" * 64, leaving.runs[-1])
+    members = client.get(f"/api/v1/regressions/{number}").json()["members"]
+    names = {member["run_id"]: member["title"].rpartition(" · ")[2] for member in members}
+    assert names == {leaving.since: "a_x", leaving.runs[-1]: "a_x", staying.since: "a_y"}
+
+
 @pytest.mark.parametrize(("slow_runs", "is_once"), [(1, True), (2, False)])
 def test_slow_runs_of_a_job_count_over_its_stacks(
     client: TestClient, engine: Engine, make: Make, slow_runs: int, is_once: bool
