@@ -216,7 +216,7 @@ def short_result(result: ExperimentResult) -> str:
     if not result.finished:
         return f"So far {change}"
     begin = {"no_change": "No difference: ", "inconclusive": "Inconclusive: "}.get(result.decision, "")
-    begin = begin if result.excluded_gain_pct is None else f"{excluded_text(result.excluded_gain_pct)}: "
+    begin = begin if result.excluded_gain_pct is None else "No gain: "
     return f"{begin}{change}{_guards(verdict)}"
 
 
