@@ -112,7 +112,7 @@ def _time_problem(value: str) -> str:
 
 LIST_COLUMNS: Mapping[str, str] = {
     "verdict": "Verdict", "step_time_ms": "Step time", "model": "Model", "gpus": "GPUs", "dispatcher": "Dispatcher",
-    "commit_time": "Commit date", "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU",
+    "commit_time": "Committed", "created": "Uploaded", "tokens_per_s_per_gpu": "tokens/s/GPU",
     "tflops_per_gpu": "TFLOP/s/GPU", "mfu_pct": "MFU", "peak_memory_gib": "Memory",
     "evidence": "Evidence", "purpose": "Purpose", "branch": "Branch",
 }  # fmt: skip

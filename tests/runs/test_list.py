@@ -53,7 +53,7 @@ def headings(text: str) -> list[str]:
 
 def test_columns_are_chosen_in_the_address(client: TestClient, runs: list[int]) -> None:
     usual = client.get("/runs").text
-    assert headings(usual) == ["Run", "Verdict", "Step time", "GPUs", "Commit date", "Uploaded"]
+    assert headings(usual) == ["Run", "Verdict", "Step time", "GPUs", "Committed", "Uploaded"]
     added = re.search(r'href="(/runs\?columns=[^"]*mfu_pct)"', usual)
     assert added
     assert headings(client.get(added[1]).text)[-1] == "MFU"
@@ -74,18 +74,16 @@ def test_the_list_is_sorted_by_the_date_that_the_marked_column_shows(client: Tes
     uploaded = [unknown, *reversed(days)]
     for sort, label, order in (
         ("-created", "Uploaded", uploaded),
-        ("-commit_time", "Commit date", [*sorted(days, key=lambda run: -days[run]), unknown]),
-        ("commit_time", "Commit date", [*sorted(days, key=lambda run: days[run]), unknown]),
+        ("-commit_time", "Committed", [*sorted(days, key=lambda run: -days[run]), unknown]),
+        ("commit_time", "Committed", [*sorted(days, key=lambda run: days[run]), unknown]),
     ):
         text = client.get(f"/runs?sort={sort}").text
         marked = re.search(r'aria-sort="(\w+)">\s*<a[^>]*>([^<]+)<', text)
         assert marked
         assert marked.groups() == ("descending" if sort.startswith("-") else "ascending", label)
         assert [int(run) for run in re.findall(r'name="run"\s+value="(\d+)"', text)] == order
-        dates = re.findall(r">(2026-09-\d\d|<span class=\"unknown\">unknown</span>)</td>", text)
-        assert dates == [
-            f"2026-09-{days[run]:02}" if run in days else '<span class="unknown">unknown</span>' for run in order
-        ]
+        dates = re.findall(r'<td class="nowrap muted"(?: title="2026-09[^"]*")?>(2026-09-\d\d|–)</td>', text)
+        assert dates == [f"2026-09-{days[run]:02}" if run in days else "–" for run in order]
 
 
 def test_dots_stand_in_the_order_of_the_list(engine: Engine) -> None:
