@@ -154,7 +154,8 @@ def of_jobs(regression: Regression) -> str:
 def _once(regression: Regression) -> str:
     """Return `2 jobs slow on 8 Jul, one run each` or `Slow on 8 Jul, in one run (#431)`.
 
-    A job that is as slow elsewhere later: `Slow on 8 Jul, in one run here (#431), again in #475`.
+    A job that is as slow elsewhere later: `Slow on 8 Jul, in one run here (#431), again in #475`; one that alternates:
+    `Slow on 8 Jul (#431)`, before the sentence on its levels.
     """
     jobs = regression.counted_jobs
     at = sorted(job.first.ordered_at for job in jobs)
@@ -163,6 +164,8 @@ def _once(regression: Regression) -> str:
     if len(jobs) > 1:
         return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
     run = f"#{jobs[0].first.run_id}"
+    if regression.alternates is not None:
+        return f"{slow.capitalize()} {when} ({run})"
     if regression.slow_after:
         again = ", ".join(f"#{number}" for number in regression.slow_after)
         return f"{slow.capitalize()} {when}, in one run here ({run}), again in {again}"
