@@ -464,7 +464,7 @@ class ExperimentPage:
         return gain_text(self.experiment.result.paired)
 
     @property
-    def its_settings(self) -> tuple[str, ...]:
+    def dependent_fields(self) -> tuple[str, ...]:
         """Return the changed fields that only follow from the one that the result is attributed to."""
         field = self.experiment.result.attributed_to
         return tuple(knob.field for knob in self.experiment.knobs if FOLLOWS.get(knob.field) == field)

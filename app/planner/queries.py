@@ -390,12 +390,12 @@ def _short_of_memory(plan: Plan) -> list[str]:
     sizes = f"Needs {in_gib(needed):,.0f} GiB per GPU, {there}"
     if plan.enough_gpus is None:
         return [f"{sizes}."]
-    fit, enough = f"{grouped(plan.enough_gpus)} GPUs fit", plan.enough.prediction if plan.enough else None
-    if enough is None:
+    fit, offer = f"{grouped(plan.enough_gpus)} GPUs fit", plan.enough_offer
+    if offer is None or offer.prediction is None:
         return [f"{sizes}; {fit}."]
-    per_node = host_gib_per_node(replace(plan.request, gpus=plan.enough_gpus), enough)
+    per_node = host_gib_per_node(replace(plan.request, gpus=plan.enough_gpus), offer.prediction)
     host = f", offloading {per_node:,.0f} GiB per node" if per_node else ""
-    return [f"{sizes}; {fit}{host}.", f"{fit} with {recipe_words(enough.recipe)}."]
+    return [f"{sizes}; {fit}{host}.", f"{fit} with {recipe_words(offer.prediction.recipe)}."]
 
 
 def _promise(offer: Offer, request: PlanRequest) -> str:

@@ -83,7 +83,7 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
 
 
 def badges_agree(address: str) -> bool:
-    """Return whether lists show each run with the verdict regression as one, and those that an upgrade made worse."""
+    """Return whether the filters by verdict and by badge find the same runs, apart from those without a baseline."""
     by_verdict, by_badge = (
         {run["id"]: run["verdict"] for run in get(address, f"runs?page_size=200&{name}=regression")["items"]}
         for name in ("verdict", "badge")

@@ -442,8 +442,8 @@ class Plan:
     `tried` and `feasible` count combinations of TP, CP, PP, EP and ETP. `closest`: infeasible layouts that break the
     fewest constraints, those that exceed the memory least first; only when nothing is feasible. `too_large`: layouts
     that break nothing but the limit of the memory, the smallest first. `enough_gpus`: the first doubling of the GPUs
-    with a feasible layout, where only memory is short; None without one. `enough`: of its layouts the one that keeps
-    the least in host memory, the best first.
+    with a feasible layout, where only memory is short; None without one. `enough_offer`: its layout with the least in
+    host memory; of equal ones the best.
     """
 
     request: PlanRequest
@@ -458,7 +458,7 @@ class Plan:
     gpu_memory_gb: float | None
     records: tuple[Record, ...] = ()
     enough_gpus: int | None = None
-    enough: Offer | None = None
+    enough_offer: Offer | None = None
 
 
 def make_plan(
@@ -480,7 +480,7 @@ def make_plan(
     feasible = np.flatnonzero(options.broken == 0)
     ranked = best_first(asked, options, feasible, usable)[:first]
     offers = offers_of(asked, [options.layout(asked, int(index)) for index in ranked], usable, decided)
-    enough_gpus, enough = (None, None) if len(feasible) else _enough(asked, options)
+    enough_gpus, enough_offer = (None, None) if len(feasible) else _first_feasible(asked, options)
     return Plan(
         request=request,
         given=offers_of(request, [given_layout(request)], usable, decided)[0] if request.is_complete else None,
@@ -494,7 +494,7 @@ def make_plan(
         gpu_memory_gb=gpu_memory_gb(request.gpu),
         records=usable,
         enough_gpus=enough_gpus,
-        enough=enough,
+        enough_offer=enough_offer,
     )
 
 
@@ -642,7 +642,7 @@ def _missing_memory(request: PlanRequest, options: Candidates, among: IntArray) 
     return needed, broken & BITS["plan-memory"] != 0
 
 
-def _enough(request: PlanRequest, options: Candidates) -> tuple[int | None, Offer | None]:
+def _first_feasible(request: PlanRequest, options: Candidates) -> tuple[int | None, Offer | None]:
     """Return the first doubling of the GPUs with a feasible layout, where some layouts lack only memory, and its layout
     with the least in host memory."""
     if not np.any(options.broken & ~(BITS["plan-memory"] | BITS["plan-fits"]) == 0):

@@ -149,9 +149,9 @@ class Pair:
     def word(self) -> Word:
         """Return the decision on step time.
 
-        It is `not judged` for a job that was not upgraded directly, `unconfirmed` for a slowdown that one run shows,
-        which is not steady, `in one run` for one that its regression does not count, as several runs show those of
-        other jobs, and `already slow` for one that began before the upgrade.
+        It is `not judged` for a job that was not upgraded directly. A slowdown is `already slow` if it began before the
+        upgrade, `unconfirmed` if only one unsteady run shows it, and `in one run` if its regression counts only jobs
+        that several runs show.
         """
         time = self.measured.step_time
         if not self.is_counted:
