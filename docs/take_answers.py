@@ -11,6 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 TARGET = Path(__file__).parents[1] / "app" / "web" / "answers.json"
 REF = "#/components/schemas/"
@@ -41,7 +42,7 @@ def form(**parts: bytes) -> bytes:
 
 
 def take(base: str) -> dict[str, Any]:
-    """Return an answer by the name of its schema, for each call that reads, and for uploads."""
+    """Return the queries of calls that read, by path, and an answer of each call, by the name of its schema."""
     document = json.loads(call(f"{base}/openapi.json"))
     names = {schema_of(item) for calls in document["paths"].values() for item in calls.values()} - {""}
     multipart = f"multipart/form-data; boundary={BOUNDARY}"
@@ -54,7 +55,8 @@ def take(base: str) -> dict[str, Any]:
         ("post", "/api/v1/runs", upload),
         *changes(base, json.loads(upload)["id"], log),
     ]
-    sent += [("get", path, call(base + address)) for path, address in addresses(base, document).items()]
+    read = addresses(base, document)
+    sent += [("get", path, call(base + address)) for path, address in read.items()]
     answers: dict[str, Any] = {}
     for method, path, body in sent:
         answer = json.loads(body or '{"items": []}')
@@ -63,7 +65,8 @@ def take(base: str) -> dict[str, Any]:
             answers[name] = keep(answers, names, document, {"$ref": REF + name}, answer)
         else:
             print(f"no answer: {method} {path}")
-    return {name: json.loads(json.dumps(value).replace(base, "BASE")) for name, value in sorted(answers.items())}
+    taken = json.loads(json.dumps(dict(sorted(answers.items()))).replace(base, "BASE"))
+    return {"queries": {path: urlsplit(address).query for path, address in read.items() if "?" in address}, "answers": taken}
 
 
 def changes(base: str, run: int, log: bytes) -> list[tuple[str, str, bytes]]:
@@ -108,14 +111,14 @@ def first(base: str, query: str) -> dict[str, Any]:
 def addresses(base: str, document: Mapping[str, Any]) -> dict[str, str]:
     """Return the address by path, for each call that reads and answers with a schema."""
     run = json.loads(call(f"{base}/api/v1/runs/{first(base, 'runs?project=demo&verdict=regression')['id']}"))
-    earlier = first(base, "runs?project=demo&verdict=no_change")["id"]
+    baseline = json.loads(call(f"{base}/api/v1/runs/{run['id']}/verdict"))["baseline"]["runs"]
     values = {
         "run_id": run["id"], "slug": "demo", "stack": run["stack_key"], "commit": run["commit"], "experiment_id": 4,
         "regression_id": first(base, "regressions?project=demo")["id"], "rule": "val-regression-cause", "profile_id": 1,
         "reference_id": first(base, "references")["id"],
     }  # fmt: skip
     queries = {
-        "/api/v1/compare": f"?a={earlier}&b={run['id']}",
+        "/api/v1/compare": f"?a={baseline[-1]}&b={run['id']}",
         "/api/v1/compare/profiles": "?a=1&b=2",
         "/api/v1/leaderboards/matrix": "?hardware=h100&family=qwen3-30b-a3b",
         "/api/v1/commits/{commit}/report": "?project=demo",

@@ -201,25 +201,27 @@ def read_limits(text: str) -> dict[str, Any]:
 class RerunValue:
     """`spread_pct`: how much launches vary; `baseline_runs`: of a typical verdict; `reruns_today`: in 24 hours.
 
-    `powers`: the chance to call slowdowns. `launches_for_1_pct`: of each commit, to call 1 % in nine of ten cases,
-    None when no number does; `gpu_hours_for_1_pct`: their GPU-hours per day. None: unknown.
+    `powers`: the chance to call slowdowns. `launches_per_commit`: to call a slowdown of `detected_pct`, twice the
+    smallest reported change, in nine of ten cases, None when no number does; `gpu_hours_a_day`: what the launches after
+    the first cost. None: unknown.
     """
 
     spread_pct: float
     baseline_runs: int
     verdicts: int
     powers: tuple[Power, ...]
-    launches_for_1_pct: int | None
+    detected_pct: float
+    launches_per_commit: int | None
     runs_a_day: float
     gpu_hours_a_run: float | None
     reruns_today: int
     gpu_hours_today: float
 
     @property
-    def gpu_hours_for_1_pct(self) -> float | None:
-        if self.launches_for_1_pct is None or self.gpu_hours_a_run is None:
+    def gpu_hours_a_day(self) -> float | None:
+        if self.launches_per_commit is None or self.gpu_hours_a_run is None:
             return None
-        return (self.launches_for_1_pct - 1) * self.gpu_hours_a_run * self.runs_a_day
+        return (self.launches_per_commit - 1) * self.gpu_hours_a_run * self.runs_a_day
 
 
 def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
@@ -242,13 +244,16 @@ def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
     ).all()
     hours = [gpu_hours(row.gpus, row.step_time_ms, steps_of_run(row.slices, row.health)) for row in newest]
     measured = [value for value in hours if value is not None]
+    thresholds = project.every.thresholds
+    detected = 2 * thresholds.relevance_pct
     today, hours_today = reruns_since(session, project.project_id, now - timedelta(days=1))
     return RerunValue(
         spread_pct=100 * spread,
         baseline_runs=size,
         verdicts=len(times),
-        powers=tuple(powers(spread, size, project.every.thresholds)),
-        launches_for_1_pct=launches_needed(1.0, spread, size),
+        powers=tuple(powers(spread, size, thresholds)),
+        detected_pct=detected,
+        launches_per_commit=launches_needed(detected, spread, size, thresholds),
         runs_a_day=runs / _RATE_DAYS,
         gpu_hours_a_run=statistics.median(measured) if measured else None,
         reruns_today=today,
@@ -277,4 +282,4 @@ def value_json(value: RerunValue | None) -> dict[str, Any] | None:
     """Return the values as the API serves them."""
     if value is None:
         return None
-    return asdict(value) | {"gpu_hours_for_1_pct": value.gpu_hours_for_1_pct}
+    return asdict(value) | {"gpu_hours_a_day": value.gpu_hours_a_day}

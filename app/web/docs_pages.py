@@ -201,10 +201,14 @@ def _answers(call: Mapping[str, Any]) -> Iterator[DocumentedAnswer]:
 
 
 def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return a curl command with the required values, written as their names. `BASE`: the address of the service."""
+    """Return a curl command: values of a path as their names, the query of the stored answer, required fields of a body.
+
+    `BASE`: the address of the service.
+    """
+    query = stored_examples()["queries"].get(path, "") if method == "GET" else ""
     needed = [item["name"] for item in call.get("parameters", []) if item["in"] == "query" and item.get("required")]
-    address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), path)
-    address += "?" + "&".join(f"{name}={name.upper()}" for name in needed) if needed else ""
+    query = query or "&".join(f"{name}={name.upper()}" for name in needed)
+    address = re.sub(r"{(\w+)}", lambda match: match[1].upper(), path) + (f"?{query}" if query else "")
     parts = ["curl --fail-with-body"] + ([f"-X {method}"] if method not in ("GET", "POST") else [])
     content = call.get("requestBody", {}).get("content", {})
     kind = next(iter(content), "")
@@ -226,8 +230,8 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
 
 
 @lru_cache
-def answers() -> Mapping[str, Any]:
-    """Return answers of the demo by the name of their schema, taken by `docs/take_answers.py`."""
+def stored_examples() -> Mapping[str, Any]:
+    """Return `queries` of the demo by path and its `answers` by the name of their schema; see `docs/take_answers.py`."""
     stored: Mapping[str, Any] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
     return stored
 
@@ -236,7 +240,7 @@ def _response(call: Mapping[str, Any]) -> str:
     """Return a successful answer of the demo as JSON; empty if none is stored."""
     for status, answer in sorted(call["responses"].items()):
         schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
-        stored = answers().get(schema.get("$ref", "").removeprefix(_REF))
+        stored = stored_examples()["answers"].get(schema.get("$ref", "").removeprefix(_REF))
         if status.startswith("2") and stored is not None:
             return json.dumps(stored, indent=2, ensure_ascii=False)
     return ""

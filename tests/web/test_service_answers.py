@@ -1,6 +1,7 @@
 """The service's own state: health, readiness, metrics, API reference; the headers of every answer; HEAD."""
 
 import asyncio
+import html
 import json
 import re
 import shutil
@@ -31,7 +32,7 @@ from app.storage.database import transaction
 from app.storage.tables import HeartbeatRow, RunRow, utc_now
 from app.storage.visible import seeing
 from app.web.assets import asset_url
-from app.web.docs_pages import answers
+from app.web.docs_pages import stored_examples
 from app.web.request import CONTENT_SECURITY_POLICY
 from app.web.shared_answers import SharedAnswersMiddleware
 from tests.access.people import Teams
@@ -261,13 +262,17 @@ def test_every_wait_has_the_limit_of_the_service(client: TestClient) -> None:
 
 def test_stored_answers_fit_the_schemas_of_the_reference(client: TestClient) -> None:
     document = client.get("/openapi.json").json()
-    stored = answers()
+    stored = stored_examples()["answers"]
     assert stored.keys() >= {"UploadAnswer", "RunOut", "RunListOut", "VerdictOut", "RegressionListOut", "CompareOut"}
     for name, answer in stored.items():
         schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
         Draft202012Validator(schema).validate(answer)
         fields = document["components"]["schemas"][name].get("properties", {})
         assert not answer.keys() - fields.keys(), name
+    queries = stored_examples()["queries"]
+    assert queries.keys() >= {"/api/v1/compare", "/api/v1/plan", "/api/v1/references/nearest"}
+    assert queries.keys() <= document["paths"].keys()
+    assert f"/api/v1/compare?{queries['/api/v1/compare']}" in html.unescape(client.get("/docs/compare").text)
     assert "BASE/runs/" in json.dumps(stored)
     assert "BASE/" not in client.get("/docs/runs", headers=PEOPLE).text
 

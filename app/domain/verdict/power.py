@@ -53,13 +53,17 @@ def power(change_pct: float, spread: float, baseline_runs: int, thresholds: Thre
     return Power(change_pct, _share(alone), _share(called), float(wanted.mean()))
 
 
-def launches_needed(change_pct: float, spread: float, baseline_runs: int = MOST_BASELINE_RUNS) -> int | None:
-    """Return the launches of a commit that call such a slowdown in nine of ten cases; None when 500 do not."""
+def launches_needed(
+    change_pct: float, spread: float, baseline_runs: int = MOST_BASELINE_RUNS, thresholds: Thresholds = DEFAULTS
+) -> int | None:
+    """Return the launches of a commit that call such a slowdown in nine of ten cases; None when 500 do not.
+
+    No number of launches calls a slowdown at or below the smallest change that the thresholds report.
+    """
     m, shift = max(1, min(baseline_runs, MOST_BASELINE_RUNS)), math.log1p(change_pct / 100)
-    smaller = Thresholds(relevance_pct=change_pct / 2)
     for k in range(1, _MOST_LAUNCHES + 1):
         error = spread * math.sqrt(1 / k + 1 / m)
-        if shift - _limit(k, m, spread, 1, smaller) >= _NINE_OF_TEN * error:
+        if shift - _limit(k, m, spread, 1, thresholds) >= _NINE_OF_TEN * error:
             return k
     return None
 

@@ -96,9 +96,14 @@ def test_reruns_buy_power_and_cost_no_false_alarms() -> None:
     assert power(5.0, 0.003, 20).with_reruns > 0.99
 
 
-def test_launches_needed_to_detect_one_percent() -> None:
-    few, many = launches_needed(1.0, 0.003), launches_needed(1.0, 0.006)
+def test_launches_needed_for_twice_the_smallest_reported_change() -> None:
+    few, many = launches_needed(2.0, 0.006), launches_needed(2.0, 0.012)
     assert few is not None
     assert many is not None
     assert few < many
-    assert launches_needed(1.0, 0.02) is None
+    assert launches_needed(2.0, 0.04) is None
+
+
+def test_a_change_that_the_thresholds_leave_out_is_never_detected() -> None:
+    assert launches_needed(1.0, 0.001) is None
+    assert launches_needed(1.0, 0.001, thresholds=Thresholds(relevance_pct=0.5)) is not None
