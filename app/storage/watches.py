@@ -10,9 +10,11 @@ from sqlmodel import Session, col
 
 from app.domain.access.secrets import digest
 from app.domain.text import short_cause
+from app.domain.verdict.regression import Regression
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
+from app.storage.regressions import joined_regressions, regressions_of_rows
 from app.storage.runs import ENDED_BADLY
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import cause_of
@@ -115,39 +117,28 @@ def _title(session: Session, row: WatchRow) -> str:
     return names_of_stacks(session, [row.target]).get(row.target, row.target[:12])
 
 
-def offered_watches(session: Session, each: int) -> list[Watch]:
-    """Return what a user without watches may follow: the costliest open regressions and the newest stacks."""
-    cost = col(RegressionRow.gpu_hours_per_day)
-    regressions = session.execute(
-        select_any(RegressionRow, ProjectRow.slug)
-        .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
-        .where(col(RegressionRow.state) == "open")
-        .order_by(func.coalesce(cost, 0.0).desc(), col(RegressionRow.id).desc())
-        .limit(each)
-    ).all()
-    stacks = session.execute(
+def offered_regressions(session: Session, most: int) -> tuple[Regression, ...]:
+    """Return the regressions that a user without watches may follow: open ones, the costliest first."""
+    chosen = joined_regressions(select(RegressionRow, ProjectRow)).where(
+        col(RegressionRow.state) == "open", col(RegressionRow.proposal) == ""
+    )
+    cost = func.coalesce(col(RegressionRow.gpu_hours_per_day), 0.0)
+    rows = session.execute(chosen.order_by(cost.desc(), col(RegressionRow.id).desc()).limit(most)).all()
+    return regressions_of_rows(session, rows)
+
+
+def offered_stacks(session: Session, most: int) -> list[Watch]:
+    """Return the stacks that a user without watches may follow: those with the newest runs."""
+    rows = session.execute(
         select_any(StackRow.stack_key, ProjectRow.slug, StackRow.last_at)
         .join(ProjectRow, col(ProjectRow.id) == StackRow.project_id)
         .where(col(StackRow.runs) > 0)
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key))
-        .limit(each)
+        .limit(most)
     ).all()
-    names = names_of_stacks(session, [row.stack_key for row in stacks])
+    names = names_of_stacks(session, [row.stack_key for row in rows])
     return [
-        *(
-            Watch(
-                "regression",
-                str(row.id),
-                slug,
-                f"Regression {row.id}: {short_cause(cause_of(session, row))}",
-                row.opened_at,
-            )
-            for row, slug in regressions
-        ),
-        *(
-            Watch("stack", row.stack_key, row.slug, names.get(row.stack_key, row.stack_key[:12]), row.last_at)
-            for row in stacks
-        ),
+        Watch("stack", row.stack_key, row.slug, names.get(row.stack_key, row.stack_key[:12]), row.last_at) for row in rows
     ]
 
 

@@ -13,7 +13,7 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import utc_now
 from app.storage.users import logged_in_user
 from app.storage.visible import EVERY_PROJECT, seeing
-from app.storage.watches import NO_USER, Kind, list_watches, offered_watches, set_feed_key, user_of_feed
+from app.storage.watches import NO_USER, Kind, list_watches, offered_regressions, offered_stacks, set_feed_key, user_of_feed
 from app.watching.api import StackKey, set_watch
 from app.watching.queries import WatchedChange, changes_of
 from app.web.access_rule import Open, requires
@@ -27,7 +27,7 @@ router = APIRouter(include_in_schema=False)
 
 _KEY_BYTES = 32
 _MAX_FIELDS = 3
-_OFFERED = 3
+_OFFERED = 4
 """Regressions and stacks that a page without watches offers, of each kind."""
 
 
@@ -79,9 +79,11 @@ def renew_feed(request: Request, engine: AppEngine) -> Response:
 def _page(request: Request, session: Session, *, feed: str = "") -> HTMLResponse:
     user_id = access_of(request).watcher
     watches = list_watches(session, user_id) if user_id is not None else []
+    offers = not watches and user_id is not None
     response = render(
         request, "watching/index.html", watches=watches, changes=changes_of(session, watches), feed=feed,
-        can_watch=user_id is not None, offered=() if watches or user_id is None else offered_watches(session, _OFFERED),
+        can_watch=user_id is not None, regressions=offered_regressions(session, _OFFERED) if offers else (),
+        stacks=offered_stacks(session, _OFFERED) if offers else (),
     )  # fmt: skip
     if feed:
         response.headers["Cache-Control"] = "no-store"
