@@ -434,7 +434,6 @@ def _has_parents(session: Session, table_name: str, row: dict[str, Any], restore
 # --- Periodic work: unfinished deletions, expired undo periods, and deletions by age.
 
 
-@timed("delete")
 def continue_deletions(engine: Engine, seconds: float) -> None:
     """Continue unfinished deletions, oldest first, for about `seconds`."""
     end = time.monotonic() + seconds
@@ -442,7 +441,9 @@ def continue_deletions(engine: Engine, seconds: float) -> None:
         unfinished = select_any(DeletionRow.id).where(col(DeletionRow.state).in_(("waiting", "undoing")))
         ids = list(session.execute(unfinished.order_by(col(DeletionRow.id))).scalars())
     for deletion_id in ids:
-        if not continue_deletion(engine, deletion_id, max(0.0, end - time.monotonic())):
+        with timed("delete"):
+            is_over = continue_deletion(engine, deletion_id, max(0.0, end - time.monotonic()))
+        if not is_over:
             return
 
 

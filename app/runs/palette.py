@@ -258,11 +258,13 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
         figure = f"best {best:,.0f} TFLOP/s/GPU" if best else ""
         text = " ".join(words)
         yield PaletteHit(f"Published figures for “{text}”", "/references?" + urlencode({"q": text}), figure)
-    planned = next((point.contract for point in points if all(point.contract.get(name) for name in REQUIRED)), None)
-    if planned:
-        wanted = {name: planned[name] for name in ("model", *REQUIRED) if name in planned}
-        about = f"{planned['gpus']:,} × {planned['gpu']}"
-        yield PaletteHit(f"Plan a layout of {planned['model']}", plan_address(wanted), about)
+    for contract in (point.contract for point in points if all(point.contract.get(name) for name in REQUIRED)):
+        wanted = {name: contract[name] for name in ("model", *REQUIRED) if name in contract}
+        label = f"Plan a layout of {contract['model']}"
+        about = f"{contract['gpus']:,} × {contract['gpu']}, sequence {contract['seq_len']:,}"
+        if all(word in f"{label} {about}".lower() for word in words):
+            yield PaletteHit(label, plan_address(wanted), about)
+            break
 
 
 def _about(run: RunListItem, text: str) -> str:
