@@ -407,14 +407,15 @@ _MOST_TRIED = 8
 
 
 def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[RunPair, ...]:
-    """Return, for the candidate and for the baseline, the newest other run of its stack with at most one knob changed.
+    """Return, for the candidate and for the baseline, another run of its stack with at most one knob changed.
 
-    `a` of each pair is the other run.
+    `a` of each pair is the other run: the newest that the verdict compared it with, else the newest of the stack.
     """
     pairs = []
     for run in (comparison.newest_b, comparison.newest_a):
         if not run.detail.stack_key:
             continue
+        judged_against = _baseline(session, run.id)[-1:]
         rows = session.execute(
             select_any(RunRow.id, RunRow.name)
             .where(
@@ -425,7 +426,7 @@ def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[RunPair, ..
                 col(RunRow.step_time_ms).is_not(None),
                 col(RunRow.id) != run.id,
             )
-            .order_by(col(RunRow.id).desc())
+            .order_by(col(RunRow.id).in_(judged_against).desc(), col(RunRow.id).desc())
             .limit(_MOST_TRIED)
         ).all()
         records = full_records(session, [run.id, *(row.id for row in rows)])
@@ -471,8 +472,6 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
     row = session.get(RunRow, newest)
     if row is None:
         return ()
-    stored = verdicts_of(session, newest)
-    baseline = tuple(int(run) for run in stored[0].document.verdict.baseline_used if run.isdigit()) if stored else ()
     experiments = find_experiments(session, ExperimentFilter(run_id=newest), page_size=1).items
     earlier = (
         select_any(RunRow.id)
@@ -488,7 +487,7 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
     release = session.execute(earlier.where(not_indexed(col(RunRow.purpose)) == "release")).scalar()
     previous = session.execute(earlier).scalar()
     offered = (
-        ("its baseline", baseline[-MOST_RUNS:]),
+        ("its baseline", _baseline(session, newest)[-MOST_RUNS:]),
         *(("its experiment", (experiment.baseline_run_id,)) for experiment in experiments),
         ("last release", (release,) if release is not None else ()),
         ("previous run", (previous,) if previous is not None else ()),
@@ -498,6 +497,12 @@ def suggested_runs(session: Session, selection: SideSelection, side: Side) -> tu
         for label, runs in offered
         if runs and not set(runs) & set(selection.b) and runs != selection.a
     )
+
+
+def _baseline(session: Session, run_id: int) -> tuple[int, ...]:
+    """Return the runs that the newest verdict of this run compared it with, oldest first."""
+    stored = verdicts_of(session, run_id)
+    return tuple(int(run) for run in stored[0].document.verdict.baseline_used if run.isdigit()) if stored else ()
 
 
 # --- Runs to choose from for one side. Uses links only.

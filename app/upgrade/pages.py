@@ -75,6 +75,7 @@ class UpgradePage:
     offers: tuple[UpgradeOffer, ...]
     measured: MeasuredUpgrade | None
     answer: str
+    generated: bool = False
 
 
 def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
@@ -89,12 +90,12 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     values = values_of(session, project, query.field)
     if not (query.old and query.new) or query.old == query.new:
         offers = _offers(query.field, values)
-        return UpgradePage(query, slugs, values, offers, None, _asked(query, offers))
+        return UpgradePage(query, slugs, values, offers, None, _asked(query, offers), project.generated)
     old, new = (_side(values, value) for value in (query.old, query.new))
     measured = measure(session, project, query.field, old, new)
     offers = () if measured.report.pairs else _offers(query.field, values)
     answer = upgrade_sentence(measured.report, measured.gpu_hours_per_day)
-    return UpgradePage(query, slugs, values, offers, measured, answer)
+    return UpgradePage(query, slugs, values, offers, measured, answer, project.generated)
 
 
 def _side(values: Sequence[UpgradeValue], value: str) -> UpgradeValue:
@@ -162,7 +163,7 @@ def show_chart(request: Request, page: Page, first: int = 0, last: int = 0) -> H
 
 @router.get("/upgrade/picture.{kind}")
 @requires(Action.READ)
-def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind, theme: Theme = "light") -> Response:
+def draw_upgrade(request: Request, page: Page, kind: Kind, theme: Theme = "light") -> Response:
     """Return what the upgrade changed in each stack as a slide, without inconclusive stacks if any is decided.
 
     Raises NotFound until both sides are chosen.
@@ -188,7 +189,7 @@ def draw_upgrade(request: Request, session: ReadSession, page: Page, kind: Kind,
     query = page.query
     picture = Picture(
         f"{query.field}: {short_value(query.old)} → {short_value(query.new)}", page.answer, f"/upgrade?{query.query()}",
-        find_project(session, query.project).generated,
+        page.generated,
         rows_body(rows, axis),
     )  # fmt: skip
     return picture_response(request, picture, kind, theme)
