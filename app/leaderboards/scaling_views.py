@@ -199,6 +199,14 @@ class Section:
         return f"At {grouped(size)} GPUs, the loss equals {plural(lost, 'GPU')}." if lost > 0 else ""
 
     @property
+    def context_parallel(self) -> str:
+        """Return `CP 1; CP 2 at 131,072.` where sizes of the widest series differ in CP; else empty."""
+        compared = self.series[0].series.compared
+        first = compared[0].cp if compared else None
+        others = [f"CP {point.cp} at {grouped(point.size)}" for point in compared if point.cp != first]
+        return f"CP {first}; {', '.join(others)}." if others else ""
+
+    @property
     def largest(self) -> str:
         """Return the newest run of the largest compared size; empty without one."""
         compared = self.series[0].series.compared

@@ -73,6 +73,7 @@ def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: Tes
     sentences = [re.sub(r"<[^>]+>", "", text).strip().replace(THIN, " ") for text in lists]
     assert f"({per_token['value']:.1f} % of its tokens/s per GPU)" in sentences[1], "longer sequences cost more FLOPs"
     assert "tokens/s" not in sentences[0], "the work of a token is the same"
+    assert re.findall(r"CP 1; [^<]*", client.get("/scaling").text) == ["CP 1; CP 2 at 8,192."]
     assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
     lead = re.findall(r'<p class="answer">(.*?)</p>', client.get("/scaling").text)[0].replace(THIN, " ")
