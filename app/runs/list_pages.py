@@ -118,7 +118,7 @@ class EdgeText:
 
 _USUAL = 0.75
 """This share of the changes sets the scale."""
-_REACH, _LEAST_PCT = 2.0, 2.0
+_REACH, _LEAST_PCT = 2.0, 5.0
 """The scale reaches so many times farther than they do; it ends at the largest change, but not below the least."""
 _TOP, _BOTTOM, _TEXT, _LANE = 5, 95, 27, 14
 """Ends of the scale in percent of the picture, and the room for texts outside an end and for failed runs below."""
