@@ -66,7 +66,10 @@ def take(base: str) -> dict[str, Any]:
         else:
             print(f"no answer: {method} {path}")
     taken = json.loads(json.dumps(dict(sorted(answers.items()))).replace(base, "BASE"))
-    return {"queries": {path: urlsplit(address).query for path, address in read.items() if "?" in address}, "answers": taken}
+    return {
+        "queries": {path: urlsplit(address).query for path, address in read.items() if "?" in address},
+        "answers": taken,
+    }
 
 
 def changes(base: str, run: int, log: bytes) -> list[tuple[str, str, bytes]]:

@@ -97,7 +97,8 @@ _PAGES = {
     "invitation": "/settings/projects/{project}/invitations",
 }
 _VERBS = {
-    "plan": "planned", "pin": "pinned", "quarantine": "quarantined",
+    "plan": "planned", "quarantine": "quarantined",
+    "pin": "pinned a golden run of", "unpin": "unpinned the golden run of",
     "add": "added", "change": "changed", "withdraw": "withdrew", "delete": "deleted",
     "withdrawn": "withdrew", "correct": "corrected", "contract": "stated facts of", "facts": "stated facts of",
     "defaults": "set defaults of", "links": "set links of", "quota": "set the quota of", "role": "set the role of",

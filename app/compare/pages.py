@@ -254,7 +254,9 @@ class ComparePage:
     def check_series(self) -> None:
         """Refuse an unknown series now, not only when the chart is drawn. Raises InvalidQuery."""
         if self.series and self.shown_series not in self.series:
-            raise invalid_filter("series", f"must be one of {', '.join(self.series)}, not {self.shown_series[:60]!r}")
+            raise invalid_filter(
+                "series", f"must be one of {', '.join(self.series)}; {self.shown_series[:60]!r} is not"
+            )
 
     @cached_property
     def overlay(self) -> Overlay:

@@ -90,11 +90,11 @@ class HistoryView:
         for name, text in given.items():
             if name in _NUMBERS:
                 if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
-                    raise invalid_filter(name, f"must be a whole number, not {text[:40]!r}")
+                    raise invalid_filter(name, f"must be a whole number; {text[:40]!r} is not")
                 values[name] = int(text)
             else:
                 if text not in _CHOICES.get(name, (text,)):
-                    raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}, not {text[:40]!r}")
+                    raise invalid_filter(name, f"must be one of {', '.join(_CHOICES[name])}; {text[:40]!r} is not")
                 values[name] = text
         view = cls(**values)
         if view.config and not is_key(view.config.partition(":")[0]):

@@ -175,7 +175,7 @@ def _errors(change: RegressionChange) -> Iterator[FieldError]:
     if change.is_empty:
         yield FieldError("state", "must be given, or another change: an assignee, a link, a note or an answer")
     if change.state is not None and change.state not in STATES:
-        yield FieldError("state", f"must be one of {', '.join(STATES)}, not {change.state[:40]!r}")
+        yield FieldError("state", f"must be one of {', '.join(STATES)}; {change.state[:40]!r} is not")
     if change.state is not None and change.answer is not None:
         yield FieldError("proposal", "must not be combined with an answer, which sets the state")
     if change.assignee is not None and len(change.assignee) > MAX_NAME:

@@ -138,7 +138,8 @@ def offered_stacks(session: Session, most: int) -> list[Watch]:
     ).all()
     names = names_of_stacks(session, [row.stack_key for row in rows])
     return [
-        Watch("stack", row.stack_key, row.slug, names.get(row.stack_key, row.stack_key[:12]), row.last_at) for row in rows
+        Watch("stack", row.stack_key, row.slug, names.get(row.stack_key, row.stack_key[:12]), row.last_at)
+        for row in rows
     ]
 
 

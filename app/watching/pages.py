@@ -13,7 +13,15 @@ from app.storage.database import read_session, transaction
 from app.storage.tables import utc_now
 from app.storage.users import logged_in_user
 from app.storage.visible import EVERY_PROJECT, seeing
-from app.storage.watches import NO_USER, Kind, list_watches, offered_regressions, offered_stacks, set_feed_key, user_of_feed
+from app.storage.watches import (
+    NO_USER,
+    Kind,
+    list_watches,
+    offered_regressions,
+    offered_stacks,
+    set_feed_key,
+    user_of_feed,
+)
 from app.watching.api import StackKey, set_watch
 from app.watching.queries import WatchedChange, changes_of
 from app.web.access_rule import Open, requires

@@ -53,7 +53,7 @@ class OneOf:
         return {**handler(schema), "enum": ["", *self.values]}
 
     def problem(self, value: str) -> str:
-        return "" if value in self.values else f"must be one of {', '.join(self.values)}, not {value[:40]!r}"
+        return "" if value in self.values else f"must be one of {', '.join(self.values)}; {value[:40]!r} is not"
 
 
 @dataclass(frozen=True, slots=True)
