@@ -201,7 +201,7 @@ def _answers(call: Mapping[str, Any]) -> Iterator[DocumentedAnswer]:
 
 
 def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str, Any]) -> str:
-    """Return a curl command: values of a path as their names, the query of the stored answer, required fields of a body.
+    """Return a curl command: values of a path as their names, the query of the stored answer, required body fields.
 
     `BASE`: the address of the service.
     """
@@ -231,7 +231,7 @@ def _example(method: str, path: str, call: Mapping[str, Any], named: Mapping[str
 
 @lru_cache
 def stored_examples() -> Mapping[str, Any]:
-    """Return `queries` of the demo by path and its `answers` by the name of their schema; see `docs/take_answers.py`."""
+    """Return `queries` of the demo by path and `answers` by the name of their schema; see `docs/take_answers.py`."""
     stored: Mapping[str, Any] = json.loads(Path(__file__).with_name("answers.json").read_text(encoding="utf-8"))
     return stored
 
