@@ -292,7 +292,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
     x = alt.X("iteration:Q", title="iteration", scale=alt.Scale(zero=False, nice=False, padding=6))
-    x = x.axis(tickMinStep=1, format=",d")
+    x = x.axis(tickMinStep=1, tickCount=10, format=",d")
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
     if "lane" in drawn:
         scale = alt.Scale(zero=False, nice=False, range=[alt.expr("height"), charts.LANE])
@@ -552,7 +552,8 @@ def _description(data: Points, steady: SteadyState | None) -> str:
     """Describe the chart for screen readers; the table below it has the same values."""
     text = f"{data.title} by iteration, {len(data.iterations)} points."
     if steady is not None:
-        text += f" The steady window is {steady.first_iteration} to {steady.last_iteration}."
+        window = "steady window" if steady.is_steady else "window, which is not steady,"
+        text += f" The {window} is {steady.first_iteration} to {steady.last_iteration}."
     return text
 
 

@@ -44,6 +44,7 @@ from app.domain.verdict.comparability import COMMIT
 from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.record import PEAK_MEMORY
+from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import provisional_because, sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
@@ -917,15 +918,15 @@ class RunPage:
         """Return the interval of the judged change, then step time, throughput, use and memory, each with its source.
 
         The step time is left out if the lead names it, and marked as that of this run if the lead names a mean. Without
-        a clear change the lead has no percentage, so it is shown here.
+        a difference the lead has no percentage, so it is shown here.
         """
         shown = []
         verdict = None if self.experiment_lead is not None else self.verdict
         time = verdict.document.measured if verdict is not None and verdict.metric == "step_time_ms" else None
         if time is not None and time.decision != "no_change":
             change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-            is_clear = time.decision in ("regression", "improvement")
-            judged = f"change {change.interval}{THIN}%" if is_clear and change.interval else change.text
+            in_lead = not shows_no_difference(time) and change.interval
+            judged = f"change {change.interval}{THIN}%" if in_lead else change.text
             shown.append((judged, f"{level_text(time.interval_level_pct)} interval of the change. "))
         for headline in self.headlines[1:] if verdict is None or verdict.leads_with_time else self.headlines:
             metric = headline.metric

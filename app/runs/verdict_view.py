@@ -218,7 +218,7 @@ class VerdictView:
         """Return the runs for the compare page: the baseline, the other side of the contrast, or the nearest run."""
         contrast, misses = self.document.contrast, self.document.misses
         if self.baseline or contrast is not None:
-            return self.baseline or (contrast.runs if contrast else ())
+            return self.baseline or (contrast.compared_with if contrast else ())
         return (misses[0].run,) if misses else ()
 
     @property

@@ -80,6 +80,10 @@ def suspects_with_evidence(
     if run is None or not suspects:
         return ()
     metric = metric or document.leading_metric(in_regression=())
+    is_of_time = metric == "step_time_ms" and document.decision != "failed"
+    if is_of_time and document.measured is not None and shows_no_difference(document.measured):
+        # Without a change there is no last good run: the commits stay those of the compared runs.
+        return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))
     good, bad = None, (run.ordered_at, run.commit)
     if any(suspect.field == COMMIT for suspect in suspects):
         good = last_good(session, run, document, metric)
@@ -88,10 +92,8 @@ def suspects_with_evidence(
         suspects = tuple(_since(suspect, run, good, slow) for suspect in suspects)
     good_at = good.ordered_at if good else EARLIEST
     unaffected = _unaffected_before(session, run, document, metric)
-    if metric != "step_time_ms" or document.decision == "failed":
+    if not is_of_time:
         return rank_suspects(None, [(suspect, None, None) for suspect in suspects], unaffected, good_at, bad)
-    if document.measured is not None and shows_no_difference(document.measured):
-        return without_likely(rank_suspects(None, [(suspect, None, None) for suspect in suspects]))
     direction: Literal["slower", "faster"] = "slower" if (change_pct(document) or 0.0) >= 0 else "faster"
     at_the_time = _at_the_time(session, run, document, suspects)
 

@@ -204,6 +204,17 @@ def test_an_earlier_run_after_the_upgrade_that_was_not_slow_makes_it_unlikely(se
     assert [side.value for side in (code.a, code.b) if side] == ["e" * 40, "f" * 40], "the code since that run"
 
 
+def test_an_undecided_change_names_the_commits_of_the_compared_runs(session: Session) -> None:
+    nightly(session)
+    unsteady = one_more(session, 390.0, container="train:2", commit="e" * 40)
+    session.get_one(RunRow, unsteady).is_steady = False
+    session.flush()
+    undecided = one_more(session, 404.0, day=1, container="train:2")
+    code = suspects(session, undecided)["commit"].suspect.difference
+    assert code is not None
+    assert [side.value for side in (code.a, code.b) if side] == [f"{8:040x}", "f" * 40]
+
+
 def test_an_unsteady_run_clears_an_upgrade_of_more_memory(session: Session) -> None:
     nightly(session)
     usual = one_more(session, 402.0, container="train:2", commit="e" * 40)

@@ -52,6 +52,11 @@ class MeasuredContrast:
     side_by_side: bool = False
 
     @property
+    def compared_with(self) -> tuple[str, ...]:
+        """Return the runs of the other side that count; all of them where none could be measured."""
+        return self.measured.baseline_used or self.runs
+
+    @property
     def counted(self) -> str:
         """Return how many runs of the other side count: `6 runs`, or `5 of 6 runs` without outliers."""
         used, runs = len(self.measured.baseline_used), plural(len(self.runs), "run")

@@ -185,16 +185,16 @@ def _contrast(
     difference = changed_field(contrast.comparability)
     before, _ = sides_text(difference)
     change = change_text(time.delta_pct)
+    own = time.candidate_ms if own_ms is None else own_ms
+    unit = time_unit_of((own, time.baseline_ms))
+    times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
         why = f", not steady ({unsteady})" if unsteady and time.not_steady else ""
-        return f"Inconclusive: {change.figure} than with {difference.field} {before}{why}."
+        return f"Inconclusive: {times} with {difference.field} {before}{why}."
     if contrast.is_unconfirmed:
         why = f"not steady ({unsteady})" if unsteady else "not steady"
         return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."
-    own = time.candidate_ms if own_ms is None else own_ms
-    unit = time_unit_of((own, time.baseline_ms))
-    speed = "As fast" if change.word == THE_SAME else change.figure
-    sentence = f"{speed}: {step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
+    sentence = f"{'As fast' if change.word == THE_SAME else change.figure}: {times}"
     also = _also_changed(contrast.comparability, difference)
     is_changed = time.decision in ("regression", "improvement") and not contrast.comparability.two_jobs
     if cause is not None and is_changed and also:

@@ -144,9 +144,7 @@ def listed_runs(runs: Sequence[str], label: Label = as_named) -> str:
 def contrast_lines(contrast: MeasuredContrast, label: Label) -> list[str]:
     """Describe a contrast: difference, attribution and measurement."""
     comparability = contrast.comparability
-    where = (
-        f"{listed_runs(contrast.measured.baseline_used or contrast.runs, label)}, in {differences(comparability.stack)}"
-    )
+    where = f"{listed_runs(contrast.compared_with, label)}, in {differences(comparability.stack)}"
     kind = capitalized(_contrast_kind(comparability))
     lines = [f"{kind} with {where}: {attribution(comparability)}. This is not a verdict on the code."]
     if comparability.one_is_benchmark_only:
@@ -227,7 +225,7 @@ def _contrast_beside(contrast: MeasuredContrast | None, label: Label) -> str:
     if contrast is None:
         return ""
     comparability = contrast.comparability
-    runs = f"{contrast.counted} ({listed_runs(contrast.measured.baseline_used or contrast.runs, label)})"
+    runs = f"{contrast.counted} ({listed_runs(contrast.compared_with, label)})"
     differing = [*comparability.stack, *comparability.knobs, *comparability.other_code]
     return f"; contrast with {runs}, differs in {differences(differing)}"
 

@@ -95,7 +95,10 @@ def test_an_undecided_change_is_inconclusive_and_not_without_difference() -> Non
     contrast = make_document(upgraded, make_baseline(commit="c")[-1:])
     assert contrast.contrast is not None
     assert contrast.contrast.measured.decision == "inconclusive"
-    assert lead(contrast).startswith("Inconclusive: ")
+    sentence = lead(contrast, own_ms=400)
+    assert sentence.startswith("Inconclusive: ")
+    assert sentence.count("%") == 0  # the line below has the change with its interval
+    assert TIME.findall(sentence) == [step_time(400), step_time(contrast.contrast.measured.step_time.baseline_ms)]
     assert not contrast.needs_more_memory
 
 
