@@ -34,6 +34,20 @@ class MetricChangeOut(BaseModel):
     decision: Literal["regression", "improvement", "no_change", "inconclusive", "changed", "not_judged"]
 
 
+class LossChangeOut(BaseModel):
+    """Loss against the median of the baseline. Values and percentages are null where the loss was not finite."""
+
+    decision: Literal["worse", "no_worse", "not_finite"]
+    delta_pct: float | None
+    alarm_pct: float | None = Field(description="The loss is worse above this change.")
+    not_finite_iterations: int
+    baseline: float | None
+    candidate: float | None
+    since: str = Field(
+        description="The first of the runs right before this one with a loss as much worse; empty if it is this run."
+    )
+
+
 class BaselineOut(BaseModel):
     kind: Literal["golden", "same_config", "last_config", "nearest", "experiment", "none"] = Field(
         description="experiment: side A. nearest: the run that an A/B without a baseline was compared with."
@@ -82,7 +96,7 @@ class VerdictOut(BaseModel):
     provisional: bool = Field(False, description="Depends on an unknown field.")
     fields_to_supply: list[str] = []
     metrics: dict[str, MetricChangeOut | None] = {}
-    loss: dict[str, Any] | None = None
+    loss: LossChangeOut | None = None
     need_runs: int | None = Field(None, description="Inconclusive: further runs of this commit that would decide.")
     rerun: RerunRequest | None = Field(None, description="The requested reruns, if few would decide or confirm it.")
     test: dict[str, float] | None = Field(None, description="Values of the step-time test, as logarithms.")

@@ -281,6 +281,21 @@ def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
     assert '"earlier": []' in times
 
 
+def test_the_api_names_the_run_since_which_the_page_says_that_the_loss_is_worse(
+    client: TestClient, engine: Engine, stack: list[int]
+) -> None:
+    with transaction(engine) as session:
+        run = make_stack_run(session, 20)
+        document = judge(session, run, stack)
+        worse = replace(document.verdict, loss=LossChange("worse", 10.0, 1.0, since=str(stack[-1])))
+        put_verdict(session, run, replace(document, verdict=worse), "It was uploaded.")
+    answer = client.get(f"/api/v1/runs/{run}/verdict").json()
+    assert answer["loss"]["since"] == str(stack[-1])
+    assert f"since #{stack[-1]}" in answer["reason"]
+    (lead,) = re.findall(r'<p class="answer[^>]*>(.*?)</p>', client.get(f"/runs/{run}").text, re.DOTALL)
+    assert f"since #{stack[-1]}" in lead
+
+
 @pytest.mark.parametrize("is_in_log", [True, False])
 def test_the_chart_shows_the_memory_where_the_lead_does_or_says_why_it_cannot(
     client: TestClient, engine: Engine, stack: list[int], is_in_log: bool
