@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.verdict.regression_text import how_often
 from app.domain.verdict.triage import (
     SumOfCosts,
     change_of_job,
@@ -18,12 +19,14 @@ from app.domain.verdict.triage import (
     is_once,
     is_up_to,
     size_pct,
+    slow_jobs,
 )
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.example_runs import WAITING
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
+from app.storage.regressions import read_regressions
 from app.storage.remembered import WhileSlow
 from app.storage.runs import (
     ENDED_BADLY,
@@ -59,7 +62,7 @@ class OverviewRegression:
     """`since_run`: its first slow run; `jobs`: number of the jobs that give it its size.
 
     Model, GPU, branch and `spark` (newest step times) are of the job with the largest change.
-    `once`: `in one run` if a single run of each job was slow.
+    `how_often`: see `regression_text.how_often`.
     `is_up_to`: its jobs changed by different amounts.
     """
 
@@ -82,7 +85,7 @@ class OverviewRegression:
     dispatcher: str | None = None
     branch: str = ""
     spark: Sparkline | None = None
-    once: str = ""
+    how_often: str = ""
     is_up_to: bool = False
 
 
@@ -165,8 +168,14 @@ def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, .
     drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
     sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
     items = (_item(row, project, jobs[row.id], sparks.get(row.id), first_runs) for row, project in rows)
+    once = [number for number, own in jobs.items() if all(is_once(job) for job in slow_jobs(own))]
+    often = {item.id: how_often(item) for item in read_regressions(session, once)}
     return tuple(
-        replace(item, cause=shown_cause(session, row, [job[0].run_id for job in counted_jobs(jobs[row.id])]))
+        replace(
+            item,
+            cause=shown_cause(session, row, [job[0].run_id for job in counted_jobs(jobs[row.id])]),
+            how_often=often.get(row.id, ""),
+        )
         for item, (row, _) in zip(items, rows, strict=True)
     )
 
@@ -197,11 +206,9 @@ def _item(
         first = min((first_runs[job[0].run_id] for job in counted), key=lambda run: (run.ordered_at, run.id))
         worst = first_runs[_worst(jobs).run_id]
         of_jobs = {name: getattr(worst, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
-        once = "in one run each" if len(counted) > 1 else "in one run"
         of_jobs |= {
             "jobs": len(counted), "since_run": first.id, "delta_pct": size,
             "is_up_to": is_up_to(size, [change_of_job(job) for job in counted]),
-            "once": once if all(is_once(job) for job in counted) else "",
         }  # fmt: skip
     return from_row(OverviewRegression, row, project=project, cause="", spark=spark, **of_jobs)
 

@@ -20,6 +20,7 @@ from app.domain.naming import SEPARATOR, without_common
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
 from app.domain.verdict.regression import RegressionMember, SlowJob
+from app.domain.verdict.regression_text import how_often_here
 from app.storage.regressions import SlowElsewhere
 from app.storage.stacks import RunReader, StackRun, stack_runs
 from app.storage.tables import RunRow, not_indexed, select_any
@@ -391,7 +392,8 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
     if (delta := job.worst.delta_pct) is not None:
         change = change_text(delta, metric=metric).figure
         was = "was " if job.is_back or job.newest_change is not None else ""
-        parts.append(f"{was}{change}{' in one run' if job.is_once else ''}")
+        is_slow_elsewhere = any(point.role == _ROLES[-1] for point in row.points)
+        parts.append(f"{was}{change}{how_often_here(job, is_slow_elsewhere=is_slow_elsewhere)}")
         if job.newest_change is not None:
             parts.append(f"newest {change_text(job.newest_change, metric=metric).delta}")
     if job.last.gpu_hours_per_day:

@@ -34,7 +34,15 @@ from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_text
 from app.domain.verdict.regression import Regression, SlowJob
-from app.domain.verdict.regression_text import RegressionSummary, is_part, of_jobs, run_in, summarize, what
+from app.domain.verdict.regression_text import (
+    RegressionSummary,
+    how_often_here,
+    is_part,
+    of_jobs,
+    run_in,
+    summarize,
+    what,
+)
 from app.domain.verdict.step_time import REGRESSION_P, StepTimeChange
 from app.domain.verdict.triage import MEANING, STATES, State, next_states
 from app.domain.verdict.words import answer as verdict_answer
@@ -136,6 +144,10 @@ class JobView:
         """Return the runs that it was compared with: `13 baseline runs`, or `13 runs before the upgrade`."""
         n = len(self.baseline)
         return f"{plural(n, 'run')} before the upgrade" if self.upgrade else plural(n, "baseline run")
+
+    @property
+    def how_often(self) -> str:
+        return how_often_here(self.job, is_slow_elsewhere=bool(self.elsewhere))
 
     @property
     def before(self) -> str:
@@ -322,7 +334,9 @@ class RegressionView:
             if row.verdict and row.job in self.regression.counted_jobs
         ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
-        return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade)
+        return suspect_cards(
+            jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade, alternates=self.regression.alternates
+        )
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression

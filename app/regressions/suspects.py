@@ -1,7 +1,7 @@
 """The suspects of a regression as cards: the change, the evidence from all members, and an action."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from app.domain.contract.values import shown
@@ -54,13 +54,22 @@ class SuspectCard:
 
 
 def suspect_cards(
-    jobs: Sequence[SuspectingJob], compare_url: str, *, may_plan: bool, upgrade: UpgradeReportOf | None = None
+    jobs: Sequence[SuspectingJob],
+    compare_url: str,
+    *,
+    may_plan: bool,
+    upgrade: UpgradeReportOf | None = None,
+    alternates: tuple[float, float] | None = None,
 ) -> tuple[SuspectCard, ...]:
     """Return one card per change, best supported first.
 
     `may_plan`: the user may plan experiments. `upgrade`: the report that opened the regression, if one did.
+    `alternates`: the levels of an alternating job that the lead names, so that cards with other evidence need not.
     """
-    shared = shared_suspects([job.suspects for job in jobs])
+    shared = [
+        replace(item, ranked=item.ranked.without_alternation(alternates))
+        for item in shared_suspects([job.suspects for job in jobs])
+    ]
     if not any(item.ranked.suspect.axis == "code" for item in shared):
         upgrade = None  # its report distinguishes only code and the upgraded field
     return tuple(_card(item, jobs, compare_url, may_plan, upgrade) for item in shared)

@@ -431,6 +431,11 @@ def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_i
     roles = {mark["role"] for mark in spec_of(client, f"/regressions/{number}/chart")["points"]}
     assert ("only slow run" in roles, "first slow run" in roles) == (once, not once)
     assert (f"again in #{again}" in words_of(client, number)) is once
+    for path in ("/regressions", "/"):
+        listed = client.get(path, headers=HTML).text
+        assert ("in one run, again elsewhere</a>" in listed) is once
+    page = client.get(f"/regressions/{number}").text
+    assert (re.search(r"in one run here\s*</span>", page) is not None) is once
 
 
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:

@@ -161,6 +161,11 @@ class RankedSuspect:
         name = f"The {self.name}" if self.name in ("code", "container", "cluster") else f"`{self.name}`"
         return f"{name} is {article} {self.label} cause. {self.evidence_text}"
 
+    def without_alternation(self, levels: tuple[float, float] | None) -> "RankedSuspect":
+        """Return it without the sentence on an alternation between these levels, if other evidence remains."""
+        other = replace(self, alternates=None)
+        return other if self.alternates == levels and other.evidence else self
+
     @property
     def evidence_text(self) -> str:
         return " ".join(self.evidence or (NO_EVIDENCE,))

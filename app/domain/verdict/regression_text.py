@@ -13,7 +13,7 @@ from app.domain.numbers import (
 )
 from app.domain.text import capitalized
 from app.domain.verdict.evidence import alternates_text
-from app.domain.verdict.regression import Regression, RunOfJob, stacks_of
+from app.domain.verdict.regression import Regression, RunOfJob, SlowJob, stacks_of
 from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
 
 
@@ -54,10 +54,28 @@ def summarize(regression: Regression) -> RegressionSummary:
 
 def what(regression: Regression) -> str:
     """Format a change for the list: `Up to 9.8 % slower`, `3.3 % more memory`; with `was` once it is over."""
-    text = change(regression)
-    if regression.is_once:
-        text += " in one run each" if len(regression.counted_jobs) > 1 else " in one run"
-    return text
+    return " ".join(filter(None, (change(regression), how_often(regression))))
+
+
+def how_often(regression: Regression) -> str:
+    """Return how often the jobs were slow, if no stack shows it in several runs: `in one run each`; else empty.
+
+    A job that alternates is slow `at times`; one that is as slow elsewhere later, `in one run, again elsewhere`.
+    """
+    if not regression.is_once:
+        return ""
+    if regression.alternates is not None:
+        return "at times"
+    if regression.slow_after:
+        return "in one run, again elsewhere"
+    return "in one run each" if len(regression.counted_jobs) > 1 else "in one run"
+
+
+def how_often_here(job: SlowJob, *, is_slow_elsewhere: bool) -> str:
+    """Return ` in one run` of a job that a single run shows, ` in one run here` if others do elsewhere; else empty."""
+    if not job.is_once:
+        return ""
+    return f" in one run{' here' if is_slow_elsewhere else ''}"
 
 
 def change(regression: Regression) -> str:
@@ -85,10 +103,10 @@ def _text(regression: Regression) -> str:
 def _answer(regression: Regression) -> str:
     since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
-        each = f" in one run{' each' if len(jobs) > 1 else ''}" if regression.is_once else ""
+        often = how_often(regression)
         when = recovery_text(since.ordered_at, regression.back) if since else ""
         place = f" ({regression.back_in})" if regression.back_in else ""
-        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{each}{when}{place}."
+        return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{often and f' {often}'}{when}{place}."
     if regression.again:
         back = f"Recovered in #{regression.back[0]}; " if regression.back else ""
         text = f"{slow_or_affected(regression.metric)} again since {run_in(regression.again)}"
