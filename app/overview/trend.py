@@ -162,6 +162,11 @@ class TrendLine:
         return median(percent for _, percent in self.newest)
 
     @property
+    def at_equal_knobs(self) -> str:
+        """Return `95.1 % at equal knobs`; empty if no change of the configuration adds to the current throughput."""
+        return "" if self.explained == self.now else f"{self.explained:.1f} % at equal knobs"
+
+    @property
     def direction(self) -> int:
         """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
         if self.decision == "improvement" and self.explained - 100 > _WITHIN:
@@ -228,7 +233,7 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        It leaves out what a changed configuration adds. Lines with several references or projects, or in both
+        It leaves out what a changed configuration adds, and then says `at equal knobs`. Lines with several references or projects, or in both
         directions, have no range: they are counted. If several projects are shown and the lines are of one, it begins
         `Throughput of moe:`.
         """
@@ -242,7 +247,10 @@ class Trend:
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
             return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
-        subject = f"Throughput of {project}:" if project else "Throughput is"
+        if any(line.at_equal_knobs for line in compared):
+            subject = f"{project} at equal knobs:" if project else "Throughput at equal knobs is"
+        else:
+            subject = f"Throughput of {project}:" if project else "Throughput is"
         side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
         return f"{subject} {range_text}."
@@ -554,13 +562,17 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
 
 @dataclass(frozen=True, slots=True)
 class SlowerConfiguration:
-    """A job that is slower since its configuration changed, which opens no regression. `run_id`: its first run."""
+    """A job that is slower since its configuration changed, which opens no regression. `run_id`: its first run.
+
+    `in_all`: its whole loss of throughput if another one came before, `9.6 % below train:2026.09`; else empty.
+    """
 
     line: str
     knob: str
     before: int
     run_id: int
     delta_pct: float
+    in_all: str
 
 
 def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfiguration, ...]:
@@ -572,11 +584,15 @@ def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfigu
     slower = session.execute(judged).all() if changed else []
     knobs = changed_knobs(session, trend) if slower else {}
     return tuple(
-        SlowerConfiguration(
-            changed[row.id][0].name, knobs[row.id], changed[row.id][1].id, row.id, row.verdict_delta_pct
-        )
+        SlowerConfiguration(line.name, knobs[row.id], before.id, row.id, row.verdict_delta_pct, _in_all(line))
         for row in slower
+        for line, before in (changed[row.id],)
     )
+
+
+def _in_all(line: TrendLine) -> str:
+    is_sum = bool(line.reference) and line.now < line.explained < 100 - _WITHIN
+    return f"{100 - line.now:.1f}{THIN}% below {line.reference}" if is_sum else ""
 
 
 # --- The chart. Each line has its own hue, which its label and the key share.
@@ -623,7 +639,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                 }
             )  # fmt: skip
         label = {"percent": f"{line.now:.1f} %", "name": name[0]}
-        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against)))
+        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against, line.at_equal_knobs)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append(
@@ -647,6 +663,8 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     lane = HEIGHT - min((flag["text_at"] for flag in flags), default=HEIGHT)
     lane += _FLAG_LINE if flags else 0
     low -= (high - low) * lane / (HEIGHT - lane)
+    for mark in marks:
+        mark["foot"] = HEIGHT - lane  # so that no flag stands on the line of its container
     label_height = _NOTED_LABEL if any(label["note"] for label in labels) else _LABEL
     charts.spread_labels(labels, "shown", (high - low) / HEIGHT * label_height)
     for mark in marks:
@@ -724,7 +742,9 @@ def _specification(title: str, drawn: frozenset[str]) -> dict[str, Any]:
             alt.Chart(alt.NamedData("ends")).mark_rule(opacity=0).encode(y=y),
         ],
         "releases": [
-            releases.mark_rule(color=charts.MUTED, strokeDash=[2, 3]).encode(x=x),
+            releases.mark_rule(color=charts.MUTED, strokeDash=[2, 3]).encode(
+                x=x, y=alt.value(0), y2=alt.value(alt.expr("datum.foot"))
+            ),
             releases.mark_text(
                 align=alt.expr(f"width < {_NARROW} ? datum.align : 'left'"),
                 dx=alt.expr(f"width < {_NARROW} && datum.align == 'right' ? -5 : 5"),

@@ -335,7 +335,11 @@ class RegressionView:
         ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
         return suspect_cards(
-            jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade, alternates=self.regression.alternates
+            jobs,
+            self.project.compare_url,
+            may_plan=may_plan,
+            upgrade=self.upgrade,
+            alternates=self.regression.alternates,
         )
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:

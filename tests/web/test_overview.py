@@ -244,6 +244,7 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     (flag,), low, high = data["flags"], *sorted(row["shown"] for row in data["ends"])[:: len(data["ends"]) - 1]
     lowest = min(row["shown"] for row in data["points"])
     assert HEIGHT * (high - lowest) / (high - low) < flag["text_at"] - 7, "no point is behind the number of a flag"
+    assert data["releases"][0]["foot"] <= flag["text_at"] - 7, "nor is the line of a container"
     zoomed = trend_data(client, f"first={after[1]}&last={before[3]}")
     assert [row["href"] for row in zoomed["points"]] == [f"/runs/{run}" for run in (before[3], *after[:2])]
     assert [row["text"] for row in zoomed["releases"]] == ["train:2"]
@@ -454,8 +455,13 @@ def test_the_trend_marks_where_the_current_configuration_began(client: TestClien
 def test_the_lead_names_a_changed_configuration_apart_from_the_upgrade(client: TestClient, make: Make) -> None:
     nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
     nightly(make, "hub.example/train:2", 4, [21_000] * 3, config_key="a" * 64)
-    nightly(make, "hub.example/train:2", 7, [23_000] * 3, config_key="b" * 64)
-    assert "Throughput is 4.8 % below train:1." in answer(overview(client))
+    judged = {"verdict": "regression", "verdict_delta_pct": 9.5}
+    nightly(make, "hub.example/train:2", 7, [23_000] * 3, config_key="b" * 64, **judged)
+    page = client.get("/", headers={"Accept": "text/html"}).text
+    assert "Throughput at equal knobs is 4.8 % below train:1." in answer(page)
+    (label,) = trend_data(client)["labels"]
+    assert (label["percent"], label["note"]) == ("87.0 %", "95.2 % at equal knobs")
+    assert "13.0\u202f% below train:1" in page, "the whole loss"
 
 
 @pytest.mark.parametrize(("verdict", "is_listed"), [("regression", True), ("no_change", False)])
