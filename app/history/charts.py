@@ -73,8 +73,7 @@ class Drawing:
     `figures`: the metric by run number. `in_use`: configurations whose last level still holds. `versions`: version
     changes among these runs. `steps`: where each container begins, if there are several. `names`: what distinguishes
     each configuration, by letter. `lead`: the letter of the leading configuration. `regressed`: the first runs of
-    regressions of the metric. `decisions`: by run number, the decision about step time of runs whose verdict is a
-    regression.
+    regressions of the metric. `decisions`: what `step_decisions` returns.
     """
 
     history: HistoryOfStack
@@ -392,7 +391,9 @@ def _point(drawing: Drawing, position: int) -> Row:
         "lane": text.text if text and mark in ("above", "below") else "",
         "interval": text.interval if text and text.half else "none",
         "n": text.n if text else 0,
-        "verdict": VERDICTS.get(run.verdict, "not judged"),
+        "verdict": VERDICTS.get(
+            drawing.decisions.get(run.id, run.verdict) if run.verdict == "no_baseline" else run.verdict, "not judged"
+        ),
         "counts": ELIGIBILITY_LABELS[eligibility]
         if eligibility == "counts"
         else f"not counted: {ELIGIBILITY_LABELS[eligibility]}",

@@ -333,7 +333,20 @@ class HistoryPage:
             return f"{level}; {how} {above} than before regression {standing.regression_id}."
         than = "as fast as" if step.decision == "no_change" else f"{text.change(step.delta_pct or 0.0).text} than"
         doubt = "" if step.is_decided else f": {step.decision}"
-        return f"{level}, {than} in {step.before}{doubt}."
+        return f"{level}, {than} in {step.before}{doubt}{'' if self.view.config else self._also_upgraded(own)}."
+
+    def _also_upgraded(self, own: ConfigurationHistory) -> str:
+        """Return `; B 16.7 % faster` if the same upgrade changed another configuration, or the number of several."""
+        steps = ((part.letter, self._upgraded(part)) for part in self._in_use if part.letter != own.letter)
+        changed = [
+            (letter, step.delta_pct)
+            for letter, step in steps
+            if step is not None and step.delta_pct is not None and step.decision in ("regression", "improvement")
+        ]
+        if len(changed) == 1:
+            ((letter, delta_pct),) = changed
+            return f"; {letter} {self._text.change(delta_pct).text}"
+        return f"; {len(changed)} others changed" if changed else ""
 
     @cached_property
     def total_loss(self) -> TotalLoss | None:

@@ -233,9 +233,9 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        It leaves out what a changed configuration adds, and then says `at equal knobs`. Lines with several references or projects, or in both
-        directions, have no range: they are counted. If several projects are shown and the lines are of one, it begins
-        `Throughput of moe:`.
+        It leaves out what a changed configuration adds, and then says `at equal knobs`. Lines with several references
+        or projects, or in both directions, have no range: they are counted. If several projects are shown and the lines
+        are of one, it begins `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:

@@ -637,12 +637,19 @@ def latest_runs(session: Session, limit: int, *conditions: ColumnElement[bool]) 
 
 
 def step_decisions(session: Session, run_ids: Sequence[int]) -> dict[int, str]:
-    """Return the decision about step time of those of the runs whose verdict is a regression, which memory or loss may
-    have made."""
+    """Return the decision about step time of those of the runs whose verdict does not state it.
+
+    A regression may be one of memory or loss; without a baseline, an upgrade may have opened one of step time.
+    """
     chosen = select_any(VerdictRow.run_id, _MEASURED["step_time"]["decision"].as_string().label("decision")).where(
         col(VerdictRow.run_id).in_(run_ids), col(VerdictRow.current), _IS_REGRESSION
     )
-    return {row.run_id: row.decision or "" for row in session.execute(chosen)}
+    by_contrast = select_any(RunRow.id, RunRow.badge).where(
+        col(RunRow.id).in_(run_ids), col(RunRow.verdict) == "no_baseline", col(RunRow.badge) != "",
+        col(RunRow.badge_label) != MORE_MEMORY,
+    )  # fmt: skip
+    shown = {row.id: row.badge for row in session.execute(by_contrast)}
+    return shown | {row.run_id: row.decision or "" for row in session.execute(chosen)}
 
 
 def slower_labels(session: Session, run_ids: Sequence[int]) -> dict[int, str]:

@@ -515,7 +515,7 @@ def test_the_lead_is_of_the_configuration_that_is_slower(client: TestClient, eng
         return text.replace("\u202f", " ")
 
     configurations = {row["letter"]: row["config_key"] for row in client.get(address).json()["configurations"]}
-    assert re.match(r"Configuration A: 4\d\d.\d ms .* 20\.0 % slower", lead())
+    assert re.match(r"Configuration A: 4\d\d.\d ms .* 20\.0 % slower .*; B 16\.\d % faster\.$", lead())
     assert re.match(r"\d{3}\.\d ms .* 16\.\d % faster", lead(f"?config={configurations['B'][:12]}")), "it was asked for"
     make([500.0] * 6, fields=upgrade | other, started=later + timedelta(days=6, hours=2))
     make([402.0] * 3, fields=upgrade, started=later + timedelta(days=6))
@@ -678,6 +678,10 @@ def test_the_lead_names_the_container_unless_the_evidence_clears_it(
     assert ('data-cleared="container"' in client.get(address).text) == is_cleared
     if not is_cleared:
         assert lead.startswith(f"{row['to_step_time_ms']:.1f} ms"), "the figure of the row of the change"
+        drawn = chart_of(client, f"{address}/chart")["datasets"]
+        at = {row["at"]: row["id"] for row in drawn["points"]}
+        marks = {at[row["at"]]: row["verdict"] for row in drawn["arrows"]}
+        assert marks.get(slow[0]) == "regression", "as its own page, although it has no baseline"
 
 
 def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Engine, moved: list[int]) -> None:
