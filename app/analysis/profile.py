@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from app.analysis.options import FINE, USAGE
-from app.domain.profiles.budget import REASONS
+from app.domain.profiles.budget import IDLE_REASONS
 from app.domain.profiles.profile import describe_profile
 from app.pipeline.profile_files import InvalidProfile, OpenedFile, read_profile
 from app.settings import Settings
@@ -77,9 +77,8 @@ def _device_lines(key: str, device: Mapping[str, Any]) -> Iterable[str]:
     yield f"    {'window':<24}{window['window_ms']:>12,.3f} ms"
     for label, name in _PARTS:
         yield _part(label, window[name], window["window_ms"])
-    yield "    without computation:"
-    for reason in REASONS:
-        yield _part("  " + reason.replace("_", " "), window["compute_absent_split_ms"][reason], window["window_ms"])
+    for reason in IDLE_REASONS:
+        yield _part("  " + reason.replace("_", " "), window["idle_split_ms"][reason], window["window_ms"])
     yield "    classes (time with at least one kernel; they overlap):"
     for name, time in list(window["class_union_ms"].items())[:_CLASSES]:
         yield _part("  " + name, time, window["window_ms"])

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from app.domain.numbers import plural, round_step, share_text
-from app.domain.profiles.budget import REASONS
 from app.domain.profiles.difference import IDLE_LABELS, ProfileDifference, change_of_step, contributions, label_of
 from app.domain.profiles.kernels import group_of, label_of_class
 from app.domain.rules.derive import rated
@@ -16,13 +15,10 @@ from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
 from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments
 
-REASON_LABELS = {
-    "launch_starved": "waiting for launches",
-    "host_sync": "host synchronization",
-    "wait_comm": "waiting for communication",
-    "wait_copy": "waiting for copies",
-    "issued_other": "launched, not started",
-    "unresolved": "reason unknown",
+GAP_LABELS = {
+    "wait_comm": "exposed communication",
+    "wait_copy": "exposed copies",
+    **{name.removeprefix("idle."): label for name, label in IDLE_LABELS.items()},
 }
 STARVED_LABELS = {
     "data_loader": "in the data loader",
@@ -119,10 +115,12 @@ def segments(view: Mapping[str, Any]) -> tuple[BarSegment, ...]:
 
 
 def _idle_times(view: Mapping[str, Any]) -> dict[str, float]:
-    """Divide the idle time of the typical step as comparisons do: by the reasons credited over all profiled steps.
+    """Return the idle time of the typical step by reason.
 
-    The reasons of time without computation cannot divide it, because they also cover time in which communication runs.
+    Profiles that an earlier version read have the reasons only as credited over all steps.
     """
+    if (split := view["window"].get("idle_split_ms")) is not None:
+        return {f"idle.{name}": ms for name, ms in split.items()}
     idle = float(view["window"]["idle_ms"])
     times = {name: view["credited_ms"].get(name, 0.0) for name in IDLE_LABELS}
     if not (total := sum(times.values())):
@@ -201,7 +199,7 @@ class ProfilePage:
 
     label = staticmethod(label_of_class)
     timeline_kind = staticmethod(timeline_kind)
-    reason_label = staticmethod(REASON_LABELS.__getitem__)
+    gap_label = staticmethod(GAP_LABELS.__getitem__)
 
     @property
     def address(self) -> str:
@@ -364,16 +362,12 @@ class ProfilePage:
         return time_axis(float(self.document["view"]["timeline"]["window_ms"]) if self.document is not None else 0.0)
 
     @property
-    def reasons(self) -> tuple[tuple[str, float, bool], ...]:
-        """Return why nothing computes: label, ms, and whether it is a part of the row above."""
-        assert self.document is not None  # noqa: S101  the template asks for a read profile only
-        split, rows = self.window["compute_absent_split_ms"], []
-        for name in REASONS:
-            rows.append((REASON_LABELS[name], split[name], False))
-            if name == "launch_starved":
-                causes = self.document["view"].get("starved_split_ms", {})
-                rows += [(STARVED_LABELS[cause], ms, True) for cause, ms in causes.items() if ms]
-        return tuple(rows)
+    def starved(self) -> tuple[tuple[str, float], ...]:
+        """Return what the host did while the idle GPU waited for a launch, in ms."""
+        if self.document is None or "idle_split_ms" not in self.window:  # an earlier version split all late launches
+            return ()
+        causes = self.document["view"].get("starved_split_ms", {})
+        return tuple((STARVED_LABELS[cause], ms) for cause, ms in causes.items() if ms)
 
     @property
     def slowdown(self) -> float | None:

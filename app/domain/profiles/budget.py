@@ -30,6 +30,9 @@ _GAPS = 65_536
 """Gaps that are explained in one batch."""
 
 REASONS = ("launch_starved", "host_sync", "wait_comm", "wait_copy", "issued_other", "unresolved")
+"""Why nothing computes, also while the GPU communicates or copies."""
+IDLE_REASONS = ("launch_starved", "host_sync", "issued_other", "unresolved")
+"""Why the GPU is idle. A late launch that communication hides is exposed communication, so a moment counts once."""
 SYNCHRONISES = re.compile(
     r"(Stream|Event|Device|Ctx)Synchronize(?![A-Za-z])|^(cuda|hip)Memcpy(_v\d+|_ptsz\w*)?$|^hipMemcpyWithStream"
 )
@@ -61,6 +64,7 @@ class Budget:
     copies_hide: int
     """Communication that only a copy hides; it counts as exposed."""
     reasons: Mapping[str, int]
+    idle_reasons: Mapping[str, int]
     by_class: Mapping[str, int]
     """Time in which at least one kernel of the class runs, by the kernels' names."""
     step: int | None = None
@@ -78,7 +82,8 @@ class Budget:
     def residual(self) -> int:
         """Return what the sums miss, 0 by construction."""
         parts = self.compute + self.exposed_comm + self.exposed_copy + self.idle
-        return abs(self.window - parts) + abs(self.window - self.compute - sum(self.reasons.values()))
+        absent = self.window - self.compute - sum(self.reasons.values())
+        return abs(self.window - parts) + abs(absent) + abs(self.idle - sum(self.idle_reasons.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,12 @@ class _Gaps:
     thread: Times
     """The thread that launched the ending kernel."""
     parts: Mapping[str, Times]
+    idle: Mapping[str, Times]
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A time without computation."""
+    """A time without computation. `reasons`: exposed communication and copies first, then why the rest is idle."""
 
     start: int
     end: int
@@ -131,6 +137,7 @@ class Device:
         self._kernels = np.flatnonzero(self.is_compute & (trace.end > trace.start)).astype(np.int32)
         self._kernel_start = trace.start[self._kernels]
         self._waits = self._synchronising_calls()
+        self._idle_waits = {thread: waits.minus(self.comm_copy) for thread, waits in self._waits.items()}
 
     def _of(self, which: npt.NDArray[np.bool_]) -> Coverage:
         return Coverage.of(self.trace.start[which], self.trace.end[which])
@@ -174,6 +181,7 @@ class Device:
             CLASSES[number]: covered(self._of(trace.class_by_name == number))
             for number in np.unique(trace.class_by_name)
         }
+        reasons = [self.reasons(*window) for window in windows]
         return [
             Budget(
                 first=windows[at][0],
@@ -188,31 +196,35 @@ class Device:
                 dispatcher_by_name=by_name[at],
                 exposed_dispatcher=exposed_dispatcher[at],
                 copies_hide=exposed_comm[at] - without_copies[at],
-                reasons=self.reasons(*windows[at]),
+                reasons=reasons[at][0],
+                idle_reasons=reasons[at][1],
                 by_class={name: times[at] for name, times in classes.items() if times[at]},
                 has_whole_graphs=bool(classes.get(GRAPH, [0] * len(windows))[at]),
             )
             for at in range(len(windows))
         ]
 
-    def reasons(self, first: int, last: int) -> dict[str, int]:
-        """Return why nothing computes in [first, last), in nanoseconds for each reason."""
-        times = dict.fromkeys(REASONS, 0)
+    def reasons(self, first: int, last: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return why nothing computes in [first, last), and why the GPU is idle, in nanoseconds for each reason."""
+        absent, idle = dict.fromkeys(REASONS, 0), dict.fromkeys(IDLE_REASONS, 0)
         for gaps in self._explained(first, last):
-            for name in REASONS:
-                times[name] += int(gaps.parts[name].sum())
-        return times
+            for times, parts in ((absent, gaps.parts), (idle, gaps.idle)):
+                for name, time in parts.items():
+                    times[name] += int(time.sum())
+        return absent, idle
 
     def gaps(self, first: int, last: int, count: int) -> list[Gap]:
         """Return the `count` longest times without computation in [first, last)."""
         start, end = self.compute.gaps(first, last)
         longest = np.argsort(start - end, kind="stable")[:count]
         gaps = self._explain(start[longest], end[longest], last)
+        comm, busy = self.comm.between(gaps.start, gaps.end), self.comm_copy.between(gaps.start, gaps.end)
+        reasons = {"wait_comm": comm, "wait_copy": busy - comm, **gaps.idle}
         return [
             Gap(
                 int(gaps.start[at]),
                 int(gaps.end[at]),
-                {name: int(gaps.parts[name][at]) for name in REASONS},
+                {name: int(reasons[name][at]) for name in REASONS},
                 int(gaps.kernel[at]) if gaps.kernel[at] >= 0 else None,
                 int(gaps.launch[at]) if gaps.launch[at] >= 0 else None,
             )
@@ -229,15 +241,15 @@ class Device:
         return start, kernel, time
 
     def starved_split(self, first: int, last: int) -> dict[str, int]:
-        """Return what the launching thread did while the GPU waited for a launch; the parts add up to that time."""
+        """Return what the launching thread did while the idle GPU waited for a launch. Adds up to that time."""
         split = dict.fromkeys(STARVED_CAUSES, 0)
         for gaps in self._explained(first, last):
-            starved = gaps.parts["launch_starved"]
+            starved = gaps.idle["launch_starved"]
             split["other"] += int(starved.sum())
             for thread in np.unique(gaps.thread[starved > 0]):
                 own = gaps.thread == thread
-                layers = [self._waits[int(thread)]] if int(thread) in self._waits else []
-                before = gaps.parts["host_sync"][own]
+                layers = [self._idle_waits[int(thread)]] if int(thread) in self._idle_waits else []
+                before = gaps.idle["host_sync"][own]
                 for cause, coverage in self._causes(int(thread)):
                     layers.append(coverage)
                     covered = Coverage.join(layers).between(gaps.start[own], gaps.issued[own])
@@ -257,26 +269,7 @@ class Device:
             table = np.array([bool(pattern.search(name)) for name in trace.names], np.bool_)
             own = table[calls.name] & (calls.thread == thread)
             causes.append((cause, Coverage.of(calls.start[own], calls.end[own])))
-        return causes
-
-    def idle_reasons(self, first: int, last: int) -> dict[str, int]:
-        """Return why the GPU does nothing at all, without computation, communication and copies."""
-        times = dict.fromkeys(("launch_starved", "host_sync", "issued_other", "unresolved"), 0)
-        busy = self.comm_copy
-        for gaps in self._explained(first, last):
-            a, b, q, parts = gaps.start, gaps.end, gaps.issued, gaps.parts
-            sync = np.zeros(a.size, np.int64)
-            for thread, waits in self._waits.items():
-                own = gaps.thread == thread
-                if own.any():
-                    both = Coverage.join((waits, busy))
-                    sync[own] = both.between(a[own], q[own]) - busy.between(a[own], q[own])
-            unresolved = parts["unresolved"] > 0
-            times["launch_starved"] += int((q - a - busy.between(a, q) - sync)[~unresolved].sum())
-            times["host_sync"] += int(sync.sum())
-            times["issued_other"] += int(parts["issued_other"].sum())
-            times["unresolved"] += int((parts["unresolved"] - busy.between(a, b))[unresolved].sum())
-        return times
+        return [(cause, coverage.minus(self.comm_copy)) for cause, coverage in causes]
 
     def _thread_of(self, launch: Times) -> Any:
         threads = self.trace.calls.thread
@@ -305,12 +298,13 @@ class Device:
             to, since = b[resolved], a[resolved]
             issued = np.minimum(finish, to)
             q[resolved] = np.where(issued <= since, since, np.minimum(to, np.maximum(issued, begin + LATE_LAUNCH_NS)))
-        host_sync = np.zeros(a.size, np.int64)
+        host_sync, idle_sync = np.zeros((2, a.size), np.int64)
         threads = np.where(resolved, self._thread_of(launch), -1)
         for thread, waits in self._waits.items():
             own = threads == thread
             if own.any():
                 host_sync[own] = waits.between(a[own], q[own])
+                idle_sync[own] = self._idle_waits[thread].between(a[own], q[own])
         comm = np.where(resolved, self.comm.between(q, b), 0)
         copy = np.where(resolved, self.comm_copy.between(q, b), 0) - comm
         parts = {
@@ -321,7 +315,13 @@ class Device:
             "issued_other": np.where(resolved, b - q - comm - copy, 0),
             "unresolved": np.where(resolved, 0, b - a),
         }
-        return _Gaps(a, b, kernel, launch, q, threads, parts)
+        idle = {
+            "launch_starved": q - a - self.comm_copy.between(a, q) - idle_sync,
+            "host_sync": idle_sync,
+            "issued_other": parts["issued_other"],
+            "unresolved": np.where(resolved, 0, b - a - self.comm_copy.between(a, b)),
+        }
+        return _Gaps(a, b, kernel, launch, q, threads, parts, idle)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -390,9 +390,8 @@ class Crediting:
                 if (time := float(share[flags].sum())) > 0:
                     credited[name] = time
             free &= ~here
-        for reason, time in device.idle_reasons(first, last).items():
-            if time:
-                credited[f"idle.{reason}"] = float(time)
+        _, reasons = device.reasons(first, last)
+        credited |= {f"idle.{reason}": float(time) for reason, time in reasons.items() if time}
         return Breakdown(credited, self._kernels(first, last))
 
     def _kernels(self, first: int, last: int) -> tuple[KernelWork, ...]:

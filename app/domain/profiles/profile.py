@@ -243,6 +243,7 @@ def window_document(budget: Budget) -> Document:
         "exposed_dispatcher_ms": None if hides else _ms(budget.exposed_dispatcher),
         "compute_absent_ms": _ms(budget.window - budget.compute),
         "compute_absent_split_ms": split,
+        "idle_split_ms": {reason: _ms(time) for reason, time in budget.idle_reasons.items()},
         "exposed_comm_frac": None if hides else round(budget.exposed_comm / window, 6),
         "comm_hidden_frac": (
             None if hides or not budget.comm else round((budget.comm - budget.exposed_comm) / budget.comm, 6)

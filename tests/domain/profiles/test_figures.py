@@ -147,6 +147,67 @@ def test_an_interval_trace_never_states_shares_of_sums() -> None:
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=12)
 
 
+def test_a_late_launch_behind_communication_is_exposed_communication() -> None:
+    launches = [(0, 1), (250, 2), (800, 3)]  # the last two are late: one behind communication, one on an idle GPU
+    kernels = [
+        event(name="gemm", ts=10, dur=90, args={"stream": 7, "correlation": 1}),
+        event(name="deep_ep::internode::dispatch", ts=100, dur=200, args={"stream": 9}),
+        event(name="gemm", ts=300, dur=100, args={"stream": 7, "correlation": 2}),
+        event(name="gemm", ts=900, dur=100, args={"stream": 7, "correlation": 3}),
+    ]
+    calls = [
+        event(cat="cuda_runtime", name="cudaLaunchKernel", ts=ts, dur=1, pid=1, tid=1, args={"correlation": number})
+        for ts, number in launches
+    ]
+    profile = document(read(trace_bytes([*calls, *kernels])))
+    window = profile["view"]["window"]
+    assert (window["exposed_comm_ms"], window["idle_ms"]) == (0.2, 0.5)
+    assert window["idle_split_ms"] == {
+        "launch_starved": 0.41, "host_sync": 0.0, "issued_other": 0.09, "unresolved": 0.0,
+    }  # fmt: skip
+    assert profile["facts"]["launch_starved_frac"] == pytest.approx(0.41 / 0.99, abs=1e-6)
+    assert [gap["reasons_ms"] for gap in profile["view"]["gaps"]] == [
+        {"launch_starved": 0.41, "issued_other": 0.09},
+        {"wait_comm": 0.2},
+    ]
+
+
+LAUNCHED = st.lists(
+    st.tuples(
+        st.sampled_from(("gemm", "ncclDevKernel_AllReduce", "Memcpy HtoD (Pageable -> Device)", "cudaStreamSynchronize")),
+        st.integers(0, 400), st.integers(1, 60), st.integers(0, 50),
+    ),
+    min_size=1, max_size=12,
+)  # fmt: skip
+"""Name, start, length, and how long before the start it was launched."""
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
+@given(LAUNCHED)
+def test_the_parts_of_any_step_are_disjoint_and_add_up_to_it(drawn: list[tuple[str, int, int, int]]) -> None:
+    events = [event(name="gemm", ts=0, dur=5)]
+    for number, (name, ts, dur, early) in enumerate(drawn):
+        if name == "cudaStreamSynchronize":
+            events.append(event(cat="cuda_runtime", name=name, ts=ts, dur=dur, pid=1, tid=1))
+            continue
+        args = {"stream": name, "correlation": number}
+        events.append(
+            event(cat="gpu_memcpy" if name.startswith("Memcpy") else "kernel", name=name, ts=ts, dur=dur, args=args)
+        )
+        call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": max(0, ts - early), "dur": 1}
+        events.append(event(**call, pid=1, tid=1, args={"correlation": number}))
+    view = document(read(trace_bytes(events)))["view"]
+    window = view["window"]
+    idle = window["idle_split_ms"]
+    parts = [window[name] for name in ("compute_ms", "exposed_comm_ms", "exposed_copy_ms")] + list(idle.values())
+    assert min(parts) >= 0
+    assert sum(parts) == pytest.approx(window["window_ms"], abs=1e-9)
+    assert sum(idle.values()) == pytest.approx(window["idle_ms"], abs=1e-9)
+    assert sum(view["starved_split_ms"].values()) == pytest.approx(idle["launch_starved"], abs=1e-9)
+    for gap in view["gaps"]:
+        assert sum(gap["reasons_ms"].values()) == pytest.approx(gap["length_ms"], abs=1e-9)
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # a busy machine draws slowly
 @given(SPANS, SPANS)
 def test_what_one_union_covers_and_another_does_not(
