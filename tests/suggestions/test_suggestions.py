@@ -677,7 +677,8 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     assert listed == {row["rule"] for item in (*rows, *warnings) for row in (item, *item["also"])}
     assert "eo-enable" not in [row["rule"] for row in rows]
     also = client.get(f"/runs/{run}/next").text.partition('id="others"')[2]
-    phases = [built_in_rules().rules[name].phase for name in re.findall(r'id="s-([\w-]+)"', also)]
+    names = [*(row["rule"] for row in rows), *re.findall(r'id="s-([\w-]+)"', also)]
+    phases = [built_in_rules().rules[name].phase for name in names]
     assert {*phases} == {"fit"}, "nothing else helps a run that did not fit"
     client.patch(f"/api/v1/runs/{run}/facts", json={"facts": {"health_dismissed": True}, "author": "Ada"})
     assert "eo-enable" in [row["rule"] for row in rows_of(client, run)]

@@ -58,7 +58,9 @@ def facts_of(analysis: Analysis, ranks: Ranks | None = None, rank: int | None = 
         if _is_resolved(windows)
         else None,
         "exposed_copy_frac": _share(windows, [b.exposed_copy for b in windows]),
-        "host_sync_frac": _share(windows, [b.idle_reasons["host_sync"] for b in windows]) if _is_resolved(windows) else None,
+        "host_sync_frac": _share(windows, [b.idle_reasons["host_sync"] for b in windows])
+        if _is_resolved(windows)
+        else None,
         "dispatcher_share": None if has_graphs else _share(windows, [b.dispatcher for b in windows]),
         "expert_gemm_share": None
         if has_graphs

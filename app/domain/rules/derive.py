@@ -742,6 +742,23 @@ def _fragmentation(values: Values) -> float | None:
     return None if reserved is None or allocated is None else max(0.0, reserved - allocated)
 
 
+def _fragmented(values: Values) -> bool | None:
+    """Return whether the allocator reserved much memory that it cannot use; expandable segments prevent that.
+
+    Without its figures: whether only ranks of one pipeline stage ran out of memory, and much was never allocated.
+    """
+    if values.get("expandable_segments") is True:
+        return False
+    unusable, size, least = (_number(values, name) for name in ("fragmentation_gb", "hbm_gb", "T_headroom"))
+    if unusable is not None and size is not None and least is not None:
+        return unusable > least * size
+    ranks, counts, is_ample = values.get("oom_ranks"), _ints(values, "pp", "gpus"), values.get("ample_memory")
+    ran_out = values.get("oom") is True
+    if ran_out and isinstance(ranks, list) and ranks and counts is not None and is_ample is not None:
+        return is_ample is True and 1 < counts[0] <= counts[1] // len(ranks)
+    return None
+
+
 def _tokens_s_gpu(values: Values) -> float | None:
     counts, step = _ints(values, "gbs", "seq_len", "gpus"), values.get("step_s")
     if counts is None or not isinstance(step, float) or step <= 0:
@@ -808,6 +825,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("sharding_case", _sharding_case),
     ("too_wide", _too_wide),
     ("fragmentation_gb", _fragmentation),
+    ("fragmented", _fragmented),
     ("tokens_s_gpu", _tokens_s_gpu),
     ("gflop_per_token", _of_ratio(lambda ratio: 1000 * ratio, "tflops_gpu", "tokens_s_gpu")),
     ("mfu", mfu),

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from app.domain.contract.trainer_defaults import newer_flags
+from app.domain.contract.values import GB_PER_GIB
 from app.domain.numbers import plural
-from app.domain.performance.failures import FROM_OUTSIDE
+from app.domain.performance.failures import FROM_OUTSIDE, failed_allocation
 from app.domain.performance.steady_state import MOST_SPIKES, profiled_iterations
 from app.domain.ranking.runs import headroom_pct
 from app.domain.rules.facts import FACTS, typed
@@ -314,6 +315,10 @@ def _from_health(run: RunReading) -> dict[str, object]:
         facts["oom_phase"] = _oom_phase(run, oom)
         if oom.rank is not None:
             facts["oom_ranks"] = [oom.rank]
+        allocations = filter(None, (failed_allocation(line.text) for line in oom.evidence))
+        unusable = [allocation.idle for allocation in allocations if allocation.idle is not None]
+        if unusable:
+            facts["fragmentation_gb"] = max(unusable) * GB_PER_GIB
     if isinstance(steps, int):
         facts["steps_done"] = steps
     facts |= _fits(run, steps, oom) | _failure(run)
@@ -361,7 +366,7 @@ def _memory(run: RunReading) -> dict[str, object]:
     for name, key in (("mem_alloc_peak_gb", "peak_allocated_gib"), ("mem_reserved_peak_gb", "peak_reserved_gib")):
         gib = run.health.get(key)
         if isinstance(gib, int | float) and not isinstance(gib, bool):
-            facts[name] = gib * 2**30 / 1e9
+            facts[name] = gib * GB_PER_GIB
     gpu, gib, figure = run.contract.get("gpu"), run.health.get("peak_allocated_gib"), run.metrics.get("peak_memory_gib")
     if gib is None and figure is not None:  # documents without a log state the figure only
         gib = figure.value
