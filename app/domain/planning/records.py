@@ -12,8 +12,6 @@ from app.domain.planning.request import INPUTS, InvalidPlan, PlanRequest, input_
 from app.domain.run import Value
 
 LAYOUT = ("tp", "pp", "vpp", "cp", "ep", "etp", "pp_layout", "mtp")
-_GPU, _PRECISION, _SEQUENCE = 4.0, 1.0, 2.0
-"""Distances for another GPU, another precision and a doubled sequence, where doubling the GPUs is 1. Our judgement."""
 _SHOWN = 6
 KNOBS = tuple(
     name
@@ -74,11 +72,14 @@ def nearest_layouts(request: PlanRequest, used: Iterable[UsedLayout]) -> tuple[t
     return tuple((used_layout, _differs(request, used_layout)) for used_layout in list(unique.values())[:_SHOWN])
 
 
-def _distance(request: PlanRequest, layout: UsedLayout) -> float:
-    far = _GPU * (layout.values.get("gpu") != request.gpu)
-    far += _PRECISION * (layout.values.get("precision") != request.precision)
-    far += _apart(request.gpus, layout.values.get("gpus"))
-    return far + _SEQUENCE * _apart(request.seq_len, layout.values.get("seq_len"))
+def _distance(request: PlanRequest, layout: UsedLayout) -> tuple[bool, float, bool, float]:
+    """Return the sort key: another GPU is farthest, then the number of GPUs, precision and sequence length decide."""
+    return (
+        layout.values.get("gpu") != request.gpu,
+        _apart(request.gpus, layout.values.get("gpus")),
+        layout.values.get("precision") != request.precision,
+        _apart(request.seq_len, layout.values.get("seq_len")),
+    )
 
 
 def _apart(ours: int, theirs: Value) -> float:

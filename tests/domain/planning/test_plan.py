@@ -318,16 +318,18 @@ def test_missing_and_invalid_values_are_named_by_field(fields: dict[str, str], w
     assert set(raised.value.fields) == wrong
 
 
-def test_the_nearest_published_layouts_come_first() -> None:
-    wanted = request(DEEPSEEK)
+@pytest.mark.parametrize(("precision", "tflops"), [("bf16", 276), ("fp8_sc", 370)])
+def test_the_nearest_published_layouts_come_first(precision: str, tflops: int) -> None:
+    wanted = request(DEEPSEEK, gpus=1024, precision=precision)
     used = [
-        UsedLayout(record.source, "", record.measured_by, record.contract)
+        UsedLayout(record.source, "", record.measured_by, record.contract, tflops_per_gpu=record.tflops_per_gpu)
         for record in published()
         if record.family.name == "DeepSeek-V3"
     ]
     layouts = nearest_layouts(wanted, used)
-    assert layouts
-    assert layouts[0][0].values["gpu"] == "H100"
+    nearest, differs = layouts[0]
+    assert (nearest.values["gpu"], nearest.values["gpus"], round(nearest.tflops_per_gpu or 0)) == ("H100", 1024, tflops)
+    assert not differs
     assert len({layout.key for layout, _ in layouts}) == len(layouts)
 
 

@@ -517,9 +517,9 @@ def test_the_profiler_starts_after_warm_up(window: tuple[int, ...], start: int) 
 def of_failed_allocation(idle: str, **stated: object) -> tuple[list[str], list[str]]:
     """Return the rules about fragmentation that fire when an allocation fails: suggestions, and warnings."""
     text = (
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 3 has a total capacity of 79.11 GiB "
-        f"of which 1.02 GiB is free. Of the allocated memory 60.61 GiB is allocated by PyTorch, and {idle} is reserved "
-        "by PyTorch but unallocated."
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.50 GiB. GPU 3 has a total capacity of 79.11 "
+        f"GiB of which 1.02 GiB is free. Of the allocated memory 60.61 GiB is allocated by PyTorch, and {idle} is "
+        "reserved by PyTorch but unallocated."
     )
     event = LogEvent("out_of_memory", 9, text, rank=3, iteration=4)
     log = make_log([31_310.0] * 3, stated=OVERLAP_CASE | stated, events=(event,))
