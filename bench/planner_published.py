@@ -21,7 +21,7 @@ import numpy as np
 
 from app.domain.contract.values import GB_PER_GIB
 from app.domain.planning.candidates import candidates
-from app.domain.planning.estimate import Record, calibrate, comparable, degrees_of, estimator_of
+from app.domain.planning.estimate import NEAR, Record, calibrate, comparable, degrees_of, estimator_of
 from app.domain.planning.layout import Layout, stage_shares
 from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.plan import best_first, given_layout
@@ -250,7 +250,10 @@ def print_pairs(published: Sequence[Published]) -> None:
                 continue
             predicted = _per_token(first, _predicted(first)) / _per_token(second, _predicted(second))
             errors.append(predicted / (_per_token(first, seconds) / _per_token(second, others)))
-    print(f"ratio of two layouts of one model on one GPU, over all releases: {_errors(errors)}")
+    within = sum(1 for error in errors if abs(math.log(error)) <= math.log(NEAR))
+    print(
+        f"ratio of two layouts of one model on one GPU, over all releases: {_errors(errors)}, within x {NEAR}: {within}"
+    )
 
 
 def _per_token(recipe: Published, seconds: float | None) -> float:

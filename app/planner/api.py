@@ -16,7 +16,7 @@ from app.planner import queries
 from app.planner.pages import layout_values, with_degrees
 from app.planner.queries import planned
 from app.web.access_rule import requires
-from app.web.dependencies import ApiValue, ReadSession, api_router
+from app.web.dependencies import ApiValue, ReadSession, Rules, api_router
 from app.web.errors import documented
 from app.web.templating import public_address
 
@@ -305,11 +305,13 @@ router = api_router("plan")
 
 @router.get("/plan", responses=documented(422))
 @requires(Action.READ)
-def read_plan(request: Request, session: ReadSession, query: Annotated[PlanQuery, Query()]) -> LayoutPlanOut:
+def read_plan(
+    request: Request, session: ReadSession, rules: Rules, query: Annotated[PlanQuery, Query()]
+) -> LayoutPlanOut:
     """Return feasible layouts of a model over GPUs, best first; judge a complete layout.
 
     422 names each invalid field.
     """
     values = query.values
-    offered = planned(session, values)
+    offered = planned(session, values, rules.thresholds["T_headroom"])
     return LayoutPlanOut.of(offered.plan, values, offered.nearby, public_address(request))

@@ -29,8 +29,9 @@ from app.planner.charts import HEIGHT, is_drawable, layout_chart
 from app.planner.queries import asked, is_asked, planned
 from app.planner.views import LayoutQuery, LayoutRow, layout_rows
 from app.storage.database import ListPage
+from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
-from app.web.dependencies import ReadSession
+from app.web.dependencies import ReadSession, Rules
 from app.web.forms import Form
 from app.web.templating import render
 
@@ -374,16 +375,16 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/plan")
 @requires(Action.READ)
-def show_plan(request: Request, session: ReadSession) -> HTMLResponse:
+def show_plan(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
     """Show a plan: the requested one, else that for the work of the newest run."""
     order = LayoutQuery.from_params(request.query_params)
     values = {name: text for name, text in asked(request.query_params).items() if name not in ("sort", "page")}
     if not is_asked(values):
-        return _render(request, _first_plan(session, order), block="layout_table")
+        return _render(request, _first_plan(session, rules, order), block="layout_table")
     assumed = queries.assumed_work(session, values)
     values |= assumed.values if assumed else {}
     try:
-        page = _page(session, values, order, assumed=assumed)
+        page = _page(session, rules, values, order, assumed=assumed)
     except InvalidQuery as error:
         errors = {field_error.field: field_error.message for field_error in error.errors}
         return _render(request, PlanPage(LayoutForm(values, errors), order), status=422)
@@ -400,9 +401,9 @@ def show_model(request: Request, model: str = "") -> HTMLResponse:
 
 @router.get("/plan/chart")
 @requires(Action.READ)
-def show_chart(request: Request, session: ReadSession) -> HTMLResponse:
+def show_chart(request: Request, session: ReadSession, rules: Rules) -> HTMLResponse:
     """Return the picture of a plan alone: it loads after the figures, so that drawing does not delay them."""
-    page = _page(session, asked(request.query_params), LayoutQuery())
+    page = _page(session, rules, asked(request.query_params), LayoutQuery())
     return _render(request, page, block="layout_chart", chart=page.chart())
 
 
@@ -428,23 +429,24 @@ def _render(
     )
 
 
-def _first_plan(session: Session, order: LayoutQuery) -> PlanPage:
+def _first_plan(session: Session, rules: RulesInForce, order: LayoutQuery) -> PlanPage:
     """Return the plan for the work of the newest run, else for the first example."""
     if newest := queries.newest_work(session):
         with suppress(InvalidQuery):  # the run's facts contradict each other
-            return _page(session, newest[1], order, start=f"#{newest[0]}")
-    return _page(session, dict(parse_qsl(EXAMPLES[0][1])), order, start=EXAMPLES[0][0])
+            return _page(session, rules, newest[1], order, start=f"#{newest[0]}")
+    return _page(session, rules, dict(parse_qsl(EXAMPLES[0][1])), order, start=EXAMPLES[0][0])
 
 
 def _page(
     session: Session,
+    rules: RulesInForce,
     values: dict[str, str],
     order: LayoutQuery,
     *,
     start: str = "",
     assumed: queries.AssumedWork | None = None,
 ) -> PlanPage:
-    offered = planned(session, values)
+    offered = planned(session, values, rules.thresholds["T_headroom"])
     used = (Used(layout, differs, with_degrees(values, _stated(layout))) for layout, differs in offered.nearby)
     return PlanPage(LayoutForm(values), order, offered.plan, tuple(used), start=start, assumed=assumed)
 

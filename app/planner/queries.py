@@ -260,10 +260,13 @@ class Planned:
     nearby: tuple[tuple[UsedLayout, tuple[str, ...]], ...]
 
 
-def planned(session: Session, values: Mapping[str, str]) -> Planned:
-    """Return the plan of a query, corrected by measured layouts. Raises InvalidQuery with a sentence for each field."""
+def planned(session: Session, values: Mapping[str, str], headroom: float) -> Planned:
+    """Return the plan of a query, corrected by measured layouts. Raises InvalidQuery with a sentence for each field.
+
+    `headroom`: the threshold `T_headroom`.
+    """
     try:
-        request = read_request(values)
+        request = replace(read_request(values), headroom=headroom)
         decided = _decided(session, request)
         used = used_layouts(session, request, decided.rejected)
         request = replace(request, fastest_dispatcher=fastest_dispatcher(request, used))

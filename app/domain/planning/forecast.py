@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -116,7 +116,7 @@ class LayoutForecaster:
     """Predicts the effect of layouts for one run.
 
     `facts`: its measured peak and step time, which correct the prediction; a job that ran out of memory needed at least
-    all of it. `headroom`: share of the memory to leave free.
+    all of it. `headroom`: the threshold `T_headroom`, the share of the memory to leave free.
     """
 
     def __init__(self, contract: Mapping[str, Stated], facts: Mapping[str, object], headroom: float) -> None:
@@ -134,7 +134,7 @@ class LayoutForecaster:
         if isinstance(now, str):
             return self._by_peak(changed) or Forecast(None, f"The planner cannot evaluate another layout: {now}.")
         try:
-            then = _request(self._contract | _without_stages(changed) | changed)
+            then = self._request(self._contract | _without_stages(changed) | changed)
         except InvalidPlan as invalid:
             return Forecast(None, f"The planner cannot evaluate this layout: {invalid}.")
         violations = [
@@ -182,7 +182,7 @@ class LayoutForecaster:
     @cached_property
     def _now(self) -> PlanRequest | str:
         try:
-            request = _request(self._contract)
+            request = self._request(self._contract)
         except InvalidPlan as invalid:
             return str(invalid)
         if self._contract.get("fsdp") not in (None, "none"):
@@ -190,6 +190,13 @@ class LayoutForecaster:
         if not request.is_complete:
             return "the current layout is not fully known"
         return request if request.gpus <= MOST_GPUS else f"the job has more than {MOST_GPUS:,} GPUs"
+
+    def _request(self, values: Mapping[str, Value | Setting]) -> PlanRequest:
+        """Return the request of a run. The trainer's defaults replace an unstated overlap or dispatcher."""
+        texts = {name: input_text(values[name]) for name in INPUTS if values.get(name) is not None}
+        defaults = {"ep_overlap": "false", "dispatcher": "alltoall"}
+        request = read_request(defaults | {name: text for name, text in texts.items() if text})
+        return replace(request, headroom=self._headroom)
 
     def _by_prediction(self, now: PlanRequest, change: LayoutChange) -> Forecast:
         estimator = estimator_of(now)
@@ -207,13 +214,6 @@ class LayoutForecaster:
         return Forecast(
             True, f"The planner is not sure that it is faster: {predicted}.", change.gain_pct, change.gain_range_pct
         )
-
-
-def _request(values: Mapping[str, Value | Setting]) -> PlanRequest:
-    """Return the request of a run. The trainer's defaults replace an unstated overlap or dispatcher."""
-    texts = {name: input_text(values[name]) for name in INPUTS if values.get(name) is not None}
-    defaults = {"ep_overlap": "false", "dispatcher": "alltoall"}
-    return read_request(defaults | {name: text for name, text in texts.items() if text})
 
 
 def _without_stages(changed: Mapping[str, Setting]) -> dict[str, Setting]:

@@ -33,9 +33,6 @@ OVERHEAD_GB = 1.0
 USABLE = 0.857
 """Share of the nominal memory that tensors may take: the rest is the CUDA context, NCCL's buffers and fragmentation.
 Published runs hold up to 0.78 of it in tensors; 67 to 68 GiB reserved of 80 GiB ran out of memory."""
-AMPLE = 0.2
-"""Free share of memory that rule eo-enable asks for before expert communication overlaps: twice the default of
-T_headroom."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from app.domain.contract.values import KNOWN_MODELS, canonical_model, known_mode
 from app.domain.performance.model_shape import ModelShape, known_shape, known_values, read_shape
 from app.domain.planning.costs import model_costs
 from app.domain.rules import derive
+from app.domain.rules.facts import SETTINGS
 from app.domain.run import Value
 from app.domain.text import InvalidFields
 
@@ -215,7 +216,7 @@ class PlanRequest:
     layers or not. `recompute`: stated modules, with "full" for whole layers; None: the least that fits. `offload`: the
     share of optimizer states in host memory; None: as needed. `graphs`: any CUDA graphs; None: as an own run of
     the work had them, else without. `fastest_dispatcher`: the one that own runs showed to be faster than another; it
-    replaces an unstated one. `host_memory_gib`: of a node; None: unlimited.
+    replaces an unstated one. `host_memory_gib`: of a node; None: unlimited. `headroom`: the threshold `T_headroom`.
     """
 
     model: PlannedModel
@@ -237,6 +238,7 @@ class PlanRequest:
     calibration: Calibration = Calibration()
     fastest_dispatcher: str | None = None
     host_memory_gib: int | None = None
+    headroom: float = SETTINGS["T_headroom"]
 
     def fix(self, name: str) -> int | None:
         return (self.fixed or {}).get(name)

@@ -21,7 +21,7 @@ from app.domain.planning.estimate import SPREAD_AMD, Estimator, Record, degrees_
 from app.domain.planning.forecast import LayoutForecaster, predict_change
 from app.domain.planning.hardware import gpu_memory_gb
 from app.domain.planning.layout import Layout
-from app.domain.planning.memory import AMPLE, MemoryOptions
+from app.domain.planning.memory import MemoryOptions
 from app.domain.planning.plan import REASONS, Plan, layout_flags, make_plan, offer_flags, settings_of
 from app.domain.planning.records import UsedLayout, fastest_dispatcher, nearest_layouts, records_of
 from app.domain.planning.request import InvalidPlan, PlanRequest, plan_address, read_request
@@ -30,7 +30,6 @@ from app.domain.rules.engine import Forecast, Taken, evaluate
 from app.domain.rules.evidence import Statement
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated, Value
-from app.settings import Settings
 from bench.planner_published import NEAR_ENOUGH, PEAKS, peak_gb
 from tests.cases import every_case
 
@@ -741,11 +740,12 @@ def test_a_run_of_other_work_or_with_another_recipe_measured_no_offer(
     assert "delay-wgrad" not in offer_flags(planned, offer).megatron_lm
 
 
-def test_expert_communication_overlaps_only_where_memory_is_ample_without_it() -> None:
-    assert pytest.approx(2 * Settings.model_fields["t_headroom"].default) == AMPLE
-    limit = (1 - AMPLE) * (gpu_memory_gb("H100") or 0.0)
+@pytest.mark.parametrize("headroom", [0.1, 0.2])
+def test_expert_communication_overlaps_only_where_memory_is_ample_without_it(headroom: float) -> None:
+    limit = (1 - 2 * headroom) * (gpu_memory_gb("H100") or 0.0)
     choices = set()
-    for work in (request(QWEN_30B, gbs=1024), request(DEEPSEEK, gbs=2048)):
+    for fields in ({**QWEN_30B, "gbs": 1024}, {**DEEPSEEK, "gbs": 2048}):
+        work = replace(request(fields), headroom=headroom)
         estimator = estimator_of(work)
         assert estimator is not None
         for layout, recipe in ((offer.layout, offer.prediction.recipe) for offer in make_plan(work).offers):
