@@ -842,6 +842,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("group_nodes", _group_nodes),
     ("amd", lambda values: str(values.get("gpu")).startswith("MI")),
     ("ran", _ran),
+    ("sm_util_known", lambda values: values.get("sm_util") is not None),
     ("gpu_known", lambda values: values.get("gpu") is not None),
     ("steady_steps", lambda values: values.get("window", 0 if "steps_done" in values else None)),
     ("failure", _nothing("")),
