@@ -19,7 +19,7 @@ from app.web import charts
 
 @dataclass(frozen=True, slots=True)
 class GainRow:
-    """Percent of step time saved against alltoall, with the interval that decided.
+    """Change of step time against alltoall in percent, with the interval that decided.
 
     `memory`: empty if unknown. `name`: of the stack; `short_name`: without the part that all stacks on the page share.
     `tie`: why it is a tie, else empty.
@@ -28,7 +28,7 @@ class GainRow:
     name: str
     short_name: str
     dispatcher: str
-    saved_pct: float
+    change_pct: float
     low_pct: float | None
     high_pct: float | None
     directional: bool
@@ -75,9 +75,9 @@ def _row(standings: StoredStandings, short: str, entry: Entry, gain: Gain, page:
         name=standings.name,
         short_name=short,
         dispatcher=entry.dispatcher,
-        saved_pct=time_saved(comparison.gain_pct),
-        low_pct=None if comparison.low_pct is None else time_saved(comparison.low_pct),
-        high_pct=None if comparison.high_pct is None else time_saved(comparison.high_pct),
+        change_pct=-time_saved(comparison.gain_pct),
+        low_pct=None if comparison.high_pct is None else -time_saved(comparison.high_pct),
+        high_pct=None if comparison.low_pct is None else -time_saved(comparison.low_pct),
         directional=comparison.directional,
         tie=tie_sentence(comparison) if comparison.tie else "",
         text=gain_text(gain),
@@ -174,7 +174,7 @@ ROW = 40
 """Pixels per row: name above, mark below. Names next to the marks would leave a phone no room."""
 AXIS = 49
 """Pixels of the axis and its title below the rows."""
-_GAIN, _TIME = "step time saved against alltoall, %; right is faster", "time of the runs (UTC)"
+_GAIN, _TIME = "change of step time against alltoall, %; right is slower", "time of the runs (UTC)"
 _DAYS = {"year": "%Y", "month": "%b %Y", "week": "%b %d", "date": "%b %d", "day": "%b %d", "hours": "%b %d %H:%M"}
 _DISPATCHERS = ("allgather", "alltoall", "deepep", "hybridep", "ncclep")
 _COLOURS = [f"--{name}" for name in _DISPATCHERS]
@@ -188,7 +188,7 @@ def chart_height(rows: int) -> int:
 def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
     """Return the Vega-Lite specification that charts.js embeds.
 
-    Each row has a dot with its deciding interval; faster is to the right.
+    Each row has a dot with its deciding interval; slower is to the right.
     """
     spec = dict(_gain_specification(chart_height(len(rows))))
     drawn = [
@@ -197,7 +197,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
             "name": f"{row.dispatcher}{' (tie)' if row.tie else ''}, {row.short_name}",
             "stack": row.name,
             "dispatcher": row.dispatcher,
-            "gain": row.saved_pct,
+            "change": row.change_pct,
             "low": row.low_pct,
             "high": row.high_pct,
             "directional": row.directional,
@@ -210,7 +210,7 @@ def gain_chart(rows: Sequence[GainRow]) -> dict[str, Any]:
         for place, row in enumerate(rows)
     ]
     spec["datasets"] = {"gains": drawn}
-    spec["description"] = f"Step time saved against alltoall, {len(drawn)} results. The table has the same values."
+    spec["description"] = f"Change of step time against alltoall, {len(drawn)} results. The table has the same values."
     return spec
 
 
@@ -266,7 +266,7 @@ def _gain_specification(height: int) -> dict[str, Any]:
     data = alt.Chart(alt.NamedData("gains"))
     y = alt.Y("row:O", sort=None, title=None, axis=None)
     axis = alt.Axis(grid=True, domain=False, tickCount=8)
-    x = alt.X("gain:Q", title=_GAIN, axis=axis)
+    x = alt.X("change:Q", title=_GAIN, axis=axis)
     colour = _colour(alt, alt.Color, "dispatcher")
     filled = alt.when("datum.directional").then(alt.value(0)).otherwise(alt.value(1))
     tip = [

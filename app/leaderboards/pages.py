@@ -476,15 +476,15 @@ def draw_board(request: Request, page: Page, kind: Kind, theme: Theme = "light")
     several = len({gain.name for gain in page.gains}) > 1
     rows = [
         DotRow(
-            gain.dispatcher, gain.saved_pct, gain.low_pct, gain.high_pct,
-            f"{'=' if gain.tie else ''} {change_text(-gain.saved_pct).figure}{' short' if gain.directional else ''}",
+            gain.dispatcher, gain.change_pct, gain.low_pct, gain.high_pct,
+            f"{'=' if gain.tie else ''} {change_text(gain.change_pct).figure}{' short' if gain.directional else ''}",
             dispatcher_colour(gain.dispatcher), gain.short_name if several else "",
         )
         for gain in page.gains
     ]  # fmt: skip
     if rows:
         rows.append(DotRow("alltoall", 0.0, None, None, "reference", "alltoall"))
-    body = rows_body(rows, "% of step time saved against alltoall, with the interval that decided; = is a tie")
+    body = rows_body(rows, "change of step time against alltoall, %, with the interval that decided; = is a tie")
     generated = any(stack.generated for stack in page.standings.items)
     picture = Picture(
         f"Which dispatcher is fastest? {page.title}", page.answer, f"{page.address}{page.asked}", generated, body
