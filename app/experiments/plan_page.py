@@ -289,8 +289,8 @@ def _measured_row(row: MeasuredKnob, experiment: ExperimentItem | None = None) -
         ),
         query=urlencode({"field": row.knob.field, "value": row.knob.wanted}),
         pct=result.median_gain_pct,
-        low=result.ends[0],
-        high=result.ends[1],
+        low=result.low_pct,
+        high=result.high_pct,
         evidence=_evidence(result),
         experiment=None if experiment is None else experiment.id,
         is_open=experiment is not None and experiment.state in UNDECIDED,
@@ -313,7 +313,7 @@ def _suggested_row(suggestion: Suggestion) -> TryRow | None:
 
 
 def _evidence(own: OwnResult) -> str:
-    return f"{plural(own.n, 'A/B')} {own.where}"
+    return f"{own.count} {own.where}"
 
 
 def _is(row: MeasuredKnob, value: str) -> bool:

@@ -740,6 +740,11 @@ class MeasuredGain:
         """Return whether the whole interval is a gain."""
         return self.low > 0
 
+    @property
+    def is_decided(self) -> bool:
+        """Return whether its interval excludes zero."""
+        return self.low > 0 or self.high < 0
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHere:
@@ -904,7 +909,7 @@ def measured(
         at_gpus=at_gpus,
         on_gpu=on_gpu,
         same_model=same_model,
-        points=tuple(gain.pct for gain in gains),
+        decided=sum(gain.is_decided for gain in gains),
     )
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
     before = tuple(dict.fromkeys(gain.before for gain in gains))

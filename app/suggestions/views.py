@@ -359,8 +359,7 @@ def elsewhere_text(suggestion: Suggestion, gpu: object) -> str:
     own = next((item.own for item in suggestion.evidence.statements if item.own is not None and item.own.on_gpu), None)
     if own is None or suggestion.place.expected is not None:
         return ""
-    low, high = own.ends
-    change = gain_change(own.median_gain_pct, low, high).text
+    change = gain_change(own.median_gain_pct, own.low_pct, own.high_pct).text
     return f"Effect on {gpu} unknown; {change} {own.where} ({own.count})"
 
 

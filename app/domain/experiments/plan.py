@@ -95,7 +95,7 @@ def effect_of(suggestion: Suggestion | None) -> Aim:
         return DEFAULT_AIM
     low, middle = (
         max(DEFAULT_EFFECT_PCT, round(time_saved(max(gain, 0.0)), 1))
-        for gain in (place.expected.least, place.expected.pct)
+        for gain in (place.expected.low, place.expected.pct)
     )
     return Aim(low, middle)
 

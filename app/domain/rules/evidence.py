@@ -40,7 +40,8 @@ class OwnResult:
     `contract`: the contract they were measured under (as facts); `same_contract`: the run's own stack. `at_gpus`: the
     other GPU counts of the run's workload that they were measured at; empty for other stacks. `on_gpu`: the GPU models,
     if of another kind than the run's; then the result says nothing about the size of the gain here. `same_model`: all
-    were measured on the run's model. `low_pct`, `high_pct`: the ends of all intervals. `points`: the gain of each A/B.
+    were measured on the run's model. `low_pct`, `high_pct`: the ends of all intervals, since gains of several stacks
+    have no common mean. `decided`: A/Bs whose own interval excludes zero.
     """
 
     rule: str
@@ -55,7 +56,7 @@ class OwnResult:
     at_gpus: tuple[int, ...] = ()
     on_gpu: str = ""
     same_model: bool = True
-    points: tuple[float, ...] = ()
+    decided: int = 0
 
     @property
     def where(self) -> str:
@@ -73,18 +74,17 @@ class OwnResult:
         )
 
     @property
-    def ends(self) -> tuple[float, float]:
-        """Return the range of the gains of several A/Bs, or the interval of a single one."""
-        return (min(self.points), max(self.points)) if len(self.points) > 1 else (self.low_pct, self.high_pct)
-
-    @property
     def count(self) -> str:
-        """Return `1 A/B`, or `range of 3 A/Bs`, which says what `ends` are."""
-        return plural(self.n, "A/B") if self.n == 1 else f"range of {plural(self.n, 'A/B')}"
+        """Return `3 A/Bs`, or `1 of 3 A/Bs decided` if they leave open whether it is a gain."""
+        if self.settled:
+            return plural(self.n, "A/B")
+        if self.decided == self.n:
+            return f"{plural(self.n, 'A/B')} that disagree"
+        return f"{self.decided} of {plural(self.n, 'A/B')} decided"
 
     @property
     def settled(self) -> bool:
-        """Return whether the range of gains excludes zero."""
+        """Return whether all intervals exclude zero, on the same side."""
         return self.low_pct > 0 or self.high_pct < 0
 
 
@@ -162,7 +162,7 @@ def _unmeasured(rule: Rule) -> int:
 def _own(result: OwnResult, values: Values) -> Statement:
     expired = changed_since(result.contract, values)
     level = OWN_LEVEL if result.same_contract and not expired else _OTHER_GPU if result.on_gpu else 3
-    text = f"{gain_change(result.median_gain_pct, *result.ends).text}, {result.count}"
+    text = f"{gain_change(result.median_gain_pct, result.low_pct, result.high_pct).text}, {result.count}"
     where = ", ".join(result.stacks) or "this project"
     name = "" if level == OWN_LEVEL else f"measured here {result.where}"
     return Statement(level, text, where, MEASURED_HERE, result.newest, expired, result, name=name)

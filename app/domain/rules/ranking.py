@@ -38,8 +38,7 @@ class Likeness:
 class Expected:
     """An expected change of throughput in percent, positive is faster.
 
-    `low`, `high`: of a single A/B its interval, of several the range of their gains; of published results the range
-    over all of that level.
+    `low`, `high`: of A/Bs the ends of all their intervals; of published results the range over all of that level.
     """
 
     pct: float
@@ -51,18 +50,12 @@ class Expected:
     @property
     def is_settled(self) -> bool:
         """Return whether all intervals exclude zero."""
-        own = self.statement.own
-        return own.settled if own is not None else not self.low <= 0 <= self.high
+        return not self.low <= 0 <= self.high
 
     @property
     def is_no_gain(self) -> bool:
         """Return whether it shows no gain, or allows a loss of at least half its size."""
         return self.pct <= 0 or -self.low >= self.pct / 2
-
-    @property
-    def least(self) -> float:
-        """Return the smallest gain that the evidence allows: the low end of all intervals."""
-        return self.low if self.statement.own is None else self.statement.own.low_pct
 
 
 def likeness(at: Values, values: Values) -> Likeness:
@@ -109,7 +102,7 @@ def _gain(statement: Statement, values: Values) -> tuple[float, ...]:
     """Return the ends of a gain; empty without a figure for this kind of GPU."""
     own = statement.own
     if own is not None:
-        return () if own.on_gpu else own.ends
+        return () if own.on_gpu else (own.low_pct, own.high_pct)
     gpu, here = statement.at.get("gpu", statement.at.get("sku")), values.get("gpu")
     return () if gpu and here and kind_of_gpu(gpu) != kind_of_gpu(here) else statement.gain
 

@@ -480,12 +480,25 @@ def test_results_of_another_kind_of_gpu_promise_nothing() -> None:
     assert published.place.expected is None
 
 
-def test_several_abs_have_the_range_of_their_gains_and_a_single_one_its_interval() -> None:
-    several = OwnResult("x", 3, 15.0, -1.0, 33.0, points=(11.5, 15.0, 23.9))
-    single = OwnResult("x", 1, 15.0, -1.0, 33.0, points=(15.0,))
+@pytest.mark.parametrize(
+    ("low", "high", "decided", "settled", "count"),
+    [
+        (1.0, 7.0, 2, True, "2 A/Bs"),
+        (-17.0, 25.0, 1, False, "1 of 2 A/Bs decided"),
+        (-7.0, 7.0, 2, False, "2 A/Bs that disagree"),
+    ],
+)
+def test_the_expected_gain_spans_the_intervals_of_all_abs(
+    low: float, high: float, decided: int, settled: bool, count: str
+) -> None:
+    result = OwnResult("x", 2, 2.2, low, high, decided=decided)
 
-    assert (several.ends, several.settled) == ((11.5, 23.9), False)
-    assert single.ends == (-1.0, 33.0)
+    (suggestion,) = evaluate({"profiled": True}, book(rule("x", "true")), own=[result]).suggestions
+
+    expected = suggestion.place.expected
+    assert expected is not None
+    assert (expected.pct, expected.low, expected.high, expected.is_settled) == (2.2, low, high, settled)
+    assert result.count == count
 
 
 def test_an_ab_counts_only_where_its_contract_met_a_condition_that_a_contract_can_meet() -> None:
