@@ -12,10 +12,11 @@ from sqlalchemy import and_, or_
 from sqlmodel import Session, col
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
-from app.domain.contract.values import shown
+from app.domain.contract.values import GPU_MEMORY_GIB, shown
 from app.domain.flags import FLAGS
-from app.domain.numbers import contract_value, gain_change, percent, short_commit
+from app.domain.numbers import contract_value, gain_change, percent, plural, short_commit
 from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
+from app.domain.planning.memory import USABLE
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
@@ -70,7 +71,13 @@ def setbacks_of(
     worked = _last_that_worked(session, run) if crash else None
     if worked is not None and crash == "out_of_memory" and worked.names:
         taken[FITTED_RULE] = worked.taken
-        facts |= {"fitted_run": worked.run, "fitted_differs": worked.names, "fitted_undo": worked.undo}
+        facts |= {
+            "fitted_run": worked.run,
+            "fitted_differs": worked.names,
+            "fitted_changes": worked.causes,
+            "fitted_peak": worked.peak,
+            "fitted_undo": worked.undo,
+        }
     elif worked is not None and crash != "out_of_memory":
         taken[WORKED_RULE] = worked.taken
         facts |= {
@@ -188,12 +195,19 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     bisected = _range(certain) if causes.is_likely else ""
     container = next((item for item in causes.differences if item.field == "container" and item.a), None)
     continued = regression.number  # then the runs since the first were as slow
+    before = "" if container is None or settings else _side(container.a)
+    commit = session.get_one(RunRow, regression.run).commit
     is_unconfirmed = continued is None and rerun_request(session, run.id, regression.document) is not None
     title = back_title("Go back to the baseline" if continued is None else f"Undo regression {continued}", certain)
     if settings:  # a knob is tested with one run
         taken = Taken(settings, _restored(run, regression), title=title)
     elif causes.is_likely and causes.differences and not is_unconfirmed:
         restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
+        if container is not None and commit != run.commit:  # the commands measure the code of the first slow run
+            _, name = last_parts(_side(container.b), before)
+            title = f"Test regression {continued}: commit {short_commit(commit)} in container {name}"
+            undo = f"Run commit {short_commit(commit)} in container {before}."
+            restored = restored and replace(restored, name=f"if the container caused regression {continued}")
         taken = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
     elif container is not None and not is_unconfirmed:
         has_other_code = any(item.axis == "code" for item in causes.differences)
@@ -208,8 +222,6 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
         undo = f"Rerun the job. If it is slow again: {undo}" if undo and continued is None else undo
     by_metric = "" if regression.metric == "step time" else f" --metric {_METRICS[regression.metric]}"
     bisect = f"threewalls bisect {causes.bisected}{by_metric}"
-    before = "" if container is None or settings else _side(container.a)
-    commit = session.get_one(RunRow, regression.run).commit
     facts = {
         "regression_rerun": is_unconfirmed and not settings,
         "regression_bisect": bisect if bisected and not settings else "",
@@ -375,7 +387,7 @@ class _Changed(NamedTuple):
 class _Worked:
     """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit.
 
-    `is_side`: it was made for an experiment.
+    `is_side`: it was made for an experiment. `peak`: its peak memory against the usable memory of its GPU, empty if unknown.
     """
 
     run: int
@@ -383,6 +395,7 @@ class _Worked:
     arguments: tuple[_Changed, ...] = ()
     versions: tuple[Difference, ...] = ()
     is_side: bool = False
+    peak: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -403,6 +416,14 @@ class _Worked:
         return some_of(texts, _SHOWN)
 
     @property
+    def causes(self) -> str:
+        """Return `mbs and commit changed; mbs is the likely cause`: versions rarely raise the peak memory."""
+        versions = ["commit" if item.axis == "code" else item.field for item in self.versions]
+        changed = f"{some_of([*self.names, *versions], _SHOWN)} changed"
+        verb = plural(len(self.names), "is the likely cause", "are the likely causes", number=False)
+        return f"{changed}; {some_of(self.names, _SHOWN)} {verb}" if versions else changed
+
+    @property
     def undo(self) -> str:
         """Return how to go back."""
         arguments = [f"Set {item.name} back to {_short(item.before)}." for item in self.arguments[:_SHOWN]]
@@ -421,7 +442,7 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
     if model is not None and gpu is not None:
         is_same.append(and_(col(RunRow.model) == shown(model.value), col(RunRow.gpu) == shown(gpu.value)))
     rows = session.execute(
-        select_any(RunRow.id, RunRow.commit, RunRow.purpose, RunResultRow.contract)
+        select_any(RunRow.id, RunRow.commit, RunRow.purpose, RunRow.peak_memory_gib, RunResultRow.contract)
         .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
         .where(
             col(RunRow.project_id) == run.project_id,
@@ -443,7 +464,10 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
             continue  # a run with a shorter sequence is another job
         versions = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
         is_side = row.purpose == "experiment"
-        worked.append(_Worked(row.id, _since(contract, run.contract), versions=versions, is_side=is_side))
+        memory = GPU_MEMORY_GIB.get(str(gpu.value)) if gpu is not None else None
+        has_peak = row.peak_memory_gib is not None and memory is not None
+        peak = f" (peak {row.peak_memory_gib:.1f} of {USABLE * memory:.0f} usable GiB)" if has_peak else ""
+        worked.append(_Worked(row.id, _since(contract, run.contract), (), versions, is_side, peak))
     nearest = sorted(worked, key=lambda earlier: (len(earlier.differences), earlier.is_side))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}
     if now:

@@ -286,7 +286,7 @@ def assert_slow_runs_are_told_the_cause(address: str, ids: dict[str, int]) -> No
         assert (name, first["rule"]) == (name, "val-regression-cause")
         assert f"Most likely cause: {cause} " in first["why"]
         if name == "nightly 2026-09-30":  # as fast as its own baseline: only the open regression asks for a change
-            assert first["title"].startswith("Undo regression ")
+            assert first["title"].startswith("Test regression ")
         if cause == "container":
             assert f" {first['place']['expected_gain']['pct']:.1f} % longer" in first["why"]
         assert " 0.0 % longer" not in first["why"]

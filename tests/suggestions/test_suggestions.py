@@ -660,16 +660,19 @@ def test_a_run_without_a_regression_has_no_such_step(client: TestClient, engine:
 
 
 def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tuned(client: TestClient) -> None:
-    fitted = int(upload(client, training_log(20), meta={**JOB, "mbs": 1}).json()["id"])
+    older, newer = "a" * 40, "b" * 40
+    fitted = int(upload(client, training_log(20), meta={**JOB, "mbs": 1, "commit": older}).json()["id"])
     process_run(fitted)
     log = training_log(8) + OUT_OF_MEMORY.encode()
-    run = int(upload(client, log, meta={**JOB, "mbs": 2, "exposed_comm_frac": 0.3}).json()["id"])
+    run = int(upload(client, log, meta={**JOB, "mbs": 2, "exposed_comm_frac": 0.3, "commit": newer}).json()["id"])
     process_run(run)
     side = int(upload(client, training_log(20), meta={**JOB, "mbs": 1, "purpose": "experiment"}).json()["id"])
     process_run(side)
     rows = rows_of(client, run)
     assert (rows[0]["rule"], rows[0]["title"]) == ("fit-go-back", f"Go back to run #{fitted}: mbs 2 → 1")
     assert rows[0]["changes"]["fields"] == [{"name": "mbs", "before": "2", "after": "1"}]
+    assert "mbs and commit changed; mbs is the likely cause" in rows[0]["why"]
+    assert f"git bisect start {newer[:12]} {older[:12]}" in rows[0]["changes"]["text"]
     assert [other["rule"] for other in rows[0]["also"]] == ["fit-lower-mbs"]  # it sets the same
     warnings = suggestions(client, run)["warnings"]
     page = client.get(f"/runs/{run}/next").text.partition('id="missing"')[0]

@@ -156,7 +156,8 @@ OF_A_RUN = {
 OF_THE_SERVICE = {
     *("regression_pct", "regression_text", "regression_cause", "regression_undo", "rerun_why"),
     "regression_in_container",
-    *("fitted_run", "fitted_differs", "fitted_undo", "worked_run", "worked_changes", "worked_undo"),
+    *("fitted_run", "fitted_differs", "fitted_undo", "fitted_changes", "fitted_peak"),
+    *("worked_run", "worked_changes", "worked_undo"),
     *("faster_run", "faster_pct", "faster_low_pct", "faster_high_pct"),
     *("faster_changes", "faster_take", "faster_doubt", "faster_also", "faster_same_code", "faster_in_container"),
     *("record_pct", "record_model", "record_title", "record_changes", "record_take", "record_doubt"),
