@@ -43,6 +43,7 @@ from app.domain.text import commit_address, listed_cause, name_end, range_addres
 from app.domain.verdict.triage import state_text
 from app.domain.verdict.words import badge_text
 from app.settings import RESOURCES
+from app.storage.example_runs import example_runs
 from app.storage.verdicts import regressions_to_triage
 from app.storage.visible import UnstatedProjectsError
 from app.web.assets import asset_url
@@ -301,12 +302,15 @@ def _stated_address(request: Request) -> str:
 
 
 def _to_triage(request: Request, session: Session | None) -> int | None:
-    """Return the number of regressions to triage for the navigation; None if unavailable. `session`: of the page."""
+    """Return the number of regressions to triage for the navigation; None if unavailable. `session`: of the page.
+
+    0 while the example runs load: a job counts as slow until its later runs show that it recovered.
+    """
     try:
-        if session is not None:
-            return regressions_to_triage(session)
-        with reading(request) as own:
-            return regressions_to_triage(own)
+        if session is None:
+            with reading(request) as own:
+                return _to_triage(request, own)
+        return 0 if example_runs(session) else regressions_to_triage(session)
     except UnstatedProjectsError:  # the caller is not identified
         return None
     except SQLAlchemyError as error:

@@ -495,10 +495,14 @@ def loading(text: str) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r'(max|value)="(\d+)"', bar[1])} if bar else {}
 
 
-def test_the_progress_of_the_example_runs_is_shown_until_all_are_processed(client: TestClient, make: Make) -> None:
-    make(branch="dev")
+def test_the_progress_of_the_example_runs_is_shown_until_all_are_processed(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    make_regression(make(branch="dev"))
     make(status="received")
     assert loading(overview(client)) == {}
+    badge = 'class="count"'
+    assert badge in client.get("/runs", headers={"Accept": "text/html"}).text
     with loading_examples(2):
         for query in ("", "branch=dev"):
             assert loading(overview(client, query)) == {"max": 2, "value": 1}
@@ -506,6 +510,7 @@ def test_the_progress_of_the_example_runs_is_shown_until_all_are_processed(clien
         regressions = client.get("/regressions", headers={"Accept": "text/html"}).text
         assert loading(regressions) == {"max": 2, "value": 1}
         assert 'id="regression-lead"' not in regressions
+        assert badge not in regressions, "a later run may show that it recovered"
         assert 'hx-trigger="every' in client.get("/overview/loading").text
         make()
         assert "hx-trigger" not in client.get("/overview/loading").text
