@@ -11,6 +11,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
+from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.upgrade import (
     UPGRADE_FIELDS,
@@ -342,7 +343,15 @@ def _regressions(session: Session, project: ProjectRow, report: UpgradeReport) -
             row.metric,
             count,
             row.assignee,
-            tuple(f"{item.name} {item.label}" for item in suspects_of_regression(session, row)),
+            named_once(suspects_of_regression(session, row)),
         )
         for row, shown_state, count in rows
     )
+
+
+def named_once(suspects: Sequence[RankedSuspect]) -> tuple[str, ...]:
+    """Return each cause with its best label, `code likely`: two ranges of commits are one cause. Best first."""
+    labels: dict[str, str] = {}
+    for item in suspects:
+        labels.setdefault(item.name, item.label)
+    return tuple(f"{name} {label}" for name, label in labels.items())

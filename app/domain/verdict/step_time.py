@@ -168,11 +168,19 @@ class StepTimeChange:
         """Return the level of the interval in percent: 99 with 0.5 % beyond each end."""
         return interval_level_pct(self.decision, self.shift, self.planned_looks)
 
+    @property
+    def measured_pct(self) -> float:
+        """Return the middle of the measured interval; `delta_pct` may be the size of its regression instead."""
+        return _pct(self._middle)
+
+    @property
+    def _middle(self) -> float:
+        return (math.log1p(self.ci_low_pct / 100) + math.log1p(self.ci_high_pct / 100)) / 2
+
     def interval(self, p: float) -> tuple[float, float]:
         """Return the ends, in percent, of the measured interval with the one-sided certainty `p`."""
-        middle = (math.log1p(self.ci_low_pct / 100) + math.log1p(self.ci_high_pct / 100)) / 2
         half = t_quantile(p, self.degrees_of_freedom) * self.standard_error
-        return _pct(middle - half), _pct(middle + half)
+        return _pct(self._middle - half), _pct(self._middle + half)
 
 
 @dataclass(frozen=True, slots=True)
