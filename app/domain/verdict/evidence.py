@@ -29,7 +29,7 @@ MOST_VALUE = 500
 """Longest value, in characters, that is stored with a verdict."""
 EARLIEST = datetime.min.replace(tzinfo=UTC)
 LATEST = datetime.max.replace(tzinfo=UTC)
-NO_EVIDENCE = "No evidence yet."
+NO_EVIDENCE = "No A/B or other job shows its effect yet."
 _MOST_NAMED = 3
 """Runs that a sentence names."""
 
