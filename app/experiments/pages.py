@@ -13,6 +13,7 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.experiments.journey import continuation
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.naming import SEPARATOR, common_parts, without_common
@@ -52,6 +53,7 @@ from app.storage.experiments import (
     find_experiments,
     get_experiment,
 )
+from app.storage.journeys import journey_of
 from app.storage.rules import read_run, rules_in_force
 from app.storage.tables import ExperimentRow, ProjectRow, select_any
 from app.web.access_rule import requires
@@ -495,16 +497,16 @@ class ExperimentPage:
         a, b = (",".join(self.experiment.result.counted(side)) for side in LETTERS)
         return f"a={a}&b={b}" if a and b else ""
 
-    @property
+    @cached_property
     def goes_on_from(self) -> int | None:
-        """Return the run to continue from: the newest of the side that was decided for."""
+        """Return the run to continue from: where its journey is now, else the newest of the side decided for."""
         if self.experiment.state in ("rejected", "withdrawn"):
-            return self.experiment.baseline_run_id
-        return (
-            int(self.experiment.result.candidate[-1])
-            if self.experiment.state == "accepted" and self.experiment.result.candidate
-            else None
-        )
+            decided_for = self.experiment.baseline_run_id
+        elif self.experiment.state == "accepted" and self.experiment.result.candidate:
+            decided_for = int(self.experiment.result.candidate[-1])
+        else:
+            return None
+        return continuation(journey_of(self._session, decided_for), decided_for).run_id or decided_for
 
     @cached_property
     def first_next(self) -> tuple[str, str, str, str] | None:

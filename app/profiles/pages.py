@@ -12,6 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.access.guards import UPLOAD_BYTES
 from app.domain.access.principal import Action
+from app.domain.experiments.journey import continuation
 from app.domain.rules.engine import Evaluation
 from app.errors import NotFound, NotReady
 from app.pipeline.profiles import accept_profile
@@ -27,6 +28,7 @@ from app.profiles.queries import (
     remove,
 )
 from app.profiles.views import DifferencePage, ProfilePage, RunWalls, segments
+from app.storage.journeys import journey_of
 from app.storage.profiles import document_of, nearest_profiles, profiled_runs
 from app.storage.rules import RulesInForce
 from app.web.access_rule import requires
@@ -94,7 +96,7 @@ def show_on_run(request: Request, session: ReadSession, rules: Rules, run_id: Ru
     if counting is not None:
         evaluation = None if advice is None else advice.evaluation
         shown = ProfilePage(get_profile(session, counting.id, run_id), evaluation, profiles)
-    walls = RunWalls(advice, shown)
+    walls = RunWalls(advice, shown, continuation(journey_of(session, run_id), run_id).run_id)
     return render(request, "profiles/profiled.html", block="profiled", run=run, profiles=profiles, p=walls)
 
 
@@ -261,7 +263,8 @@ def export_difference(session: ReadSession, a: _Side, b: _Side) -> Response:
 
 def _page(session: Session, rules: RulesInForce, run_id: int, profile_id: int) -> ProfilePage:
     profile = get_profile(session, profile_id, run_id)
-    return ProfilePage(profile, _evaluation(session, rules, run_id), list_profiles(session, run_id))
+    continued = continuation(journey_of(session, run_id), run_id).run_id
+    return ProfilePage(profile, _evaluation(session, rules, run_id), list_profiles(session, run_id), continued)
 
 
 def _evaluation(session: Session, rules: RulesInForce, run_id: int) -> Evaluation | None:

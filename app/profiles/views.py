@@ -188,8 +188,17 @@ def timeline(document: Mapping[str, Any]) -> tuple[Lane, ...]:
 
 
 class ProfilePage:
-    def __init__(self, profile: Profile, evaluation: Evaluation | None, others: Sequence[StoredProfile]) -> None:
+    """`continued`: the run in which the tuning of this one continued."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        evaluation: Evaluation | None,
+        others: Sequence[StoredProfile],
+        continued: int | None = None,
+    ) -> None:
         self.profile = profile
+        self.continued = continued
         self.run: ProfiledRun = profile.run
         self.stored = profile.stored
         self.document = profile.document
@@ -419,11 +428,15 @@ class RunWall(Number):
 
 
 class RunWalls:
-    """The three walls of a run, as far as its log and its newest usable profile show them."""
+    """The three walls of a run, as far as its log and its newest usable profile show them.
 
-    def __init__(self, advice: RunSuggestions | None, profile: ProfilePage | None) -> None:
+    `continued`: the run in which the tuning of this one continued.
+    """
+
+    def __init__(self, advice: RunSuggestions | None, profile: ProfilePage | None, continued: int | None) -> None:
         self._advice = advice
         self.profile = profile
+        self.continued = continued
 
     @property
     def next(self) -> tuple[tuple[str, str], ...]:

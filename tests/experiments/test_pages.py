@@ -539,6 +539,23 @@ def test_a_journey_goes_on_from_the_winner(client: TestClient, engine: Engine, b
     assert client.get("/runs/999999/journey").status_code == 404
 
 
+def test_finished_experiments_link_to_where_the_journey_is_now(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    first = plan(engine, baseline, runs_each=1)
+    (won,) = add_runs(engine, read(engine, first).tag, FAST[:1])
+    accept(engine, first, "mara")
+    assert f'href="/runs/{won}/next"' in text(client, f"/experiments/{first}")
+    second = plan(engine, won, knobs={"dispatcher": "hybridep"}, runs_each=1)
+    changed = {"ep_overlap": True, "dispatcher": "hybridep"}
+    (now,) = add_runs(engine, read(engine, second).tag, [20_000.0], fields=changed)
+    accept(engine, second, "mara")
+    page = text(client, f"/experiments/{first}")
+    assert f'href="/runs/{now}/next"' in page
+    assert f'href="/runs/{won}/next"' not in page
+    assert "An experiment accepted this change" in text(client, f"/runs/{baseline}/next")
+
+
 def test_the_loop_is_one_page(client: TestClient, engine: Engine, baseline: int) -> None:
     """From the state through the suggestion and its runs to the decision and the gain."""
     address = f"/runs/{baseline}/journey"
@@ -578,6 +595,8 @@ def test_the_wall_that_a_profile_measured_before_a_change_is_the_same_on_all_pag
     measured = client.get(f"/api/v1/runs/{baseline}/suggestions").json()["wall"]
     current = read(engine, number).runs[-1].run_id
     wall = client.get(f"/api/v1/runs/{current}/suggestions").json()["wall"]
+    shown = text(client, f"/runs/{baseline}/profiles/{profile['id']}")
+    assert f'class="button primary" href="/runs/{current}/next"' in shown
     assert (wall["wall"], wall["certainty"], wall["profile_of"]) == (measured["wall"], "inferred", baseline)
     assert (measured["certainty"], measured["profile_of"]) == ("measured", None)
     for page in (f"/runs/{baseline}/journey", f"/runs/{current}/next"):
