@@ -16,11 +16,20 @@ from app.domain.ranking.runs import UNKNOWN_HARDWARE, Family, family_of, hardwar
 from app.domain.ranking.standings import REFERENCE
 from app.domain.text import some_of
 from app.errors import NotFound
-from app.leaderboards.picture import FEW_RUNS, other_knobs, published_range
+from app.leaderboards.picture import other_knobs, published_range
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.experiments import dispatcher_experiments
 from app.storage.references import Reference, references
-from app.storage.standings import Key, StandingsFilters, check_project, class_summaries, hardware_and_families
+from app.storage.standings import (
+    Key,
+    RanIn,
+    StandingsFilters,
+    check_project,
+    class_summaries,
+    containers_of,
+    hardware_and_families,
+    newest_containers,
+)
 from app.web.lists import FilterQuery
 
 NEWEST = 10
@@ -33,8 +42,9 @@ class Cell:
     `margin`: its gain over `over`: the next place of a single ranking as on its board, else alltoall.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
-    equal or it takes many; `contradictions`: A/Bs that did not find the first faster than `over`, so that it is
-    undecided; `generated`: a run of it was not measured.
+    equal or no number would; `contradictions`: A/Bs that did not find the first faster than `over`, so that it is
+    undecided; `generated`: a run of it was not measured. `container`, `newer`: of its only ranking, and a newer one
+    without a ranking, both empty if there is none.
     """
 
     outcome: Outcome
@@ -49,6 +59,8 @@ class Cell:
     over: str = REFERENCE
     contradictions: tuple[str, ...] = ()
     generated: bool = False
+    container: str = ""
+    newer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +127,7 @@ class LeaderboardIndex:
 
     @property
     def undecided(self) -> Cell | None:
-        """Return the undecided leaderboard that needs the fewest further runs; None if each needs many."""
+        """Return the undecided leaderboard that needs the fewest further runs; None if no number would decide."""
         undecided = [cell for cell in self._cells if cell.more_runs]
         return min(undecided, key=lambda cell: cell.more_runs or 0, default=None)
 
@@ -180,15 +192,16 @@ def leaderboard_index(session: Session, filters: IndexFilters) -> LeaderboardInd
     filters = filters.model_copy(
         update={"family": _name_of(filters.family, families), "gpu": _name_of(filters.gpu, gpus)}
     )
-    experiments = dispatcher_experiments(
-        session, {key for summary in summaries for key in _only_ranked(summary)}, filters.project
-    )
-    by_name = {
-        (board.hardware, board.family): replace(
-            _cell(pair, board, filters.project, experiments), generated=board.generated
-        )
-        for pair, board in boards.items()
-    }
+    keys = {key for summary in summaries for key in _only_ranked(summary)}
+    experiments = dispatcher_experiments(session, keys, filters.project)
+    newest, ran_in = newest_containers(session, filters.project), containers_of(session, keys)
+    by_name = {}
+    for pair, board in boards.items():
+        ranked = [ran_in[key] for summary in board.summaries for key in _only_ranked(summary) if key in ran_in]
+        before, now = _newer_container(ranked[0] if len(ranked) == 1 else None, newest.get(pair))
+        cell = _cell(pair, board, filters.project, experiments)
+        cell = replace(cell, generated=board.generated, container=before, newer=now)
+        by_name[board.hardware, board.family] = cell
     unknown = UNKNOWN_HARDWARE.name
     unplaced = tuple(
         cell for (gpu, family), cell in by_name.items() if gpu == unknown and filters.family in ("", family)
@@ -241,6 +254,13 @@ def _only_ranked(summary: ClassSummary) -> set[str]:
     return set.intersection(*placed) if placed and summary.rankings == 1 else set()
 
 
+def _newer_container(ranked: RanIn | None, newest: RanIn | None) -> tuple[str, str]:
+    """Return the container of a ranking and a newer one, without their registries; empty if it ran in the newest."""
+    if ranked is None or newest is None or newest[0] in ("", ranked[0]) or newest[1] <= ranked[1]:
+        return "", ""
+    return ranked[0].rpartition("/")[2], newest[0].rpartition("/")[2]
+
+
 def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Sequence[DispatcherExperiment]]) -> Cell:
     href = f"/leaderboards/{pair[0]}/{pair[1]}" + (f"?{urlencode({'project': project})}" if project else "")
     published, name = published_range(board.published), f"{board.family} on {board.hardware}"
@@ -276,7 +296,7 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     leader, margin, over = ahead[0] if best.rankings == 1 and ahead else ("", "", REFERENCE)
     return Cell(
         "undecided", href, name, leader, margin, board.runs, published, tied,
-        few if few and few <= FEW_RUNS else None, over,
+        few, over,
     )  # fmt: skip
 
 

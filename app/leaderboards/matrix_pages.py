@@ -447,11 +447,12 @@ class LedgerPage:
         self.published = tuple(_published(book, self.family, self.hardware))
         self.elsewhere = () if self.published or gains else tuple(_published_elsewhere(book, self.hardware))
         self.near = None if gains else _nearest_pair(session, [item for item in seen if item.steps and not item.oom])
-        most = max((row.scope.peak_gib for row in self.rows if row.scope.peak_gib), default=0.0)
-        self.usable_gib = USABLE * GPU_MEMORY_GIB.get(self.hardware, 0)
+        most = max((row.scope.peaks_gib[1] for row in self.rows if row.scope.peaks_gib), default=0.0)
+        nominal = GPU_MEMORY_GIB.get(self.hardware, 0)
+        self.usable_gib = USABLE * nominal
         """The limit of the planner; 0 for an unknown GPU."""
-        self.memory_gib = max(most, self.usable_gib)
-        """The length of the bars: the usable memory of the GPU, or the highest peak above it."""
+        self.memory_gib = max(most, nominal)
+        """The length of the bars: the memory of the GPU, or of an unknown one the highest peak."""
 
     @property
     def plan_from(self) -> int | None:

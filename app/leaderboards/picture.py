@@ -7,8 +7,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, Self
 
+from app.domain.experiments.plan import STEPS
 from app.domain.naming import SEPARATOR, common_parts, field_words, without_common
-from app.domain.numbers import THIN, TimeUnit, change_text, gain_change, level_text, plural, round_step, step_time
+from app.domain.numbers import (
+    THIN,
+    TimeUnit,
+    change_text,
+    gain_change,
+    gpu_hours,
+    level_text,
+    plural,
+    round_step,
+    step_time,
+)
 from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
@@ -160,10 +171,14 @@ class RankingBar:
 
 @dataclass(frozen=True, slots=True)
 class DecidingPlan:
-    """The A/B that would decide an undecided first place: `runs` more of each side, against `dispatcher`."""
+    """The A/B that would decide an undecided first place: `runs` more of each side, against `dispatcher`.
+
+    `cost`: of all of them with 50 steps each, as text; empty if the number of GPUs is unknown.
+    """
 
     dispatcher: str
     runs: int
+    cost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,19 +272,18 @@ def board_picture(
         _basis({run for _, runs, _ in rows.values() for run in runs}, dates),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
-        _deciding_plan(board),
+        _deciding_plan(board, stack.gpus),
     )
 
 
-def _deciding_plan(board: Board) -> DecidingPlan | None:
+def _deciding_plan(board: Board, gpus: int | None) -> DecidingPlan | None:
     more = board.runs_to_decide
-    if not more or more > FEW_RUNS:
+    if not more:
         return None
-    return DecidingPlan(next(name for name in board.leaders if name != board.entries[0].dispatcher), more)
-
-
-FEW_RUNS = 5
-"""Most further runs of each side that a board offers to plan."""
+    leaders = [entry for entry in board.entries if entry.dispatcher in board.leaders]
+    hours = sum(entry.step_time_ms.value for entry in leaders) * more * STEPS / 3.6e6
+    cost = f"about {gpu_hours(hours * gpus)} GPU-hours" if gpus else ""
+    return DecidingPlan(next(name for name in board.leaders if name != board.entries[0].dispatcher), more, cost)
 
 
 def _change(pair: PairwiseComparison) -> str:
@@ -330,12 +344,20 @@ def _gain_words(board: Board, gain: Gain) -> str:
     if alone is None:
         others = [knob for knob in gain.differs_in if knob != "ep" or degrees == (None, None)]
         return f"{text} ({other_knobs(others)} also {'differ' if len(others) > 1 else 'differs'})" if others else text
-    equal = "the same EP degree" if gain.differs_in == ("ep",) else "equal knobs"
-    if alone.tie:
-        return f"{text}, but {_tie_word(alone)} at {equal}"
-    change = gain_change(alone.gain_pct)
-    same_way = (alone.gain_pct > 0) == (gain.comparison.gain_pct > 0)
-    return f"{text}, {change.size if same_way else change.figure} at {equal}"
+    if gain.differs_in != ("ep",) or None in degrees:
+        return f"{text}, {'but ' if alone.tie else ''}{_size_alone(alone, gain)} at equal knobs"
+    parts = [f"{_size_alone(alone, gain)} at EP{degrees[0]}"]
+    if gain.at_other_ep is not None:
+        parts.append(f"{_size_alone(gain.at_other_ep, gain)} at EP{degrees[1]}")
+    return f"{text}, {'but ' if alone.tie else ''}{', '.join(parts)}"
+
+
+def _size_alone(pair: PairwiseComparison, gain: Gain) -> str:
+    """Return `15.3 %`; with its word if it is no gain as `gain` is, or that it is a tie."""
+    if pair.tie:
+        return _tie_word(pair)
+    change = gain_change(pair.gain_pct)
+    return change.size if (pair.gain_pct > 0) == (gain.comparison.gain_pct > 0) else change.figure
 
 
 def _further_gain(gain: Gain) -> str:
@@ -445,9 +467,10 @@ def _gain(entry: Entry) -> str:
     if entry.gain is None:
         return ""
     pair = entry.gain.comparison
-    if entry.gain.differs_in:
-        return f"{_change(pair)}, {'another EP degree' if entry.gain.differs_in == ('ep',) else 'other knobs'}"
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+    if entry.gain.differs_in:
+        tie = f", {_tie_word(pair)}" if pair.tie else ""
+        return f"{change.text}{tie}, {'another EP degree' if entry.gain.differs_in == ('ep',) else 'other knobs'}"
     return change.text + (f", {_tie_word(pair)}" if pair.tie else "")
 
 

@@ -127,7 +127,9 @@ def _board(board: Board, experiments: Sequence[DispatcherExperiment]) -> Board:
 
 
 def _with_experiment(entry: Entry, experiments: Sequence[DispatcherExperiment]) -> Entry:
-    if entry.gain is None or entry.gain.equal_knobs is None:
-        return entry
-    ab = ab_at_equal_knobs(experiments, entry.gain.equal_knobs, entry.gain.equal_runs)
-    return replace(entry, gain=replace(entry.gain, equal_knobs=ab[1])) if ab else entry
+    gain = entry.gain
+    if gain and gain.equal_knobs and (ab := ab_at_equal_knobs(experiments, gain.equal_knobs, gain.equal_runs)):
+        gain = replace(gain, equal_knobs=ab[1])
+    if gain and gain.at_other_ep and (ab := ab_at_equal_knobs(experiments, gain.at_other_ep, gain.other_ep_runs)):
+        gain = replace(gain, at_other_ep=ab[1])
+    return replace(entry, gain=gain)

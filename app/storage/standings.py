@@ -354,6 +354,34 @@ def _read_index(session: Session, project: str) -> tuple[HardwareFamily, ...]:
     return tuple(sorted(index, key=lambda entry: (entry.hardware, entry.family)))
 
 
+RanIn = tuple[str, datetime]
+"""A container, and the history position of the newest run in it."""
+_newest_in: UntilRankedAgain[Mapping[tuple[str, str], RanIn]] = UntilRankedAgain(32)
+
+
+def newest_containers(session: Session, project: str = "") -> Mapping[tuple[str, str], RanIn]:
+    """Return the container of the newest run of each leaderboard, by the slugs of hardware and family."""
+    return _newest_in.get(session, (project,), lambda: _read_newest_containers(session, project))
+
+
+def _read_newest_containers(session: Session, project: str) -> Mapping[tuple[str, str], RanIn]:
+    pair = (col(StandingRow.hardware_slug), col(StandingRow.family_slug))
+    at = func.max(StandingRow.newest_at)
+    chosen = select_any(*pair, StandingRow.container, at).join(ProjectRow, col(ProjectRow.id) == StandingRow.project_id)
+    if project:
+        chosen = chosen.where(col(ProjectRow.slug) == project)
+    rows = session.execute(chosen.group_by(*pair, col(StandingRow.container)).order_by(at))
+    return {(hardware, family): (container, newest_at) for hardware, family, container, newest_at in rows}
+
+
+def containers_of(session: Session, stack_keys: Collection[str]) -> Mapping[str, RanIn]:
+    """Return the container and the newest history position of these stacks."""
+    columns = (StandingRow.stack_key, StandingRow.container, StandingRow.newest_at)
+    chosen = select_any(*columns).where(col(StandingRow.stack_key).in_(stack_keys))
+    rows = session.execute(chosen) if stack_keys else ()
+    return {row.stack_key: (row.container, row.newest_at) for row in rows}
+
+
 def _slim_rows(session: Session, hardware_slug: str, family_slug: str, floor: str) -> Sequence[Row[Any]]:
     """Return one row per board at this evidence level, and one per stack without such a board; newest stacks first."""
     of_stack = and_(

@@ -2,6 +2,7 @@
 
 import random
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from starlette.testclient import TestClient
 
 from app.domain.numbers import change_text
 from app.storage.tables import StackWorkRow
-from tests.builders import make_stack, stated_activity
+from tests.builders import FIRST_PLACE, make_stack, stated_activity
 from tests.leaderboards.arrivals import PROJECT, Job
 from tests.runs.uploading import assert_problem
 from workers.tasks import judge_stack, process_run
@@ -310,11 +311,24 @@ def test_the_nearest_pair_with_and_without_graphs_has_the_result_of_its_comparis
     assert ("hollow undecided" in html) == bool(start) == (with_graphs > 31_000)
 
 
+def test_the_index_names_the_container_of_a_ranking_that_a_newer_container_lacks(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 30_000.0, {"ep": 8})
+    stack(session, 27_000.0, HYBRIDEP | {"ep": 8})
+    address = re.escape(f'href="{PAGE}"')
+    assert not re.search(rf'{address}[^>]*title="[^"]*in nemo:26.06', client.get("/leaderboards").text)
+    newer = {"ep": 8, "container": "nvcr.io/nvidia/nemo:26.09"}
+    stack(session, 30_000.0, newer, started=FIRST_PLACE + timedelta(days=30))
+    title = "in nemo:26.06, no ranking in nemo:26.09 yet"
+    assert re.search(rf'{address}[^>]*title="[^"]*{title}', client.get("/leaderboards").text)
+
+
 def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client: TestClient, session: Session) -> None:
     for ep, alltoall, hybridep in ((8, 30_000.0, 29_000.0), (16, 31_000.0, 27_000.0)):
         stack(session, alltoall, {"ep": ep})
         stack(session, hybridep, HYBRIDEP | {"ep": ep})
     assert "hybridep at EP16, alltoall at EP8" in client.get(f"{PAGE}/matrix").text
-    lead = r"hybridep \(EP16, [\d.]+ s\) is 10\.0 % faster than alltoall \(EP8\), 12\.9 % at the same EP degree"
+    lead = r"hybridep \(EP16, [\d.]+ s\) is 10\.0 % faster than alltoall \(EP8\), 12\.9 % at EP16, 3\.3 % at EP8"
     assert re.search(lead, words_of(client, PAGE))
     assert "hybridep 10.0 % faster" in words_of(client, "/leaderboards"), "the figure with which the board begins"

@@ -316,15 +316,15 @@ def _gain(name: str, field: Field) -> Gain | None:
     more = None if memory is None or mine is None or theirs is None else 100 * (mine / theirs - 1)
     clear = memory is not None and not memory.tie
     gain = Gain(REFERENCE, seen, kind, differs_in, more, gain_sentence(name, seen, more, clear))
-    pair = _equal_knobs(name, field) if differs_in else None
-    if pair is None:
-        return gain
-    return replace(gain, equal_knobs=compare_pair(*pair), equal_runs=tuple(run.name for run in pair[0].runs))
+    if differs_in and (pair := _equal_knobs(name, field, best.runs[-1].ep)):
+        gain = replace(gain, equal_knobs=compare_pair(*pair), equal_runs=tuple(run.name for run in pair[0].runs))
+    if "ep" in differs_in and (pair := _equal_knobs(name, field, reference.runs[-1].ep)):
+        gain = replace(gain, at_other_ep=compare_pair(*pair), other_ep_runs=tuple(run.name for run in pair[0].runs))
+    return gain
 
 
-def _equal_knobs(name: str, field: Field) -> tuple[Pool, Pool] | None:
-    """Return full results of the dispatcher and the reference at the EP degree of its best result."""
-    ep = field.candidates[name][0].runs[-1].ep
+def _equal_knobs(name: str, field: Field, ep: int | None) -> tuple[Pool, Pool] | None:
+    """Return full results of the dispatcher and the reference at an EP degree, alike in all other knobs."""
     sides = (
         [(_knobs(pool, field.contracts), pool) for pool in field.candidates[side] if not pool.directional]
         for side in (name, REFERENCE)

@@ -85,8 +85,9 @@ class Gain:
 
     `kind`: matched_ab when only the dispatcher differs, else side_by_side with `differs_in`; unknown without contracts.
     `memory_more_pct`: None where it is unknown on a side. `equal_knobs`: for a pair that differs in other knobs, too,
-    the gain of two configurations that differ only in the dispatcher; None without them. `equal_runs`: the runs of the
-    dispatcher in that pair.
+    the gain of two configurations that differ only in the dispatcher, at the EP degree of this one; None without them.
+    `equal_runs`: the runs of the dispatcher in that pair. `at_other_ep`, `other_ep_runs`: the same at the EP degree of
+    `over`, if the pair differs in it.
     """
 
     over: str
@@ -97,6 +98,8 @@ class Gain:
     sentence: str
     equal_knobs: PairwiseComparison | None = None
     equal_runs: tuple[str, ...] = ()
+    at_other_ep: PairwiseComparison | None = None
+    other_ep_runs: tuple[str, ...] = ()
 
     @property
     def of_dispatcher(self) -> PairwiseComparison | None:
