@@ -69,7 +69,9 @@ class ReferenceOut(ApiValue):
     tokens_per_s_per_gpu: float | None
     tflops_per_gpu: float | None
     step_time_ms: float | None
+    mfu_pct: float | None = Field(description="`tflops_per_gpu` in percent of the dense peak; null if that is unknown.")
     rounded: bool = Field(description="Published as an approximate number.")
+    untuned: bool = Field(description="The publisher says that the job is not tuned for speed.")
     measured_by: str
     source: str
     source_url: str
@@ -119,6 +121,7 @@ class ReferenceChange(BaseModel, extra="forbid"):
     window: str | None = None
     note: str | None = None
     rounded: bool | None = None
+    untuned: bool | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None
     step_time_ms: float | None = None
@@ -157,6 +160,7 @@ class ReferenceDifferenceOut(ApiValue):
 
 class OursOut(ApiValue):
     run_id: int = Field(description="The run, or the newest one behind the best result of the stack.")
+    runs: int = Field(description="The figures are the mean of so many runs; 0 if the stack has no result.")
     stack_key: str
     dispatcher: str
     tokens_per_s_per_gpu: float | None

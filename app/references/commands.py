@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 MAX_IN_FORCE = 2000
 """All points are read to find the nearest one; a larger number suggests an import of another database."""
 FACTS = (
-    *("measured_by", "source", "url", "date", "window", "note", "rounded"),
+    *("measured_by", "source", "url", "date", "window", "note", "rounded", "untuned"),
     *("tokens_per_s_per_gpu", "tflops_per_gpu", "step_time_ms"),
 )
 """Values of a figure outside its contract."""

@@ -37,7 +37,6 @@ from app.references.queries import (
     reference_options,
     reference_table,
     summary,
-    whose,
 )
 from app.references.views import compared_stacks
 from app.storage import audit
@@ -169,7 +168,7 @@ class ReferenceForm(ContractForm):
             contract[self.value(ANOTHER)] = self.value(ANOTHER_VALUE)
         facts: dict[str, object] = {name: self.values[name] or None for name in FACTS if name in self.values}
         facts |= {name: _number(self.value(name)) for name in FIGURES if self.value(name)}
-        facts["rounded"] = self.value("rounded") == "true" or None
+        facts |= {name: self.value(name) == "true" or None for name in ("rounded", "untuned")}
         return ReferenceStatement({name: text or None for name, text in contract.items()}, facts)
 
     def by(self) -> ReferenceAuthor:
@@ -299,7 +298,6 @@ def show_nearest(
         block="nearest",
         nearest=nearest,
         ours=nearest.ours,
-        whose=whose(nearest.ours),
         may_plan=(project := project_named(session, nearest.ours.project)) is not None
         and access_of(request).may(Action.CONTRIBUTE, project.id),
         summary=summary(nearest),
@@ -384,7 +382,7 @@ def _render_reference(
         rows=views.field_rows(reference.point),
         events=audit.events(session, "reference", reference.id) if reference.entered else (),
         compared=compared,
-        bars=views.figure_bars(compared.own) if compared.own else (),
+        bars=compared.bars,
         differences=views.difference_rows(compared.own) if compared.own else (),
         may_change=_may_change(request, session, reference),
         saved=saved,

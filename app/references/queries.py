@@ -122,10 +122,12 @@ FLOORS = ("screen", "smoke")
 class ComparedResult:
     """A run, or the best result of a stack, to compare with published figures.
 
-    `dispatcher`: that of a stack's result; `run_id`: the newest run behind it. `model`, `gpu` empty: unknown.
+    `dispatcher`: that of a stack's result; `run_id`: the newest of the `runs` whose mean it is. `model`, `gpu` empty:
+    unknown.
     """
 
     run_id: int
+    runs: int
     stack_key: str
     dispatcher: str
     project: str
@@ -146,6 +148,12 @@ class ComparedResult:
     def family(self) -> str:
         values = {name: field_value.value for name, field_value in self.contract.items()}
         return family_of(self.model or None, values).name
+
+    @property
+    def whose(self) -> str:
+        """Name it by the runs that its figures are of: `deepep, run #145`, `deepep, mean of 2 runs, newest #145`."""
+        of = f"run #{self.run_id}" if self.runs < 2 else f"mean of {self.runs:,} runs, newest #{self.run_id}"
+        return f"{self.dispatcher}, {of}" if self.dispatcher else of
 
     def _text(self, name: str) -> str:
         value = self.contract[name].value if name in self.contract else None
@@ -190,7 +198,7 @@ def _run(session: Session, run_id: int) -> ComparedResult:
     if row is None:
         raise NotFound.of(f"Run {run_id}")
     figures = OurFigures(row.tokens_per_s_per_gpu, row.tflops_per_gpu, row.step_time_ms)
-    return _ours(row, figures, of_stack=False)
+    return _ours(row, figures, 1, of_stack=False)
 
 
 def our_stack(session: Session, stack_key: str) -> ComparedResult:
@@ -204,11 +212,11 @@ def our_stack(session: Session, stack_key: str) -> ComparedResult:
             else None
         )
         if best is not None and (row := _read(session, int(best.runs[-1]))) is not None:
-            return _ours(row, _figures(best), of_stack=True)
+            return _ours(row, _figures(best), len(best.runs), of_stack=True)
     row = _read(session, standings.newest_run_id) if standings else None
     if row is None:
         raise NotFound("No such stack on the leaderboards. None of its runs has been read yet, or the key is wrong.")
-    return _ours(row, OurFigures(), of_stack=True)
+    return _ours(row, OurFigures(), 0, of_stack=True)
 
 
 def _figures(entry: Entry) -> OurFigures:
@@ -218,10 +226,10 @@ def _figures(entry: Entry) -> OurFigures:
     )
 
 
-def _ours(row: Any, figures: OurFigures, *, of_stack: bool) -> ComparedResult:
+def _ours(row: Any, figures: OurFigures, runs: int, *, of_stack: bool) -> ComparedResult:
     contract = stored_contract(row.contract)
     return ComparedResult(
-        row.id, row.stack_key, row.dispatcher or "", row.slug, row.generated, contract, figures, of_stack
+        row.id, runs, row.stack_key, row.dispatcher or "", row.slug, row.generated, contract, figures, of_stack
     )
 
 
@@ -275,7 +283,7 @@ def list_summary(items: tuple[Reference, ...]) -> str:
         return "No published figure matches."
     models = len({reference.point.family for reference in items})
     own = sum(reference.entered is not None for reference in items)
-    added = f", {own} of them added by teams" if own else ""
+    added = f", {own} added by teams" if own else ""
     what = f"{plural(len(items), 'figure')} of {plural(models, 'model')}{added}"
     best = max(items, key=lambda reference: reference.point.tflops_per_gpu or 0.0).point
     if not best.tflops_per_gpu:
@@ -300,14 +308,14 @@ def reference_table(items: Sequence[Reference]) -> tuple[Mapping[str, CellKind],
     stated = {name for reference in items for name in reference.point.contract}
     names = [name for name in FIELDS if name in stated]
     columns: dict[str, CellKind] = dict.fromkeys(("id", "label", "kind", *names), "text")
-    columns |= dict.fromkeys(FIGURES, "float")
-    columns["rounded"] = "flag"
+    columns |= dict.fromkeys((*FIGURES, "mfu_pct"), "float")
+    columns |= dict.fromkeys(("rounded", "untuned"), "flag")
     columns |= dict.fromkeys((*_LAST, "project", "added_by"), "text")
     rows = []
     for reference in items:
         point, entered = reference.point, reference.entered
         contract = (contract_value(point.contract[name]) if name in point.contract else None for name in names)
-        figures = (getattr(point, name) for name in (*FIGURES, "rounded", *_LAST))
+        figures = (getattr(point, name) for name in (*FIGURES, "mfu_pct", "rounded", "untuned", *_LAST))
         who = (entered.project, entered.added_by) if entered else (None, None)
         rows.append((reference.id, point.label, point.kind, *contract, *figures, *who))
     return columns, rows
@@ -317,20 +325,10 @@ def reference_table(items: Sequence[Reference]) -> tuple[Mapping[str, CellKind],
 
 
 def summary(comparison: ReferenceComparison) -> str:
-    """Summarise a comparison: `8.5 % slower than NVIDIA's 20.15 s per step; container differs.`"""
+    """Summarise a comparison: `8.5 % slower than NVIDIA's 20.15 s step; container differs.`"""
     if comparison.nearest is not None:
         return comparison.nearest.sentence
     missing = [name for name, value in (("model", comparison.ours.model), ("GPU", comparison.ours.gpu)) if not value]
     if missing:
         return f"The {' and '.join(missing)} of this result {plural(len(missing), 'is', 'are', number=False)} unknown."
     return f"No published figure for {comparison.ours.family} on {comparison.ours.gpu} is known."
-
-
-def whose(ours: ComparedResult) -> str:
-    """Name the compared result: `run #12`, `alltoall, the fastest result of the stack`."""
-    if not ours.of_stack:
-        return f"run #{ours.run_id}"
-    if ours.figures.step_time_ms is None:
-        return "the stack, which has no ranked result"
-    name = f"{ours.dispatcher}, " if ours.dispatcher else ""
-    return f"{name}the fastest result of the stack"

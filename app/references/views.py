@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,11 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import same_value
-from app.domain.numbers import contract_value, grouped, step_time
+from app.domain.numbers import contract_value, grouped, percent, round_step
 from app.domain.references.nearest import nearness, why_farther
-from app.domain.references.point import FIGURES, ReferencePoint
+from app.domain.references.point import FIGURES, ReferencePoint, figure_text
 from app.domain.run import Value
-from app.references.queries import ComparedResult, ReferenceComparison, compare_result, our_stack
+from app.references.queries import ReferenceComparison, compare_result, our_stack
 from app.storage.references import Reference, references
 from app.storage.stacks import names_of_titles
 from app.storage.tables import ProjectRow, StandingRow, from_row, select_any
@@ -22,11 +22,12 @@ from app.storage.tables import ProjectRow, StandingRow, from_row, select_any
 LABELS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU", "step_time_ms": "step time"}
 _WORK = (("seq_len", "seq"), ("gbs", "GBS"), ("mbs", "MBS"))
 _LAYOUT = (("tp", "TP"), ("pp", "PP"), ("vpp", "VPP"), ("cp", "CP"), ("ep", "EP"), ("etp", "ETP"))
+_SWITCHES = (("ep_overlap", "EP overlap"), ("delay_wgrad", "delayed wgrad"))
 
 
 @dataclass(frozen=True, slots=True)
 class PointRow:
-    """One row of the list. Empty text: unknown. `figures`: texts by name."""
+    """One row of the list. Empty text: unknown. `job`: routing, data, dispatcher and switches. `figures`: by name."""
 
     id: str
     title: str
@@ -34,10 +35,11 @@ class PointRow:
     precision: str
     work: str
     layout: str
-    routing: str
-    dispatcher: str
+    job: str
+    untuned: bool
     figures: Mapping[str, str]
-    rounded: bool
+    mfu: str
+    note: str
     measured_by: str
     source: str
     url: str
@@ -67,7 +69,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True)
 class FigureBar:
-    """One side of the comparison. `length`: percent of the longer one."""
+    """One side of the comparison. `href` empty: of the page itself. `length`: percent of the longest one."""
 
     label: str
     href: str
@@ -96,12 +98,18 @@ def point_row(reference: Reference) -> PointRow:
         precision=precision_of(point),
         work=_joined(contract, _WORK),
         layout=_joined(contract, _LAYOUT),
-        routing=_words(contract.get("routing_mode")),
-        dispatcher=_words(contract.get("dispatcher")),
-        figures=figure_texts(point.figures),
+        job=_job(contract),
+        figures=point.texts,
+        mfu="" if point.mfu_pct is None else percent(point.mfu_pct),
         own=reference.entered is not None,
         project=reference.entered.project if reference.entered else "",
     )
+
+
+def _job(contract: Mapping[str, Value]) -> str:
+    words = [_words(contract.get(name)) for name in ("routing_mode", "data_mode", "dispatcher")]
+    words += [label for name, label in _SWITCHES if contract.get(name) is True]
+    return " · ".join(filter(None, words))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +122,35 @@ class FigureDot:
     x: float
     y: int
     is_bf16: bool
+    is_untuned: bool
     colour: int
     title: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLane:
-    """The published TFLOP/s/GPU on one GPU. `most`: the largest, as text."""
+    """The published TFLOP/s/GPU on one GPU. `most`: the largest, as text.
+
+    `sequence`: the tokens of its sequences where most figures of the GPU have another length; else empty.
+    """
 
     gpu: str
     dots: tuple[FigureDot, ...]
     most: str
+    sequence: str
 
 
 @dataclass(frozen=True, slots=True)
 class GpuLanes:
-    """`limit`: the end of the axis, which begins at zero. `models`: the models that have a separate colour."""
+    """`ticks`: texts by their place on the axis, which begins at zero, in percent.
+
+    `models`: the models that have a separate colour. `drawn`: the number of figures with TFLOP/s/GPU.
+    """
 
     lanes: tuple[GpuLane, ...]
-    limit: float
+    ticks: Mapping[float, str]
     models: tuple[str, ...]
+    drawn: int
 
 
 _COLOURED = 5
@@ -147,12 +164,13 @@ def lanes(matching: Sequence[Reference]) -> GpuLanes:
         figure = reference.point.figures["tflops_per_gpu"]
         if figure is not None:
             points.setdefault(str(reference.point.contract["gpu"]), []).append((figure, reference.point))
-    most = {gpu: max(figure for figure, _ in figures) for gpu, figures in points.items()}
-    limit = 100.0 * math.ceil(max(most.values(), default=1.0) / 98)
-    counts = Counter(point.family.name for figures in points.values() for _, point in figures)
-    models = tuple(name for name, _ in counts.most_common(_COLOURED))
     for figures in points.values():
         figures.sort(key=lambda item: item[0])
+    fastest = {gpu: figures[-1] for gpu, figures in points.items()}
+    limit = 100.0 * math.ceil(max((figure for figure, _ in fastest.values()), default=1.0) / 98)
+    step = round_step(limit, 5)
+    counts = Counter(point.family.name for figures in points.values() for _, point in figures)
+    models = tuple(name for name, _ in counts.most_common(_COLOURED))
     places = {gpu: _apart([round(100 * figure / limit, 2) for figure, _ in figures]) for gpu, figures in points.items()}
     rows = tuple(
         GpuLane(
@@ -162,16 +180,30 @@ def lanes(matching: Sequence[Reference]) -> GpuLanes:
                     x,
                     y,
                     point.contract["precision"] == "bf16",
+                    point.untuned,
                     models.index(point.family.name) + 1 if point.family.name in models else _COLOURED + 1,
-                    f"{title_of(point)}: {figures_text(point)}",
+                    f"{title_of(point)}{_sequence(point, ' · seq ')}: {figures_text(point)}",
                 )
                 for (_, point), (x, y) in zip(points[gpu], places[gpu], strict=True)
             ),
-            _figure("tflops_per_gpu", most[gpu]),
+            figure_text("tflops_per_gpu", fastest[gpu][0]),
+            "" if _is_usual_length(points[gpu]) else _sequence(fastest[gpu][1]),
         )
-        for gpu in sorted(points, key=lambda gpu: -most[gpu])
+        for gpu in sorted(points, key=lambda gpu: -fastest[gpu][0])
     )
-    return GpuLanes(rows, limit, models)
+    ticks = {round(100 * at * step / limit, 2): grouped(at * step) for at in range(int(limit / step) + 1)}
+    return GpuLanes(rows, ticks, models, sum(len(lane.dots) for lane in rows))
+
+
+def _is_usual_length(ascending: Sequence[tuple[float, ReferencePoint]]) -> bool:
+    """Return whether no other sequence length is more frequent than that of the largest figure."""
+    lengths = Counter(point.contract.get("seq_len") for _, point in ascending)
+    return lengths[ascending[-1][1].contract.get("seq_len")] == max(lengths.values())
+
+
+def _sequence(point: ReferencePoint, before: str = "") -> str:
+    seq_len = point.contract.get("seq_len")
+    return f"{before}{grouped(seq_len)}" if isinstance(seq_len, int) else ""
 
 
 _LEVELS = (15, 22, 8)
@@ -202,13 +234,10 @@ def precision_of(point: ReferencePoint) -> str:
 
 def figures_text(point: ReferencePoint) -> str:
     """Format the figures: `about 370 TFLOP/s/GPU`, `13,011 tokens/s/GPU, 299.4 TFLOP/s/GPU, 20.15 s a step`."""
-    texts = figure_texts(point.figures)
-    parts = [f"{texts[name]} {'a step' if name == 'step_time_ms' else LABELS[name]}" for name in FIGURES if texts[name]]
-    return f"{'about ' if point.rounded else ''}{', '.join(parts)}"
-
-
-def figure_texts(figures: Mapping[str, float | None]) -> dict[str, str]:
-    return {name: _figure(name, figures[name]) for name in FIGURES}
+    texts = point.texts
+    return ", ".join(
+        f"{texts[name]} {'a step' if name == 'step_time_ms' else LABELS[name]}" for name in FIGURES if texts[name]
+    )
 
 
 def field_rows(point: ReferencePoint) -> tuple[FieldRow, ...]:
@@ -221,39 +250,47 @@ def figure_rows(comparison: ReferenceComparison) -> tuple[FigureRow, ...]:
     """Return the figures that are known on either side."""
     if comparison.nearest is None:
         return ()
-    ours = {name: getattr(comparison.ours.figures, name) for name in FIGURES}
-    mine, theirs = figure_texts(ours), figure_texts(comparison.nearest.point.figures)
-    more = comparison.nearest.more_pct
+    mine = {name: figure_text(name, getattr(comparison.ours.figures, name)) for name in FIGURES}
+    theirs, more = comparison.nearest.point.texts, comparison.nearest.more_pct
     rows = (FigureRow(LABELS[name], mine[name], theirs[name], name in more) for name in FIGURES)
     return tuple(row for row in rows if row.ours or row.theirs)
 
 
-def figure_bars(comparison: ReferenceComparison) -> tuple[FigureBar, ...]:
+def figure_bars(comparison: ReferenceComparison, farther: ReferenceComparison | None = None) -> tuple[FigureBar, ...]:
     """Return our figure and the published one of the same measure; empty where none is comparable.
 
-    The labels state the precisions: they can be the whole gap.
+    `farther`: a comparison with a less similar figure, which follows without a gap. The labels state the precisions:
+    they can be the whole gap.
     """
     nearest, reference = comparison.nearest, comparison.reference
     if nearest is None or reference is None or not nearest.measure:
         return ()
-    name = nearest.measure
+    other = farther.nearest if farther else None
+    name = next((name for name in nearest.measures if other is None or name in other.more_pct), nearest.measure)
     ours, theirs = getattr(comparison.ours.figures, name) or 0.0, nearest.point.figures[name] or 0.0
-    longest = max(ours, theirs)
-    run = f"newest run #{comparison.ours.run_id}" if comparison.ours.of_stack else f"#{comparison.ours.run_id}"
-    mine = ", ".join(filter(None, (comparison.ours.dispatcher, run)))
+    third = other.point.figures[name] or 0.0 if other else 0.0
+    longest = max(ours, theirs, third)
     own = comparison.ours.contract.get("precision")
-    precisions = f", {_words(own.value)}" if own and own.value else "", f", {precision_of(nearest.point)}"
-    return (
+    precision = f", {_words(own.value)}" if own and own.value else ""
+    bars = [
         FigureBar(
-            f"Yours, {mine}{precisions[0]}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
-            _figure(name, ours), is_ours=True, note=nearest.gap,
+            f"Yours: {comparison.ours.whose}{precision}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
+            figure_text(name, ours), is_ours=True, note=nearest.gap(name),
         ),
         FigureBar(
-            f"{nearest.point.measured_by}, {nearest.point.date}{precisions[1]}", f"/references/{reference.id}",
-            100 * theirs / longest, _figure(name, theirs), is_ours=False,
+            f"{nearest.point.measured_by}, {nearest.point.date}, {precision_of(nearest.point)}",
+            f"/references/{reference.id}", 100 * theirs / longest, nearest.point.texts[name], is_ours=False,
             note=f"{LABELS[name]}, {'shorter' if name == 'step_time_ms' else 'longer'} is faster",
         ),
-    )  # fmt: skip
+    ]  # fmt: skip
+    if other and third:
+        bars.append(
+            FigureBar(
+                f"This figure, {precision_of(other.point)}", "", 100 * third / longest, other.point.texts[name],
+                is_ours=False, note=other.known_to_differ,
+            )
+        )  # fmt: skip
+    return tuple(bars)
 
 
 def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenceRow, ...]:
@@ -271,14 +308,6 @@ def difference_rows(comparison: ReferenceComparison) -> tuple[ReferenceDifferenc
         for difference in differences
     ]
     return tuple(sorted(rows, key=lambda row: not row.is_known))
-
-
-def _figure(name: str, value: float | None) -> str:
-    if value is None:
-        return ""
-    if name == "step_time_ms":
-        return step_time(value)
-    return grouped(value, 0 if value >= 1000 or value == int(value) else 1)
 
 
 def _joined(contract: Mapping[str, Value], names: Sequence[tuple[str, str]]) -> str:
@@ -324,11 +353,20 @@ class ComparedStacks:
     """The stacks that were checked, of `total`; those whose nearest figure this is come first.
 
     `own`: the comparison with the checked stack that has the fewest differences; None without a comparable figure.
+    `nearest`: the comparison of that stack with its nearest figure, if that is another one and comparable.
     """
 
     stacks: tuple[ComparedStack, ...]
     total: int
     own: ReferenceComparison | None = None
+    nearest: ReferenceComparison | None = None
+
+    @property
+    def bars(self) -> tuple[FigureBar, ...]:
+        """Compare our result with the nearest figure first: a gap to a less similar one says little."""
+        if self.own is None:
+            return ()
+        return figure_bars(self.nearest, self.own) if self.nearest else figure_bars(self.own)
 
     @property
     def sentence(self) -> str:
@@ -354,19 +392,22 @@ def compared_stacks(session: Session, reference: Reference) -> ComparedStacks:
     names = names_of_titles(session, (row.title for row in looked_at))
     ours = [our_stack(session, row.stack_key) for row in looked_at]
     by_project = {slug: references(session, slug) for slug in {each.project for each in ours}}
+    nearest = [compare_result(each, by_project[each.project]) for each in ours]
     stacks = [
         _beside(
             reference,
-            each,
-            by_project[each.project],
+            comparison,
             names[row.stack_key],
             f"/leaderboards/{row.hardware_slug}/{row.family_slug}?stack={row.stack_key[:12]}",
         )
-        for row, each in zip(looked_at, ours, strict=True)
+        for row, comparison in zip(looked_at, nearest, strict=True)
     ]
     own = [comparison for each in ours if (comparison := compare_result(each, (reference,))).measure]
     closest = min(own, key=_farness, default=None)
-    return ComparedStacks(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows), closest)
+    other = next((each for each in nearest if closest and each.ours is closest.ours and each.measure), None)
+    if other and other.reference and other.reference.id == reference.id:
+        other = None
+    return ComparedStacks(tuple(sorted(stacks, key=lambda each: each.nearer is not None)), len(rows), closest, other)
 
 
 def _farness(comparison: ReferenceComparison) -> tuple[Any, ...]:
@@ -377,14 +418,11 @@ def _farness(comparison: ReferenceComparison) -> tuple[Any, ...]:
     return *nearness(nearest.point, nearest.differences), abs(nearest.more_pct[nearest.measure])
 
 
-def _beside(
-    reference: Reference, ours: ComparedResult, names: Iterable[Reference], name: str, href: str
-) -> ComparedStack:
-    comparison = compare_result(ours, tuple(names))
+def _beside(reference: Reference, comparison: ReferenceComparison, name: str, href: str) -> ComparedStack:
     nearer = comparison.reference
     if nearer is None or nearer.id == reference.id:
         return ComparedStack(name, href, None, "")
-    values = {field: stated.value for field, stated in ours.contract.items()}
+    values = {field: stated.value for field, stated in comparison.ours.contract.items()}
     return ComparedStack(name, href, nearer, why_farther(values, reference.point, nearer.point))
 
 

@@ -3,6 +3,8 @@
 import csv
 import io
 import re
+from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +18,9 @@ from app.domain.numbers import THIN
 from app.domain.references.point import published
 from app.references import commands
 from app.references.pages import recognise
+from app.references.views import lanes, point_row
 from app.storage.database import transaction
-from app.storage.references import references
+from app.storage.references import Reference, references
 from app.storage.tables import RunRow
 from tests.builders import make_project, make_run, make_stack
 from tests.runs.uploading import assert_problem
@@ -70,6 +73,26 @@ def test_every_figure_of_a_gpu_is_drawn_inside_the_axis(client: TestClient) -> N
     ]
     assert len(places) == sum(item["tflops_per_gpu"] is not None for item in listed(client, page_size=500)["items"])
     assert 90 < max(places) < 99
+
+
+def test_the_chart_says_what_it_leaves_out_and_which_figure_is_of_another_length() -> None:
+    everything = [Reference(point.key, point) for point in published()]
+    chart = lanes(everything)
+    assert chart.drawn == len(everything) - 3
+    assert (list(chart.ticks.values()), min(chart.ticks), max(chart.ticks) <= 100) == (
+        ["0", "500", "1,000", "1,500"], 0.0, True
+    )  # fmt: skip
+    assert {lane.gpu: lane.sequence for lane in chart.lanes if lane.sequence} == {"H100": "131,072"}
+    drawn_untuned = sum(point.untuned and point.tflops_per_gpu is not None for point in published())
+    assert sum(dot.is_untuned for lane in chart.lanes for dot in lane.dots) == drawn_untuned == 6
+
+
+def test_rows_with_different_figures_differ_in_what_they_say_of_the_job() -> None:
+    rows = [
+        replace(point_row(Reference(point.key, point)), id="", figures={}, mfu="", note="") for point in published()
+    ]
+    twins = [row for row, count in Counter(map(repr, rows)).items() if count > 1]
+    assert twins == []
 
 
 def test_filters_narrow_the_list_and_the_export(client: TestClient) -> None:
@@ -243,22 +266,31 @@ def test_by_form_a_figure_is_added_corrected_and_withdrawn(client: TestClient) -
     form = {
         "field.model": "Mixtral-8x7B", "field.gpu": "A100", "field.gpus": "64", "field.precision": "bf16",
         "another": "topk", "another_value": "2", "tflops_per_gpu": "141.5", "measured_by": "Lab", "source": "Blog",
-        "date": "2026-09-01", "rounded": "true", "author": "Ada", "field.seq_len": "",
+        "date": "2026-09-01", "rounded": "true", "untuned": "true", "author": "Ada", "field.seq_len": "",
     }  # fmt: skip
     added = client.post("/references/new", data=form, follow_redirects=False)
     assert added.status_code == 303
     address = added.headers["location"].partition("?")[0]
     values = client.get(f"/api/v1{address}").json()
-    assert (values["tflops_per_gpu"], values["rounded"], values["contract"]["topk"]) == (141.5, True, 2)
+    assert (values["tflops_per_gpu"], values["contract"]["topk"]) == (141.5, 2)
+    assert (values["rounded"], values["untuned"]) == (True, True)
     page = client.get(address).text
-    assert "about 141.5 TFLOP/s/GPU" in page
+    assert "About 141.5 TFLOP/s/GPU" in page
     seen = values["entered"]["changed_at"].replace("Z", "+00:00")
-    change_ = form | {"tflops_per_gpu": "143", "rounded": "", "author": "Grace", "seen": seen, "another_value": ""}
+    change_ = form | {
+        "tflops_per_gpu": "143",
+        "rounded": "",
+        "untuned": "",
+        "author": "Grace",
+        "seen": seen,
+        "another_value": "",
+    }
     assert client.post(f"{address}/change", data=change_, follow_redirects=False).status_code == 303
     late = client.post(f"{address}/change", data=change_ | {"tflops_per_gpu": "150"})
     assert late.status_code == 409
     assert "was changed by Grace" in late.text
-    assert client.get(f"/api/v1{address}").json()["tflops_per_gpu"] == 143
+    changed = client.get(f"/api/v1{address}").json()
+    assert (changed["tflops_per_gpu"], changed["rounded"], changed["untuned"]) == (143, False, False)
     assert client.post(f"{address}/withdraw", data={"author": ""}).status_code == 422
     assert client.post(f"{address}/withdraw", data={"author": "Ada"}, follow_redirects=False).status_code == 303
     assert "withdrawn" in client.get(address).text
@@ -333,8 +365,12 @@ def test_a_stack_is_compared_by_its_fastest_result(client: TestClient, session: 
     assert result["ours"]["run_id"] == fast[-1]
     assert result["ours"]["dispatcher"] == "alltoall"
     assert result["ours"]["step_time_ms"] == pytest.approx(25_000, rel=0.01)
+    assert result["ours"]["runs"] == len(fast)
     page = client.get(f"/references/nearest?stack={key}").text
-    assert f'href="/runs/{fast[-1]}"' in page
+    assert re.search(rf'<a href="/runs/{fast[-1]}">[^<]*mean of {len(fast)} runs, newest #{fast[-1]}</a>', page)
+    alone = nearest(client, run=fast[0])["ours"]
+    assert (alone["runs"], alone["step_time_ms"]) == (1, session.get_one(RunRow, fast[0]).step_time_ms)
+    assert f">alltoall, run #{fast[0]}</a>" in client.get(f"/references/nearest?run={fast[0]}").text
 
 
 def test_the_page_of_a_figure_begins_with_the_own_nearest_run(client: TestClient, session: Session) -> None:
@@ -347,8 +383,14 @@ def test_the_page_of_a_figure_begins_with_the_own_nearest_run(client: TestClient
     assert re.findall(r'href="/runs/(\d+)"', page)[0] == str(run)
     ours, theirs = (float(width) for width in re.findall(r'<rect y="2" width="([\d.]+)%"', page))
     assert (ours, theirs) == (100.0, pytest.approx(50.0, abs=0.2))
-    labels = re.findall(r'<a href="/(?:runs|references)/[^"]*">(.*?)</a>', page)[:2]
+    labels = re.findall(r'<li>\s*<a href="/(?:runs|references)/[^"]*">(.*?)</a>', page)[:2]
     assert [label.rpartition(", ")[2] for label in labels] == ["bf16", "bf16"], "equal precisions are named, too"
+    work = {"seq_len": 4096, "gbs": 1024, "mbs": 1, "dispatcher": "alltoall", "precision": "bf16"}
+    nearer = add(client, contract=OWN["contract"] | work, tokens_per_s_per_gpu=None, step_time_ms=40_000.0)["id"]
+    bars = client.get(address).text.partition("data-picture")[2].partition("</ul>")[0]
+    assert re.findall(r'<a href="([^"]*)">', bars) == [f"/runs/{run}", f"/references/{nearer}"]
+    assert len(re.findall(r"<rect ", bars)) == 3, "the figure of the page follows the nearest one"
+    assert bars.count("%</span>") + bars.count(f"{THIN}%") == 1, "only the gap to the nearest one is a percentage"
     listed_lead = re.findall(r'<p class="answer"[^>]*>(.*?)</p>', client.get("/references").text, re.DOTALL)[0]
     best = max(listed(client)["items"], key=lambda item: item["tflops_per_gpu"] or 0.0)
     assert f", {best['contract']['precision']})" in listed_lead
@@ -369,7 +411,7 @@ def test_the_figure_of_a_team_is_taken_when_it_is_nearer_and_only_then(client: T
     assert farther != number
     again = add(client, contract=contract)["id"]
     page = client.get(f"/references/{farther}").text
-    assert f'<a class="button primary" href="/references/{again}">Nearer figure</a>' in page
+    assert f'data-nearest="{again}"' in page
     assert "A nearer published figure exists for your only stack of this model on this GPU." in page
 
 

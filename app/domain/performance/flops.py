@@ -362,6 +362,7 @@ PEAKS: dict[str, dict[Format, float]] = {
 _FORMATS: dict[str, Format] = {
     "bf16": "BF16",
     "fp16": "BF16",  # the same peak on every GPU of the table
+    "fp8": "FP8",  # published without its recipe; the peak is that of any
     "fp8_ds": "FP8",
     "fp8_cs": "FP8",
     "fp8_sc": "FP8",

@@ -68,7 +68,7 @@ def in_gib(gb: float) -> float:
 def hardware_of(gpu: str, precision: str) -> Hardware | None:
     """Return the known figures of a GPU at a precision; None when a figure that a prediction needs is unknown."""
     memory, domain = gpu_memory_gb(gpu), FACTS["nvlink_domain"](gpu)
-    peak = peak_flops(gpu, precision) or (peak_flops(gpu, "fp8_mx") if precision == "fp8" else None)
+    peak = peak_flops(gpu, precision)
     if memory is None or not isinstance(domain, int) or peak is None or gpu not in _HBM:
         return None
     return Hardware(

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.domain.contract.values import same_value, shown
-from app.domain.numbers import change_text, grouped, percent, plural, significant, step_time
+from app.domain.numbers import THIN, change_text, percent, plural, significant
 from app.domain.ranking.runs import family_of
-from app.domain.references.point import FIGURES, FP8_OF_SOME_KIND, ReferencePoint
+from app.domain.references.point import FP8_OF_SOME_KIND, ReferencePoint
 from app.domain.run import FORCED_ROUTING, Stated, Value
 from app.domain.text import coded_names, some_of
 
@@ -60,7 +60,10 @@ def likely_causes(
 
 def _flops(point: ReferencePoint, ours: float | None) -> Iterator[Cause]:
     theirs = point.gflops_per_token
-    if ours is None or theirs is None or abs(ours / theirs - 1) <= SAME_FLOPS + _rounding(point):
+    if ours is None or theirs is None:
+        return
+    rounding = sum(point.rounding_pct[name] for name in ("tokens_per_s_per_gpu", "tflops_per_gpu")) / 100
+    if abs(ours / theirs - 1) <= SAME_FLOPS + rounding:
         return
     twice = any(abs(ratio - 2) <= 0.02 for ratio in (ours / theirs, theirs / ours))
     yield Cause(
@@ -71,25 +74,19 @@ def _flops(point: ReferencePoint, ours: float | None) -> Iterator[Cause]:
     )
 
 
-def _rounding(point: ReferencePoint) -> float:
-    """Return how much the rounding of whole numbers in a table may change their ratio."""
-    figures = (point.tokens_per_s_per_gpu, point.tflops_per_gpu)
-    return sum(0.5 / value for value in figures if value and value == int(value))
-
-
 def _routing(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
     routing = certain.get("routing_mode")
     if routing is None:
         return
     if (routing.theirs in FORCED_ROUTING) != (routing.ours in FORCED_ROUTING):
-        forced, natural = ("It", "this stack") if routing.theirs in FORCED_ROUTING else ("This stack", "it")
+        forced, natural = ("It", "yours") if routing.theirs in FORCED_ROUTING else ("Yours", "it")
         yield Cause(
             "routing_mode",
             f"{forced} forces balanced routing, {natural} does not. Forced balance is a ceiling: with natural routing"
             f" the same job was 8 to 20 % slower in the one published series that has both.",
         )
     if (routing.theirs in _DROPPING) != (routing.ours in _DROPPING):
-        dropping = "It" if routing.theirs in _DROPPING else "This stack"
+        dropping = "It" if routing.theirs in _DROPPING else "Yours"
         yield Cause(
             "routing_mode",
             f"{dropping} drops tokens over capacity: they take no expert time but still count as FLOPs.",
@@ -101,7 +98,7 @@ def _work(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
         ours, theirs = (
             layers if isinstance(layers, int) else 0 for layers in (certain["mtp"].ours, certain["mtp"].theirs)
         )
-        more = "It" if theirs > ours else "This stack"
+        more = "It" if theirs > ours else "Yours"
         yield Cause(
             "mtp", f"{more} has more layers of multi-token prediction: on DeepSeek-V3 one adds 4.1 % FLOPs to a token."
         )
@@ -140,11 +137,12 @@ def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifferenc
     if point.note:
         yield Cause("note", point.note)
     if point.rounded:
-        yield Cause("rounded", "The published figure is rounded, so a difference of a few percent means nothing.")
+        most = percent(max(point.rounding_pct.values()))
+        yield Cause("rounded", f"The published figure is rounded: a difference of up to {most} means nothing.")
     if point.window:
         yield Cause(
             "window",
-            f"The published figure is a mean over iterations {point.window}; ours is a median.",
+            f"The published figure is a mean over iterations {point.window}; yours is a median.",
         )
     vague = [difference for difference in differences if not difference.theirs_known and difference.theirs is not None]
     if vague:
@@ -219,55 +217,62 @@ class Nearest:
         return tuple(difference.field for difference in self.differences if difference.is_known)
 
     @property
-    def measure(self) -> str:
-        """Return the figure that states the gap, step time if it is comparable; empty without one."""
-        return next((name for name in ("step_time_ms", *FIGURES) if name in self.more_pct), "")
+    def measures(self) -> tuple[str, ...]:
+        """Return the comparable figures, step time first."""
+        return tuple(sorted(self.more_pct, key=lambda name: name != "step_time_ms"))
 
     @property
-    def gap(self) -> str:
-        """Return `4.1 % slower`, or `3.9 % less TFLOP/s/GPU` where step times are not comparable; empty without."""
-        if not self.measure:
-            return ""
-        more = self.more_pct[self.measure]
-        if self.measure == "step_time_ms":
+    def measure(self) -> str:
+        """Return the figure that states the gap; empty without a comparable one."""
+        return next(iter(self.measures), "")
+
+    def gap(self, measure: str) -> str:
+        """Return `4.1 % slower`, `3.9 % less TFLOP/s/GPU` or `equal within rounding`, for a comparable figure."""
+        if self.is_equal(measure):
+            return "equal within rounding"
+        more = self.more_pct[measure]
+        if measure == "step_time_ms":
             return change_text(more).figure
-        fewer = "fewer" if self.measure == "tokens_per_s_per_gpu" else "less"
-        return f"{percent(abs(more))} {'more' if more >= 0 else fewer} {_UNITS[self.measure]}"
+        fewer = "fewer" if measure == "tokens_per_s_per_gpu" else "less"
+        return f"{percent(abs(more))} {'more' if more >= 0 else fewer} {_UNITS[measure]}"
+
+    def is_equal(self, measure: str) -> bool:
+        """Return whether the rounding of the published figure may hide the whole gap."""
+        return abs(self.more_pct[measure]) <= self.point.rounding_pct[measure]
 
     @property
     def sentence(self) -> str:
-        """Summarise: `4.1 % slower than NVIDIA's 20.15 s per step; container differs.`"""
+        """Summarise: `4.1 % slower than NVIDIA's 20.15 s step; container differs, 4 fields not stated.`"""
         return f"{self.against}; {self.differing}."
 
     @property
     def differing(self) -> str:
-        """Return `container differs`, or `no known field differs, 11 fields are not stated`."""
-        if self.differs_in or not self.differences:
-            return _differing(self.differs_in)
-        number = len(self.differences)
-        return f"{_differing(())}, {plural(number, 'field')} {'is' if number == 1 else 'are'} not stated"
+        """Return `container differs, 4 fields not stated`, or `no known field differs`."""
+        left_open = len(self.differences) - len(self.differs_in)
+        return self.known_to_differ + (f", {plural(left_open, 'field')} not stated" if left_open else "")
+
+    @property
+    def known_to_differ(self) -> str:
+        """Return `container differs`, `precision and 2 more differ` or `no known field differs`."""
+        fields = [f"`{name}`" for name in self.differs_in]
+        named = some_of(fields, 2 if len(fields) == 2 else 1) if fields else "no known field"
+        return f"{named} {'differ' if len(fields) > 1 else 'differs'}"
 
     @property
     def against(self) -> str:
-        """Return `4.1 % slower than NVIDIA's 20.15 s per step`."""
-        theirs = self.point.figures.get(self.measure)
-        if theirs is None:
+        """Return `4.1 % slower than NVIDIA's 20.15 s step`, or `equal within rounding to NVIDIA's about 370`."""
+        if not self.measure:
             return f"No figure is comparable with {self.point.measured_by}'s"
-        if self.measure == "step_time_ms":
-            change = change_text(self.more_pct[self.measure])
-            return f"{change.than} {self.point.measured_by}'s {step_time(theirs)} per step"
-        return f"{self.gap} than {self.point.measured_by}'s {grouped(theirs, 0 if theirs >= 1000 else 1)}"
+        theirs = f"{self.point.measured_by}'s {self.point.texts[self.measure]}"
+        step = " step" if self.measure == "step_time_ms" else ""
+        if self.is_equal(self.measure):
+            return f"Equal within rounding to {theirs}{step or THIN + _UNITS[self.measure]}"
+        if step:
+            return f"{change_text(self.more_pct[self.measure]).than} {theirs}{step}"
+        return f"{self.gap(self.measure)} than {theirs}"
 
 
 _UNITS = {"tokens_per_s_per_gpu": "tokens/s/GPU", "tflops_per_gpu": "TFLOP/s/GPU"}
-_MOST_NAMED = 3
-
-
-def _differing(fields: Sequence[str]) -> str:
-    if not fields:
-        return "no known field differs"
-    named = some_of([f"`{name}`" for name in fields], _MOST_NAMED)
-    return f"{named} {'differs' if len(fields) == 1 else 'differ'}"
 
 
 def nearest_reference(

@@ -4,9 +4,10 @@ import hashlib
 import json
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,6 +15,8 @@ from urllib.parse import urlsplit
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import is_stated, read_value
+from app.domain.numbers import grouped, step_time
+from app.domain.performance.flops import peak_flops
 from app.domain.ranking.runs import Family, family_of
 from app.domain.run import Value
 from app.domain.text import InvalidFields
@@ -25,6 +28,7 @@ FP8_OF_SOME_KIND = "fp8"
 """A precision that publishers state without its recipe."""
 
 _TEXTS = ("measured_by", "source", "url", "window", "note")
+_FLAGS = ("rounded", "untuned")
 _LONGEST = 500
 _LARGEST = 1e9
 
@@ -38,7 +42,8 @@ class ReferencePoint:
 
     `contract`: contract fields by canonical name, as far as the publisher states them. `date`: ISO 8601, of the
     publication: a day, or a month if only that is known. `window`: the iterations that the figure is a mean of, "" when
-    not stated. `rounded`: printed as an approximate number.
+    not stated. `rounded`: printed as an approximate number. `untuned`: the publisher says that the job is not tuned for
+    speed.
     """
 
     kind: Kind
@@ -53,6 +58,7 @@ class ReferencePoint:
     window: str = ""
     note: str = ""
     rounded: bool = False
+    untuned: bool = False
 
     @property
     def key(self) -> str:
@@ -71,6 +77,35 @@ class ReferencePoint:
         return {name: getattr(self, name) for name in FIGURES}
 
     @property
+    def texts(self) -> dict[str, str]:
+        """Return the figures as text, `about 370` where rounded; empty where not published."""
+        about = "about " if self.rounded else ""
+        return {name: about + figure_text(name, value) if value else "" for name, value in self.figures.items()}
+
+    @property
+    def rounding_pct(self) -> dict[str, float]:
+        """Return how much the rounding of each published figure may hide, in percent: half a unit of its last digit.
+
+        Zeros at the end of an approximate number are no digits, but its second digit always is one.
+        """
+        widths = {}
+        for name, value in self.figures.items():
+            if value:
+                number = Decimal(repr(value)).normalize()
+                last = int(number.as_tuple().exponent)
+                last = min(last, number.adjusted() - 1) if self.rounded else min(last, 0)
+                widths[name] = 100 * 0.5 * 10.0**last / value
+        return widths
+
+    @property
+    def mfu_pct(self) -> float | None:
+        """Return the TFLOP/s in percent of the GPU's dense peak at the precision; None where one is unknown."""
+        peak = peak_flops(str(self.contract["gpu"]), str(self.contract["precision"]))
+        if peak is None or not self.tflops_per_gpu or self.tflops_per_gpu > peak.tflops:
+            return None
+        return 100 * self.tflops_per_gpu / peak.tflops
+
+    @property
     def gflops_per_token(self) -> float | None:
         if self.rounded or not self.tokens_per_s_per_gpu or not self.tflops_per_gpu:
             return None
@@ -80,6 +115,15 @@ class ReferencePoint:
     def label(self) -> str:
         """Return the label shown with the figure everywhere."""
         return f"{LABEL}, entered by hand" if self.kind == "own" else LABEL
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """Format a figure, ours or a published one: `13,011`, `276.0`, `370`, `20.15 s`; empty without a value."""
+    if value is None:
+        return ""
+    if name == "step_time_ms":
+        return step_time(value)
+    return grouped(value, 0 if value >= 1000 or value == int(value) else 1)
 
 
 class InvalidReference(InvalidFields):
@@ -96,11 +140,11 @@ def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
     contract = _contract(stated, wrong)
     figures = {name: _figure(name, stated, wrong) for name in FIGURES}
     texts = {name: _text(name, stated, wrong) for name in _TEXTS}
-    kind, when, rounded = _kind(stated, wrong), _date(stated, wrong), stated.get("rounded", False)
-    if not isinstance(rounded, bool):
-        wrong["rounded"] = "must be true or false"
+    kind, when = _kind(stated, wrong), _date(stated, wrong)
+    flags = {name: stated.get(name, False) for name in _FLAGS}
+    wrong |= {name: "must be true or false" for name, value in flags.items() if not isinstance(value, bool)}
     for name in stated:
-        if name not in FIELDS and name not in (*FIGURES, *_TEXTS, "kind", "date", "rounded"):
+        if name not in FIELDS and name not in (*FIGURES, *_TEXTS, *_FLAGS, "kind", "date"):
             wrong[name] = "is not known"
     for name in ("model", "gpu", "gpus", "precision"):
         if contract.get(name) is None:
@@ -121,7 +165,8 @@ def read_reference(stated: Mapping[str, object]) -> ReferencePoint:
         date=when,
         window=texts["window"],
         note=texts["note"],
-        rounded=bool(rounded),
+        rounded=bool(flags["rounded"]),
+        untuned=bool(flags["untuned"]),
         **figures,
     )
 
@@ -202,13 +247,18 @@ _WITH_PARTS = ("source", "url", "container")
 
 
 def read_rows(
-    rows: str, columns: str, *, notes: Mapping[str, str] | None = None, **common: object
+    rows: str,
+    columns: str,
+    *,
+    notes: Mapping[str, str] | None = None,
+    untuned: Collection[str] = (),
+    **common: object,
 ) -> Iterator[ReferencePoint]:
     """Yield the points of a table with these `columns`; `common` holds for all rows.
 
-    The last column `note` is optional; its words name entries of `notes`. A figure after `~` is rounded. `{card}` in a
-    common text is the column or common value of that name, which is then only part of texts. Raises ValueError, with
-    the line, for an invalid row or point.
+    The last column `note` is optional; its words name entries of `notes`, and those in `untuned` say that the job is
+    not tuned for speed. A figure after `~` is rounded. `{card}` in a common text is the column or common value of that
+    name, which is then only part of texts. Raises ValueError, with the line, for an invalid row or point.
     """
     names = columns.split()
     for line in rows.strip().splitlines():
@@ -220,6 +270,8 @@ def read_rows(
             for name, cell in zip(names, cells, strict=False):
                 if cell != NOT_STATED:
                     _read_cell(stated, name, cell, notes or {})
+                if name == "note":
+                    stated["untuned"] = cell in untuned
             parts = {name: stated.pop(name) for name in _PARTS if name in stated}
             stated |= {name: str(text).format_map(parts) for name, text in stated.items() if name in _WITH_PARTS}
             yield read_reference(stated)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,11 +95,41 @@ def test_an_unstated_field_is_unknown_and_not_equal() -> None:
     assert result.causes[-1].sentence.endswith("not state `dispatcher`.")
 
 
-def test_where_nothing_is_known_to_differ_the_open_fields_are_counted() -> None:
-    assert nearest(points=(make_point(dispatcher="unknown", gbs="unknown"),)).differing.endswith(
-        ", 2 fields are not stated"
+@pytest.mark.parametrize(
+    ("theirs", "words"),
+    [
+        ({}, "no known field differs"),
+        ({"dispatcher": "unknown", "gbs": "unknown"}, "no known field differs, 2 fields not stated"),
+        ({"dispatcher": "unknown", "gbs": 512}, "`gbs` differs, 1 field not stated"),
+        ({"precision": "fp8_sc", "gbs": 512}, "`precision` and `gbs` differ"),
+        ({"precision": "fp8_sc", "gbs": 512, "mbs": 2}, "`precision` and 2 more differ"),
+    ],
+)
+def test_the_open_fields_are_counted_next_to_those_that_differ(theirs: dict[str, Any], words: str) -> None:
+    assert nearest(points=(make_point(**theirs),)).differing == words
+
+
+@pytest.mark.parametrize(
+    ("theirs", "rounded", "least_pct"),
+    [
+        (370.0, True, 1.351),
+        (1000.0, True, 5.0),
+        (800.0, True, 0.625),
+        (1640.0, False, 0.0305),
+        (299.4, False, 0.0167),
+    ],
+)
+def test_a_gap_below_the_rounding_of_the_source_is_none(theirs: float, rounded: bool, least_pct: float) -> None:
+    """Zeros at the end of `about 370` are no digits; the second digit of `about 800` is one."""
+    point = make_point(tflops_per_gpu=theirs, rounded=rounded)
+    equal, more = (
+        nearest(OurFigures(tflops_per_gpu=theirs * (1 + factor * least_pct / 100)), (point,)) for factor in (0.9, 1.1)
     )
-    assert "not stated" not in nearest(points=(make_point(dispatcher="unknown", gbs=512),)).differing
+    assert equal.is_equal("tflops_per_gpu")
+    assert not more.is_equal("tflops_per_gpu")
+    assert "%" not in equal.sentence + equal.gap("tflops_per_gpu")
+    assert "%" in more.gap("tflops_per_gpu")
+    assert point.texts["tflops_per_gpu"] in equal.sentence
 
 
 def test_a_known_difference_is_farther_than_an_unknown_one() -> None:
@@ -120,8 +151,8 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
 @pytest.mark.parametrize(
     ("theirs", "ours", "field", "words"),
     [
-        ({}, {"routing_mode": "dropless"}, "routing_mode", "It forces balanced routing, this stack does not."),
-        ({"routing_mode": "dropless"}, {}, "routing_mode", "This stack forces balanced routing, it does not."),
+        ({}, {"routing_mode": "dropless"}, "routing_mode", "It forces balanced routing, yours does not."),
+        ({"routing_mode": "dropless"}, {}, "routing_mode", "Yours forces balanced routing, it does not."),
         (
             {"routing_mode": "capacity-drop"},
             {"routing_mode": "dropless"},
@@ -129,7 +160,7 @@ def test_figures_that_are_not_comparable_have_no_distance() -> None:
             "It drops tokens over capacity",
         ),
         ({"mtp": 1}, {"mtp": 0}, "mtp", "It has more layers of multi-token prediction"),
-        ({"mtp": 0}, {"mtp": 1}, "mtp", "This stack has more layers"),
+        ({"mtp": 0}, {"mtp": 1}, "mtp", "Yours has more layers"),
         (
             {"container": "nemo:26.04"},
             {},
@@ -225,6 +256,27 @@ def test_other_conventions_of_flops_show_in_the_published_tables() -> None:
     assert gflops["26.06.01"] == 33
 
 
+def test_checks_and_short_runs_are_the_figures_that_are_not_tuned() -> None:
+    untuned = [point for point in published() if point.untuned]
+    assert Counter(point.kind for point in untuned) == {"verification_card": 5, "founding_document": 4}
+    assert all(point.note for point in untuned)
+
+
+@pytest.mark.parametrize(
+    ("fields", "mfu_pct"),
+    [
+        ({"tflops_per_gpu": 494.5}, 50.0),
+        ({"precision": "fp8", "tflops_per_gpu": 494.75}, 25.0),
+        ({"gpu": "A100"}, None),
+        ({"tflops_per_gpu": 990.0}, None),
+        ({"tflops_per_gpu": "unknown", "step_time_ms": 20_000.0}, None),
+    ],
+)
+def test_the_mfu_follows_from_the_stated_gpu_and_precision(fields: dict[str, Any], mfu_pct: float | None) -> None:
+    """None: without a source of the peak, above the peak, or without TFLOP/s."""
+    assert make_point(**fields).mfu_pct == (None if mfu_pct is None else pytest.approx(mfu_pct))
+
+
 def card_items() -> Iterator[dict[str, Any]]:
     for path in sorted((shared_folder("corpus") / "cards").glob("*.json")):
         yield from json.loads(path.read_text())["items"]
@@ -307,6 +359,7 @@ def test_a_team_s_own_reference_is_read_and_labelled() -> None:
         ({"date": None}, "date"),
         ({"kind": "rumour"}, "kind"),
         ({"rounded": "yes"}, "rounded"),
+        ({"untuned": 1}, "untuned"),
         ({"speed": 3}, "speed"),
     ],
 )
