@@ -144,12 +144,14 @@ class GpuLane:
 class GpuLanes:
     """`ticks`: texts by their place on the axis, which begins at zero, in percent.
 
-    `models`: the models that have a separate colour. `drawn`: the number of figures with TFLOP/s/GPU.
+    `models`: the models that have a separate colour; `has_others`: whether there are more. `drawn`: the number of
+    figures with TFLOP/s/GPU.
     """
 
     lanes: tuple[GpuLane, ...]
     ticks: Mapping[float, str]
     models: tuple[str, ...]
+    has_others: bool
     drawn: int
 
 
@@ -192,7 +194,7 @@ def lanes(matching: Sequence[Reference]) -> GpuLanes:
         for gpu in sorted(points, key=lambda gpu: -fastest[gpu][0])
     )
     ticks = {round(100 * at * step / limit, 2): grouped(at * step) for at in range(int(limit / step) + 1)}
-    return GpuLanes(rows, ticks, models, sum(len(lane.dots) for lane in rows))
+    return GpuLanes(rows, ticks, models, len(counts) > len(models), sum(len(lane.dots) for lane in rows))
 
 
 def _is_usual_length(ascending: Sequence[tuple[float, ReferencePoint]]) -> bool:
