@@ -231,7 +231,8 @@ class JourneyPage:
             return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
         before, now = (step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current))
         tried = plural(len(edges), "experiment")
-        decided = f"{len(accepted)} of {tried} accepted" + (f", {unproven} not validated" if unproven else "")
+        which = "all" if unproven == len(accepted) else f"{unproven} of them"
+        decided = f"{len(accepted)} of {tried} accepted" + (f", {which} without validation" if unproven else "")
         return f"{gain_change(gain).figure}: {now}, was {before}. {decided}."
 
     @property

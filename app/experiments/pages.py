@@ -14,12 +14,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.experiments.journey import continuation
-from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, tagged, upload_command
+from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, STEPS, tagged, upload_command
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.naming import SEPARATOR, common_parts, without_common
 from app.domain.numbers import gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
-from app.domain.text import capitalized
+from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import FOLLOWS
 from app.errors import Conflict, FieldError, InvalidChange, NotFound, ThreewallsError
 from app.experiments.api_models import ExperimentId
@@ -37,6 +37,7 @@ from app.experiments.result_view import (
     DrawnEffect,
     ResultRow,
     effect,
+    is_too_small,
     more_runs,
     more_runs_sentence,
     result_rows,
@@ -292,10 +293,15 @@ def side_commands(experiment: Experiment, side: Side, base_url: str) -> SideComm
     )
 
 
+_STEPS_OF = {"Megatron-LM": f"--train-iters {STEPS}", "Megatron-Bridge": f"train.train_iters={STEPS}"}
+"""What sets the number of steps that the plan assumes, by trainer."""
+
+
 def _launch(commands: Commands, side: Side) -> LaunchCommands:
     if side == "baseline":
         return LaunchCommands(commands.trainer, commands.baseline, "", ())
-    return LaunchCommands(commands.trainer, commands.candidate, commands.add, commands.remove)
+    add = " ".join(filter(None, (commands.add, _STEPS_OF.get(commands.trainer, ""))))
+    return LaunchCommands(commands.trainer, commands.candidate, add, commands.remove)
 
 
 def projects_with_experiments(session: Session) -> tuple[str, ...]:
@@ -400,12 +406,12 @@ class ExperimentPage:
         For example `about 241 GPU-hours, pays back after 17,000 steps of B`.
         """
         sizing, verdict = self.experiment.plan.sizing, self.experiment.result.verdict
-        hours = sizing.gpu_hours_of(2 * self.more_runs)
+        hours = sizing.gpu_hours_of(2 * (self.more_runs or self.optional_runs))
         time = None if verdict is None else verdict.step_time
         if hours is None or sizing.gpus is None or time is None:
             return ""
         cost, saved_ms = f"about {gpu_hours(hours)} GPU-hours", time.baseline_ms - time.candidate_ms
-        if saved_ms <= 0:
+        if saved_ms <= 0 or self.optional_runs:
             return cost
         steps = hours * 3.6e6 / (saved_ms * sizing.gpus)
         return f"{cost}, pays back after {grouped(float(f'{steps:.2g}'))} steps of B"
@@ -443,6 +449,16 @@ class ExperimentPage:
         what = "unchanged" if side == "baseline" else f"with {self.knobs}"
         return f"Next: a run of {LETTERS[side]}, {what}."
 
+    @property
+    def length(self) -> str:
+        """Return how long each run has to be, and which runs that count are too weak to accept the change on."""
+        weak = [f"#{run.run_id}" for run in self.experiment.runs if run.counts and run.evidence_level != "validated"]
+        text = f"Run each for {STEPS} steps."
+        if not weak:
+            return text
+        verb = plural(len(weak), "is no steady run", "are no steady runs", number=False)
+        return f"{text} {some_of(weak)} {verb} of {STEPS} steps: so far the result can reject B, but not validate it."
+
     @cached_property
     def sides(self) -> tuple[SideCommands, ...]:
         """Return both sides; the side that needs the next run comes first."""
@@ -479,12 +495,22 @@ class ExperimentPage:
     @property
     def offered_runs(self) -> int:
         """Return the number of runs per side that the form offers."""
-        return self.experiment.runs_each + self.more_runs
+        return self.experiment.runs_each + (self.more_runs or self.optional_runs)
 
     @property
     def more_runs(self) -> int:
         """Return how many more runs per side would decide a complete but undecided result; 0 if no number would."""
         return more_runs(self.experiment)
+
+    @property
+    def optional_runs(self) -> int:
+        """Return how many more runs per side would show a gain that counts, if a small result excludes none; else 0.
+
+        At least one where the planned number was to show it; 0 as well if no number would.
+        """
+        needed = self.experiment.plan.sizing.needed
+        is_open = is_too_small(self.experiment) and self.experiment.result.excluded_gain_pct is None
+        return max(1, needed - self.experiment.runs_each) if self.undecided and is_open and needed else 0
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:

@@ -14,7 +14,7 @@ from app.domain.contract.fields import PREFIX as ENVIRONMENT_PREFIX
 from app.domain.contract.values import read_value, shown
 from app.domain.experiments.plan import read_knobs, turned
 from app.domain.experiments.values import UNDECIDED, KnobChange
-from app.domain.numbers import axis_limit_pct, contract_value, plural
+from app.domain.numbers import axis_limit_pct, contract_value
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import WALLS, RuleBook

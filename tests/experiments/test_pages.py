@@ -223,8 +223,10 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     assert bounded.excluded_gain_pct == item.result.verdict.step_time.equal_pct
     assert too_small_sentence(replace(item, result=bounded)).startswith(short_result(bounded).partition(":")[0])
     page = text(client, f"/experiments/{number}")
-    assert OFFERED.findall(page[page.index(f'action="/experiments/{number}"') :])[:1] != ["runs"]
-    assert re.search(r'class="button primary" id="decide-reject"', page)
+    needed = max(2, item.plan.sizing.needed or 0)
+    assert re.findall(r'<input type="hidden" name="runs_each" value="(\d+)">', page) == [str(needed)]
+    decisions = page[page.index('id="decide"') : page.index('id="decide-withdraw"')]
+    assert re.findall(r'class="button primary"[^>]*id="decide-', decisions) == [], "both ways are of equal rank"
 
 
 def test_a_run_of_an_experiment_has_the_figures_of_the_experiment_and_no_verdict(
