@@ -14,7 +14,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import GPU_MEMORY_GIB, shown
 from app.domain.flags import FLAGS
-from app.domain.numbers import contract_value, gain_change, percent, plural, short_commit
+from app.domain.numbers import contract_value, gain_change, percent, short_commit
 from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
 from app.domain.planning.memory import USABLE
 from app.domain.rules.engine import Taken
@@ -387,7 +387,7 @@ class _Changed(NamedTuple):
 class _Worked:
     """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit.
 
-    `is_side`: it was made for an experiment. `peak`: its peak memory against the usable memory of its GPU, empty if unknown.
+    `is_side`: it was made for an experiment. `peak`: its peak memory against the usable memory of its GPU, or empty.
     """
 
     run: int
@@ -417,11 +417,10 @@ class _Worked:
 
     @property
     def causes(self) -> str:
-        """Return `mbs and commit changed; mbs is the likely cause`: versions rarely raise the peak memory."""
+        """Return `mbs and commit changed, likely cause: mbs`: versions rarely raise the peak memory."""
         versions = ["commit" if item.axis == "code" else item.field for item in self.versions]
         changed = f"{some_of([*self.names, *versions], _SHOWN)} changed"
-        verb = plural(len(self.names), "is the likely cause", "are the likely causes", number=False)
-        return f"{changed}; {some_of(self.names, _SHOWN)} {verb}" if versions else changed
+        return f"{changed}, likely cause: {some_of(self.names, _SHOWN)}" if versions else changed
 
     @property
     def undo(self) -> str:
@@ -465,8 +464,8 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
         versions = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
         is_side = row.purpose == "experiment"
         memory = GPU_MEMORY_GIB.get(str(gpu.value)) if gpu is not None else None
-        has_peak = row.peak_memory_gib is not None and memory is not None
-        peak = f" (peak {row.peak_memory_gib:.1f} of {USABLE * memory:.0f} usable GiB)" if has_peak else ""
+        usable = f" of {USABLE * memory:.0f} usable" if memory else ""
+        peak = f" (peak {row.peak_memory_gib:.1f}{usable} GiB)" if row.peak_memory_gib else ""
         worked.append(_Worked(row.id, _since(contract, run.contract), (), versions, is_side, peak))
     nearest = sorted(worked, key=lambda earlier: (len(earlier.differences), earlier.is_side))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}

@@ -671,7 +671,7 @@ def test_after_running_out_of_memory_the_way_back_comes_first_and_nothing_is_tun
     rows = rows_of(client, run)
     assert (rows[0]["rule"], rows[0]["title"]) == ("fit-go-back", f"Go back to run #{fitted}: mbs 2 → 1")
     assert rows[0]["changes"]["fields"] == [{"name": "mbs", "before": "2", "after": "1"}]
-    assert "mbs and commit changed; mbs is the likely cause" in rows[0]["why"]
+    assert "mbs and commit changed, likely cause: mbs" in rows[0]["why"]
     assert f"git bisect start {newer[:12]} {older[:12]}" in rows[0]["changes"]["text"]
     assert [other["rule"] for other in rows[0]["also"]] == ["fit-lower-mbs"]  # it sets the same
     warnings = suggestions(client, run)["warnings"]

@@ -45,12 +45,13 @@ class TuningPhases:
         return next(step for step in self.steps if step.phase == phase)
 
     def sentence_of(self, run_id: int) -> str:
-        """Return the current phase of the run, how many are done, and why the current one is not."""
-        done = sum(step.state == "done" for step in self.steps)
+        """Return the current phase of the run, which are done, and why the current one is not."""
+        done = [step.phase for step in self.steps if step.state == "done"]
         if self.current is None:
             return f"All {len(self.steps)} phases of #{run_id} are done."
         because = self.step(self.current).because
-        return f"Phase of #{run_id}: {self.current}, {done} of {len(self.steps)} done. {because}"
+        before = f"; {', '.join(done)} done" if done else ""
+        return f"Phase of #{run_id}: {self.current} open{before}. {because}"
 
 
 def tuning_phases(evaluation: Evaluation) -> TuningPhases:
