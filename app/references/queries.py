@@ -9,7 +9,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.numbers import contract_value, grouped, plural
+from app.domain.numbers import contract_value, plural
 from app.domain.ranking.runs import family_of
 from app.domain.ranking.standings import Entry
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
@@ -290,7 +290,7 @@ def list_summary(items: tuple[Reference, ...]) -> str:
         return f"{what}."
     precision = contract_value(best.contract["precision"])
     what_best = f"{best.family.name}, {best.contract['gpu']}, {precision}"
-    best_text = f"{grouped(best.tflops_per_gpu)} TFLOP/s/GPU ({what_best})"
+    best_text = f"{best.texts['tflops_per_gpu']} TFLOP/s/GPU ({what_best})"
     return f"{what}; best {best_text}."
 
 
