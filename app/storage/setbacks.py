@@ -94,7 +94,7 @@ def setbacks_of(
             container = place[0]
             _, name = last_parts(contract_value(run.contract["container"].value), container)
             works_in = "" if works is None else f" (#{works.id})"
-            title = f"Use container {name} (#{place[1]}) or dispatcher {dispatcher}{works_in}"
+            title = f"Use container {name} ({place[1]}) or dispatcher {dispatcher}{works_in}"
         taken[PACKAGE_RULE] = Taken({"dispatcher": dispatcher}, title=title, container=container)
         facts |= {} if works is None else {"works_with": dispatcher}
     if document is None and (verdict := current_verdict(session, run.id)) is not None:
@@ -578,13 +578,17 @@ def working_runs(session: Session, run: RunDetail, most: int) -> tuple[WorkingRu
     return tuple((here or working)[:most])
 
 
-def _other_container(session: Session, run: RunDetail) -> tuple[str, int] | None:
-    """Return another container in which the requested dispatcher works on this GPU, and the run that shows it."""
+def _other_container(session: Session, run: RunDetail) -> tuple[str, str] | None:
+    """Return another container in which the requested dispatcher works on this GPU, and the run that shows it.
+
+    A run of the same model comes first; a run of another one is named with its model.
+    """
     container, dispatcher, gpu = (run.contract.get(name) for name in ("container", "dispatcher", "gpu"))
     if container is None or dispatcher is None or gpu is None:
         return None
+    model = run.contract["model"].value if "model" in run.contract else None
     row = session.execute(
-        select_any(AvailabilityRow.container, AvailabilityRow.run_id)
+        select_any(AvailabilityRow.container, AvailabilityRow.run_id, RunRow.model)
         .join(RunRow, col(RunRow.id) == AvailabilityRow.run_id)
         .where(
             col(AvailabilityRow.project_id) == run.project_id,
@@ -594,10 +598,12 @@ def _other_container(session: Session, run: RunDetail) -> tuple[str, int] | None
             col(RunRow.gpu) == gpu.value,
             col(RunRow.quarantine) == "",
         )
-        .order_by(col(AvailabilityRow.run_id).desc())
+        .order_by((col(RunRow.model) == model).desc().nulls_last(), col(AvailabilityRow.run_id).desc())
         .limit(1)
     ).one_or_none()
-    return None if row is None else (row.container, row.run_id)
+    if row is None:
+        return None
+    return row.container, f"#{row.run_id}" if row.model in (model, None) else f"#{row.run_id}, {row.model}"
 
 
 def _with_other_dispatcher(session: Session, run: RunDetail) -> WorkingRun | None:

@@ -745,6 +745,16 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
         session.add(AvailabilityRow(**proof, dispatcher="deepep", available=True))
     title = f"Use container train-ep:2 (#{elsewhere}) or dispatcher hybridep (#{last - 1})"
     assert rows_of(client, with_others)[0]["title"] == title, "the requested dispatcher comes first"
+    with transaction(engine) as session:
+        on_other = {"container": "train-ep:3", "dispatcher": "deepep", "model": "other"}
+        other_model = make_advised(session, fields=on_other)
+        session.add(AvailabilityRow(**proof | {"run_id": other_model}, dispatcher="deepep", available=True))
+    assert rows_of(client, with_others)[0]["title"] == title, "a run of the same model"
+    with transaction(engine) as session:
+        session.get_one(RunRow, elsewhere).quarantine = "bad"
+    assert f" (#{other_model}, other) or " in rows_of(client, with_others)[0]["title"]
+    with transaction(engine) as session:
+        session.get_one(RunRow, elsewhere).quarantine = ""
     commands = re.findall(r'class="command">.*?<code>(.*?)</code>', client.get(f"/runs/{with_others}").text, re.DOTALL)
     assert commands[0] == "train-ep:2"
     assert commands[1].endswith("hybridep"), "each remedy has its command"
