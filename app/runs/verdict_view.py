@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -109,7 +109,8 @@ class VerdictView:
     runs, by number.
 
     `as_judged`: as stored, with the commits of the compared runs; `document` has those of the suspected range.
-    `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast.
+    `baseline_times`: step times (ms) of the baseline, or of the other side of a contrast. `launches_differ_pct`: by how
+    much the slowest run of the candidate exceeds the fastest.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `lead`: the answer in one short sentence. `direction`: its decision, without a baseline that of the contrast.
     `cause`: the difference that the evidence supports as the cause, None without one. `ongoing` and `elsewhere`: as in
@@ -141,6 +142,7 @@ class VerdictView:
     regressions: tuple[RunRegression, ...]
     names: Mapping[str, str]
     baseline_times: tuple[float, ...]
+    launches_differ_pct: float | None
     ongoing: OngoingRegression | None
     elsewhere: tuple[Regression, ...]
 
@@ -286,9 +288,18 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         ),
         names={name: row.name for name, row in runs.items()},
         baseline_times=tuple(time for time in times if time is not None),
+        launches_differ_pct=_spread_pct([runs[run].step_time_ms for run in document.candidates if run in runs]),
         ongoing=answered.ongoing,
         elsewhere=answered.elsewhere,
     )
+
+
+def _spread_pct(times_ms: Sequence[float | None]) -> float | None:
+    """Return by how much the slowest of several launches exceeds the fastest; None unless all are measured."""
+    measured = [time for time in times_ms if time]
+    if len(measured) < max(2, len(times_ms)):
+        return None
+    return 100 * (max(measured) / min(measured) - 1)
 
 
 def rerun_command(base_url: str, run: RunDetail) -> str:

@@ -96,6 +96,8 @@ def test_figures_of_reruns_are_the_mean_that_their_change_is_about(client: TestC
         assert step_time(change["candidate"]).replace(THIN, " ") in mean
         assert step_time(own).replace(THIN, " ") in after
         assert change["candidate"] != pytest.approx(own, rel=0.01)
+        launches = page(client, run).partition('id="launches"')[2].partition("</span>")[0]
+        assert [f'href="/runs/{launch}"' in launches for launch in (first, second)] == [True, True]
     assert "This run" not in alone, "one run has one value"
 
 
