@@ -334,13 +334,7 @@ class RegressionView:
             if row.verdict and row.job in self.regression.counted_jobs
         ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
-        return suspect_cards(
-            jobs,
-            self.project.compare_url,
-            may_plan=may_plan,
-            upgrade=self.upgrade,
-            alternates=self.regression.alternates,
-        )
+        return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade)
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression

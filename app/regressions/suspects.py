@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from app.domain.contract.values import shown
-from app.domain.numbers import plural
+from app.domain.numbers import THIN, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.evidence import NO_EVIDENCE, RankedSuspect, SharedSuspect, shared_suspects, value_text
@@ -38,7 +38,7 @@ class UpgradeReportOf:
 class SuspectCard:
     """`level`: evidence for it, from 3 for likely to 0 for none or for evidence against it. `jobs`: how many name it.
 
-    `action`: label and address, or None.
+    `action`: label and address, or None. `beside`: the other suspect that the same jobs support equally.
     """
 
     field: str
@@ -51,6 +51,7 @@ class SuspectCard:
     evidence: tuple[str, ...]
     jobs: int
     action: tuple[str, str] | None
+    beside: str = ""
 
 
 def suspect_cards(
@@ -59,20 +60,33 @@ def suspect_cards(
     *,
     may_plan: bool,
     upgrade: UpgradeReportOf | None = None,
-    alternates: tuple[float, float] | None = None,
 ) -> tuple[SuspectCard, ...]:
     """Return one card per change, best supported first.
 
     `may_plan`: the user may plan experiments. `upgrade`: the report that opened the regression, if one did.
-    `alternates`: the levels of an alternating job that the lead names, so that cards with other evidence need not.
     """
-    shared = [
-        replace(item, ranked=item.ranked.without_alternation(alternates))
-        for item in shared_suspects([job.suspects for job in jobs])
-    ]
+    shared = shared_suspects([job.suspects for job in jobs])
+    node = _node_card(jobs)
+    if node:
+        shared = tuple(replace(item, ranked=replace(item.ranked, alternates=None)) for item in shared)
     if not any(item.ranked.suspect.axis == "code" for item in shared):
         upgrade = None  # its report distinguishes only code and the upgraded field
-    return tuple(_card(item, jobs, compare_url, may_plan, upgrade) for item in shared)
+    return (*node, *(_card(item, jobs, compare_url, may_plan, upgrade) for item in shared))
+
+
+def _node_card(jobs: Sequence[SuspectingJob]) -> tuple[SuspectCard, ...]:
+    """Return the card of the node, if a job alternates between two levels whatever its code; code cannot do this."""
+    levels = {job.run_id: levels for job in jobs for item in job.suspects if (levels := item.alternates)}
+    if not levels:
+        return ()
+    run_id, (usual, slow) = next(iter(levels.items()))
+    return (
+        SuspectCard(
+            "", "place", "", "", f"Node of #{run_id}", 2, "possible",
+            (f"The job alternates between {usual:.0f} and {slow:.0f}{THIN}ms, whatever its code.",),
+            len(levels), (f"Rerun #{run_id} on another node", f"/runs/{run_id}?tab=why#rerun"),
+        ),
+    )  # fmt: skip
 
 
 def _card(
@@ -93,7 +107,7 @@ def _card(
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
         suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,
-        len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan, upgrade),
+        len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan, upgrade), ranked.beside,
     )  # fmt: skip
 
 

@@ -96,6 +96,8 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "Not steady: a rerun of this job shows whether it is slower."
+    if is_opened and any(item.alternates for item in ranked):
+        rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     own_ids = {item.id for item in regressions}
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]

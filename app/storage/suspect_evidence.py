@@ -108,13 +108,20 @@ def suspects_with_evidence(
         return _without_alternating(session, OtherStacks(others, direction, "job") if others else None)
 
     evidence = [(suspect, _past(session, run, suspect), elsewhere(suspect)) for suspect in suspects]
-    ranked = rank_suspects(change_pct(document), evidence, unaffected, good_at, bad)
+    upgraded = next((others for _, _, others in evidence if others and others.noun == "job"), None)
+    shares_code = upgraded is not None and good is not None and _code_explains(session, upgraded, good_at, run)
+    ranked = rank_suspects(
+        change_pct(document), evidence, unaffected, good_at, bad, code_explains_upgrade=shares_code
+    )  # fmt: skip
     is_doubtful = document.badge(in_regression=())[1] == UNCONFIRMED and not is_in_regression(session, run_id)
     change = document.measured_metrics.get(metric)
     if change is not None and change.delta_pct > 0:
         levels = alternation(session, run, change.baseline, change.baseline * (1 + change.delta_pct / 100))
         if levels is not None:
-            return tuple(replace(item, alternates=levels) for item in without_likely(ranked))
+            return tuple(
+                replace(item, alternates=levels, support="open" if item.support == "supported" else item.support)
+                for item in without_likely(ranked)
+            )
     return without_likely(ranked) if is_doubtful else ranked
 
 
@@ -525,6 +532,25 @@ def _upgraded(session: Session, run: RunRow, suspect: Suspect) -> Iterator[Stack
         if (job.stack_key, job.job) != (run.stack_key, run.job):
             move = _MOVES.get(job.decision, "inconclusive") if job.is_of_upgrade else "inconclusive"
             yield StackMove(str(job.run_id), job.stack_key, move, job.delta_pct, job.job)
+
+
+def _code_explains(session: Session, upgraded: OtherStacks, good_at: datetime, run: RunRow) -> bool:
+    """Return whether some commit is new in this run and in every job that the upgrade moved alike.
+
+    The commits of a job are those between the newest run that its contrast used and its first run after the upgrade.
+    """
+    documents = [row.document for row in current_verdicts(session, [int(m.run) for m in upgraded.moved]).values()]
+    contrasts = [document.upgrade or document.contrast for document in documents]
+    if len(contrasts) < len(upgraded.moved) or not all(item and item.comparability.other_code for item in contrasts):
+        return False
+    before = [max(int(name) for name in item.runs) for item in contrasts if item]
+    chosen = select_any(RunRow.id, RunRow.ordered_at).where(
+        col(RunRow.id).in_([*before, *(int(move.run) for move in upgraded.moved)])
+    )
+    at: dict[int, datetime] = {row.id: row.ordered_at for row in session.execute(chosen)}
+    begins = [good_at, *(at[number] for number in before if number in at)]
+    ends = [run.ordered_at, *(at[int(move.run)] for move in upgraded.moved)]
+    return max(begins) < min(ends)
 
 
 def _current(run: RunRow) -> Select[Any]:

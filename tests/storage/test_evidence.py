@@ -31,6 +31,10 @@ def nightly(session: Session, ms: float = 400.0, **fields: Any) -> list[int]:
     return make_stack(session, [ms * (1 + item / 1000) for item in NOISE], fields=KNOWN | fields, commits=commits)
 
 
+LAST = f"{8:040x}"
+"""Commit of the last nightly run."""
+
+
 def one_more(session: Session, ms: float, *, day: int = 0, commit: str = "f" * 40, **more: Any) -> int:
     columns = {name: more.pop(name) for name in ("purpose", "quarantine", "peak_memory_gib", "job") if name in more}
     started = LATER + day * DAY
@@ -137,7 +141,7 @@ def test_a_job_that_alternates_between_two_levels_does_not_count_for_others(
 def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Session) -> None:
     for length in (2048, 4096, 8192):
         nightly(session, seq_len=length)
-    moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096, 8192)]
+    moved = [one_more(session, 440.0, seq_len=n, container="train:2", commit=LAST) for n in (2048, 4096, 8192)]
     container = suspects(session, moved[0])["container"]
     assert container.elsewhere is not None
     assert len(container.elsewhere.moved) == 2
@@ -165,7 +169,7 @@ def test_the_evidence_for_an_upgrade_is_the_tally_of_its_report_and_a_mixed_one_
 def test_a_regression_of_several_jobs_counts_all_of_them_once(session: Session) -> None:
     for length in (2048, 4096, 8192):
         nightly(session, seq_len=length)
-    moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096, 8192)]
+    moved = [one_more(session, 440.0, seq_len=n, container="train:2", commit=LAST) for n in (2048, 4096, 8192)]
     jobs = [SuspectingJob([suspects(session, run)["container"]], run, "f" * 40, None) for run in moved]
     (card,) = suspect_cards(jobs, "", may_plan=False)
     assert (card.evidence, card.level) == (("Jobs with the same change: 3 slower.",), 3)
@@ -230,14 +234,30 @@ def test_an_unsteady_run_clears_an_upgrade_of_more_memory(session: Session) -> N
     assert (ranked[0].is_likely, ranked[0].cleared) == (True, ("container",))
 
 
-def test_a_commit_that_coincides_with_an_upgrade_is_only_possible(session: Session) -> None:
+def test_jobs_whose_code_changed_with_an_upgrade_are_evidence_for_both_equally(session: Session) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)
     moved = [one_more(session, 440.0, seq_len=length, container="train:2") for length in (2048, 4096)]
     result = suspects(session, moved[0])
-    assert result["commit"].elsewhere is None, "the other stack changed its container, too"
-    assert (result["container"].support, result["commit"].support) == ("supported", "open")
-    assert (result["container"].is_likely, result["commit"].is_likely) == (True, False)
+    assert {name: (item.support, item.is_likely, item.beside) for name, item in result.items()} == {
+        "container": ("open", False, "code"), "commit": ("open", False, "container"),
+    }  # fmt: skip
+    jobs = [SuspectingJob([*suspects(session, run).values()], run, "f" * 40, None) for run in moved]
+    assert [(card.field, card.level, card.beside) for card in suspect_cards(jobs, "", may_plan=False)] == [
+        ("container", 1, "code"), ("commit", 1, "container"),
+    ]  # fmt: skip
+
+
+def test_jobs_that_an_upgrade_slowed_at_different_commits_support_it_alone(session: Session) -> None:
+    for length in (2048, 4096):
+        nightly(session, seq_len=length)
+    slow = one_more(session, 440.0, seq_len=2048, container="train:2", commit="e" * 40)
+    one_more(session, 400.0, day=1, seq_len=4096, commit="e" * 40)
+    one_more(session, 440.0, day=2, seq_len=4096, container="train:2")
+    result = suspects(session, slow)
+    assert {name: (item.is_likely, item.beside) for name, item in result.items()} == {
+        "container": (True, ""), "commit": (False, ""),
+    }  # fmt: skip
 
 
 def test_without_evidence_a_suspect_is_likely_only_if_nothing_else_changed(session: Session) -> None:
@@ -343,6 +363,19 @@ def test_the_shortest_range_of_commits_is_that_of_the_regression_on_its_page_and
         jobs = [SuspectingJob([commit], run, "f" * 40, None) for commit, run in zip(order, slow, strict=True)]
         (card,) = suspect_cards(jobs, "", may_plan=False)
         assert (card.before, card.jobs) == ("e" * 8, 2)
+
+
+def test_the_node_of_a_job_that_alternates_is_suspected_before_the_code(session: Session) -> None:
+    nightly(session)
+    slow = one_more(session, 440.0)
+    one_more(session, 441.0)
+    commit = replace(suspects(session, slow)["commit"], alternates=(400.0, 440.0), is_likely=False, support="open")
+    node, code = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None)], "", may_plan=False)
+    assert (node.axis, code.axis) == ("place", "code")
+    assert node.level > code.level
+    assert node.action is not None
+    assert node.action[1] == f"/runs/{slow}?tab=why#rerun"
+    assert not any("400" in sentence for sentence in code.evidence), "stated once"
 
 
 def test_all_texts_about_a_regression_name_the_shortest_range_of_commits(session: Session) -> None:

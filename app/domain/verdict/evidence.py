@@ -112,7 +112,7 @@ class RankedSuspect:
     `good_at`: of suspected code, when the last run without the change ran; its commit begins the range. `bad_at` and
     `bad`: when the first run with the change ran, and the commit of the slow run; an earlier run of the job, as slow in
     another stack, ends the range before it. `cleared`: names of the unlikely others, if it is likely because it alone
-    is left.
+    is left. `beside`: name of another suspect that changed in the same jobs, so that they support both equally.
     """
 
     suspect: Suspect
@@ -126,6 +126,7 @@ class RankedSuspect:
     bad_at: datetime = LATEST
     bad: str = ""
     alternates: tuple[float, float] | None = None
+    beside: str = ""
 
     @property
     def ends_earlier(self) -> bool:
@@ -139,7 +140,7 @@ class RankedSuspect:
         """Return whether the evidence speaks for it, even if most is inconclusive."""
         if self.is_likely or self.support == "supported":
             return True
-        if self.elsewhere is None:
+        if self.elsewhere is None or self.alternates is not None:
             return False
         decided = len(self.elsewhere.moves) - len(self.elsewhere.of("inconclusive"))
         return 2 * len(self.elsewhere.moved) > decided
@@ -161,11 +162,6 @@ class RankedSuspect:
         name = f"The {self.name}" if self.name in ("code", "container", "cluster") else f"`{self.name}`"
         return f"{name} is {article} {self.label} cause. {self.evidence_text}"
 
-    def without_alternation(self, levels: tuple[float, float] | None) -> "RankedSuspect":
-        """Return it without the sentence on an alternation between these levels, if other evidence remains."""
-        other = replace(self, alternates=None)
-        return other if self.alternates == levels and other.evidence else self
-
     @property
     def evidence_text(self) -> str:
         return " ".join(self.evidence or (NO_EVIDENCE,))
@@ -177,6 +173,7 @@ class RankedSuspect:
             return (f"{unaffected_text(self.unaffected)}.",)
         texts = (
             self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
+            self.beside and f"Their {self.beside} changed, too.",
             self.is_likely and self.support == "open" and _left_sentence(self),
             self.alternates and f"This job {alternates_text(self.alternates)}.",
         )  # fmt: skip
@@ -256,11 +253,14 @@ def rank_suspects(
     unaffected: tuple[int, ...] = (),
     good_at: datetime = EARLIEST,
     bad: tuple[datetime, str] = (LATEST, ""),
+    *,
+    code_explains_upgrade: bool = False,
 ) -> tuple[RankedSuspect, ...]:
     """Sort suspects: supported by evidence first, contradicted last, otherwise in the order given.
 
     `unaffected`: earlier runs in which everything but the code was the same, without the change. `good_at`: when the
     last run without the change ran. `bad`: when the first run with it ran, and the commit of the slow run.
+    `code_explains_upgrade`: the same commits came to all jobs that an upgrade seems to have made slower.
     """
     ranked = []
     for suspect, past, elsewhere in suspects:
@@ -271,6 +271,8 @@ def rank_suspects(
         ranked.append(replace(item, good_at=good_at, bad_at=bad[0]) if is_code else item)
         if suspect.field == COMMIT:
             ranked[-1] = replace(ranked[-1], bad=bad[1])
+    if code_explains_upgrade:
+        ranked = _not_separated(ranked)
     ranked = [replace(item, support="open") if _changed_beside(item, ranked) else item for item in ranked]
     likely = [item for item in ranked if item.support == "supported"]
     left = [item for item in ranked if item.support == "open" and item.suspect.difference is not None]
@@ -304,6 +306,19 @@ def alternates_text(levels: tuple[float, float]) -> str:
 def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
     """Return the suspects of a change that is itself in doubt: with their evidence, but none of them likely."""
     return tuple(replace(item, is_likely=False) for item in ranked)
+
+
+def _not_separated(ranked: Sequence[RankedSuspect]) -> list[RankedSuspect]:
+    """Return the suspects with equal evidence for an upgrade and for the code, if only the jobs of both support it."""
+    upgrade = next((item for item in ranked if item.support == "supported" and item.elsewhere and not item.past), None)
+    code = next((item for item in ranked if item.suspect.field == COMMIT and item.support == "open"), None)
+    if upgrade is None or code is None:
+        return list(ranked)
+    tied = {
+        upgrade.name: replace(upgrade, support="open", beside=code.name),
+        code.name: replace(code, elsewhere=upgrade.elsewhere, beside=upgrade.name),
+    }
+    return [tied.get(item.name, item) if item in (upgrade, code) else item for item in ranked]
 
 
 def _changed_beside(code: RankedSuspect, ranked: Sequence[RankedSuspect]) -> bool:
