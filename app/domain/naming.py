@@ -91,6 +91,19 @@ def without_common(names: Sequence[str]) -> list[str]:
     return [SEPARATOR.join(part for part in name.split(SEPARATOR) if part not in common) or name for name in names]
 
 
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Return the names without their shared parts, and without last parts that none needs to differ from the others.
+
+    Such a part distinguishes it from a name that is not in the list: `seq 4096 · GBS 1024 · graph impl local`.
+    """
+    rows = [name.split(SEPARATOR) for name in without_common(names)]
+    for most in range(min(map(len, rows), default=0), max(map(len, rows), default=0)):
+        shortened = [SEPARATOR.join(row[:most]) for row in rows]
+        if len(set(shortened)) == len(set(names)):
+            return shortened
+    return [SEPARATOR.join(row) for row in rows]
+
+
 def short_names(names: Sequence[str]) -> list[str]:
     """Return the names without the pieces that all values of a part share: `8e-top1 · H100`."""
     rows = [name.split(SEPARATOR) for name in names]

@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.numbers import change_text, plural
 from app.domain.text import capitalized, some_of
+from app.domain.verdict.regression_text import what
 from app.domain.verdict.triage import active_text
 from app.overview import trend
 from app.overview.queries import (
@@ -86,6 +87,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         slower=trend.slower_configurations(session, summary.trend),
         trend_height=trend.HEIGHT + trend.AXIS,
         few_runs=FEW_RUNS,
+        what=what,
         silent_since=silent_since(session, settings),
         counted=counted,
         loading=example_runs(session),
@@ -129,7 +131,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
         unseen = f"No visible runs in {filters.project}. Check the name, or upload the first run."
         return unseen if filters.project else empty
     costly = [item for item in attention.items if item.metric == "step_time_ms" and item.gpu_hours_per_day]
-    worst = max((item.delta_pct for item in costly if item.delta_pct is not None), default=None)
+    worst = max((item.worst_delta_pct for item in costly if item.worst_delta_pct is not None), default=None)
     if worst is None:
         return active_text(attention.open + attention.acknowledged, attention.cost)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""

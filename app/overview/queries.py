@@ -1,6 +1,5 @@
 """The first page: the trend, regressions by cost, failures by cause, and what waits."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,25 +7,17 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
-from sqlalchemy import ColumnElement, Row, Select, and_, case, exists, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
-from app.domain.verdict.regression_text import how_often
-from app.domain.verdict.triage import (
-    SumOfCosts,
-    change_of_job,
-    counted_jobs,
-    is_once,
-    is_up_to,
-    size_pct,
-    slow_jobs,
-)
+from app.domain.verdict.regression import Regression
+from app.domain.verdict.triage import SumOfCosts
 from app.overview.trend import Trend, read_trend
 from app.pipeline.notify import LeaderUpdate, leader_updates
 from app.storage.example_runs import WAITING
 from app.storage.experiments import ExperimentFilter, find_experiments
 from app.storage.projects import slugs_by_id
-from app.storage.regressions import read_regressions
+from app.storage.regressions import add_evidence, joined_regressions, regressions_of_rows
 from app.storage.remembered import WhileSlow
 from app.storage.runs import (
     ENDED_BADLY,
@@ -42,14 +33,13 @@ from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
     RunRow,
-    from_row,
     not_indexed,
     select_any,
 )
 from app.storage.upgrade_changes import UpgradeChange, upgrade_changes
-from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, StoredMember, jobs_of_regressions, proposed_closings
+from app.storage.verdicts import SUMS_OF_COSTS, ProposedClosing, proposed_closings
 from app.web.lists import FilterQuery, OneOf
-from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
+from app.web.sparklines import Sparkline, sparklines_of_regressions
 
 # --- Regressions that need action, the most expensive first.
 
@@ -58,45 +48,14 @@ _UNFINISHED = ("open", "acknowledged")
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewRegression:
-    """`since_run`: its first slow run; `jobs`: number of the jobs that give it its size.
-
-    Model, GPU, branch and `spark` (newest step times) are of the job with the largest change.
-    `how_often`: see `regression_text.how_often`.
-    `is_up_to`: its jobs changed by different amounts.
-    """
-
-    id: int
-    project_id: int
-    changed_at: datetime
-    state: str
-    metric: str
-    project: str
-    delta_pct: float | None
-    gpu_hours_per_day: float | None
-    cause: str
-    assignee: str
-    opened_at: datetime
-    jobs: int
-    since_run: int | None = None
-    model: str | None = None
-    gpu: str | None = None
-    gpus: int | None = None
-    dispatcher: str | None = None
-    branch: str = ""
-    spark: Sparkline | None = None
-    how_often: str = ""
-    is_up_to: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class NeedsAttention:
     """Active regressions. `items`: those without a proposal; `more`: number of the others of each project.
 
-    `to_close`: those that the service proposes to close.
+    `to_close`: those that the service proposes to close. `sparks`: sparklines of the items, by number.
     """
 
-    items: tuple[OverviewRegression, ...]
+    items: tuple[Regression, ...]
+    sparks: Mapping[int, Sparkline | None]
     more: Mapping[str, int]
     open: int
     acknowledged: int
@@ -120,16 +79,22 @@ def needs_attention(session: Session, branch: str, project: str = "") -> NeedsAt
     for slug, state, proposed, count, *_ in counted:
         by_project[slug] += 0 if proposed else count
         by_state[state] += count
-    wanted: Select[Any] = select_any(RegressionRow, ProjectRow.slug)
     rows = session.execute(
-        wanted.join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
+        joined_regressions(select(RegressionRow, ProjectRow))
         .where(*conditions, ~is_proposed)
         .order_by(cost.is_(None), cost.desc(), col(RegressionRow.id).desc())
         .limit(SHOWN)
     ).all()
-    by_project.subtract(slug for _, slug in rows)
+    by_project.subtract(row.ProjectRow.slug for row in rows)
+    items = tuple(
+        add_evidence(session, item)  # slow in one run: runs elsewhere may show it again
+        if item.is_once
+        else replace(item, cause=shown_cause(session, item, [job.first.run_id for job in item.counted_jobs]))
+        for item in regressions_of_rows(session, rows)
+    )
     return NeedsAttention(
-        items=_items(session, rows),
+        items=items,
+        sparks=sparklines_of_regressions(session, items),
         more={slug: count for slug, count in by_project.most_common() if count},
         open=by_state["open"],
         acknowledged=by_state["acknowledged"],
@@ -155,62 +120,6 @@ def _on_branch(branch: str) -> list[ColumnElement[bool]]:
         .where(col(RegressionMemberRow.regression_id) == RegressionRow.id, not_indexed(col(RunRow.branch)) == branch)
     )
     return [exists(member)]
-
-
-def _items(session: Session, rows: Sequence[Any]) -> tuple[OverviewRegression, ...]:
-    jobs = jobs_of_regressions(session, [row.id for row, _ in rows])
-    firsts = [member.run_id for own in jobs.values() for job in own for member in job]
-    columns = (
-        RunRow.id, RunRow.ordered_at, RunRow.branch, RunRow.model, RunRow.gpu, RunRow.gpus, RunRow.dispatcher
-    )  # fmt: skip
-    first_runs = {row.id: row for row in session.execute(select_any(*columns).where(col(RunRow.id).in_(firsts)))}
-    slow_runs = {row.id: _slow_run(row, _worst(jobs[row.id])) for row, _ in rows if jobs[row.id]}
-    drawn = regression_sparklines(session, [slow for slow in slow_runs.values() if slow is not None])
-    sparks = {number: drawn[slow] for number, slow in slow_runs.items() if slow is not None}
-    items = (_item(row, project, jobs[row.id], sparks.get(row.id), first_runs) for row, project in rows)
-    once = [number for number, own in jobs.items() if all(is_once(job) for job in slow_jobs(own))]
-    often = {item.id: how_often(item) for item in read_regressions(session, once)}
-    return tuple(
-        replace(
-            item,
-            cause=shown_cause(session, row, [job[0].run_id for job in counted_jobs(jobs[row.id])]),
-            how_often=often.get(row.id, ""),
-        )
-        for item, (row, _) in zip(items, rows, strict=True)
-    )
-
-
-def _worst(jobs: Sequence[Sequence[StoredMember]]) -> StoredMember:
-    """Return the first member of the counted job with the largest change."""
-    return max(counted_jobs(jobs), key=lambda job: change_of_job(job) or -math.inf)[0]
-
-
-def _slow_run(row: RegressionRow, worst: StoredMember) -> SlowRun | None:
-    """Return the first slow run of a member; None for a metric that no sparkline shows."""
-    if row.metric not in DRAWN_METRICS:
-        return None
-    usual = None if worst.usual_level is None else math.exp(worst.usual_level)
-    return SlowRun(row.project_id, worst.stack_key, worst.run_id, usual, row.metric)
-
-
-def _item(
-    row: RegressionRow,
-    project: str,
-    jobs: Sequence[Sequence[StoredMember]],
-    spark: Sparkline | None,
-    first_runs: Mapping[int, Row[Any]],
-) -> OverviewRegression:
-    of_jobs: dict[str, Any] = {"delta_pct": row.worst_delta_pct, "jobs": 0}
-    if jobs:
-        counted, size = counted_jobs(jobs), size_pct(jobs)
-        first = min((first_runs[job[0].run_id] for job in counted), key=lambda run: (run.ordered_at, run.id))
-        worst = first_runs[_worst(jobs).run_id]
-        of_jobs = {name: getattr(worst, name) for name in ("branch", "model", "gpu", "gpus", "dispatcher")}
-        of_jobs |= {
-            "jobs": len(counted), "since_run": first.id, "delta_pct": size,
-            "is_up_to": is_up_to(size, [change_of_job(job) for job in counted]),
-        }  # fmt: skip
-    return from_row(OverviewRegression, row, project=project, cause="", spark=spark, **of_jobs)
 
 
 # --- Filters of the first page: period, project and branch. The query string is its whole state.

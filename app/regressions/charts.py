@@ -16,7 +16,7 @@ import numpy as np
 from sqlalchemy import ColumnElement, and_, tuple_
 from sqlmodel import Session, col
 
-from app.domain.naming import SEPARATOR, without_common
+from app.domain.naming import SEPARATOR, distinct_names
 from app.domain.numbers import absolute, change_text, gpu_hours, metric_text, short_commit
 from app.domain.text import shortened
 from app.domain.verdict.regression import RegressionMember, SlowJob
@@ -120,7 +120,8 @@ def job_rows(
                 runs = [(replace(run, facts=own), stack) for (run, stack), own in zip(runs, facts, strict=True)]
             own = [run for run, stack in runs if stack >= 0]
             begins = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
-            change = min((begins, *(_moment(run) for run, stack in runs if stack == _ELSEWHERE)), key=_order)
+            slow_before = (_moment(run) for run, stack in runs if stack == _ELSEWHERE and run.counts_in_segments)
+            change = min((begins, *slow_before), key=_order)
             rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change, begins))
     return _with_earlier(session, [row for row in rows if row.points], metric)
 
@@ -190,7 +191,7 @@ def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, cha
         value = _value(run, metric)
         if math.isfinite(value):
             is_slow = value > math.sqrt(member.usual * (member.slow or member.usual))
-            is_elsewhere = stack == _ELSEWHERE and is_slow
+            is_elsewhere = stack == _ELSEWHERE and is_slow and run.counts_in_segments
             role = _ROLES[-1] if is_elsewhere else _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
             yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
@@ -255,7 +256,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
     """
     places = _places(rows)
     begin, end = (places[ends[0]] - 0.5, places[ends[1]] + 0.5) if ends else (0.5, len(places) + 0.5)
-    names = without_common([row.job.title for row in rows])
+    names = distinct_names([row.job.title for row in rows])
     levels = [_clipped(_levels(row, places), begin, end) for row in rows]
     reached = [[*([] if ends else [0.0]), *(line["delta"] for line in of_row)] for of_row in levels]
     data: dict[str, list[dict[str, Any]]] = {
@@ -391,11 +392,11 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
     job = row.job
     if (delta := job.worst.delta_pct) is not None:
         change = change_text(delta, metric=metric).figure
-        was = "was " if job.is_back or job.newest_change is not None else ""
+        was = "was " if job.is_back or (job.newest_change is not None and not job.is_once) else ""
         is_slow_elsewhere = any(point.role == _ROLES[-1] for point in row.points)
         parts.append(f"{was}{change}{how_often_here(job, is_slow_elsewhere=is_slow_elsewhere)}")
         if job.newest_change is not None:
-            parts.append(f"newest {change_text(job.newest_change, metric=metric).delta}")
+            parts.append(f"newest here {change_text(job.newest_change, metric=metric).delta}")
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {
@@ -466,11 +467,13 @@ def _earlier(row: DrawnJob, places: dict[Moment, int], ends: tuple[float, float]
     for point in row.points:
         if point.earlier is not None and ends[0] <= point.delta_pct <= ends[1]:
             groups.setdefault(point.earlier, []).append(point)
+    slow = row.job.worst.delta_pct or math.inf
     for number, points in groups.items():
+        is_baseline = 2 * abs(median(point.delta_pct for point in points)) < abs(slow)
         yield {
             "at": fmean(places[_moment(point.run)] for point in points),
             "delta": max(point.delta_pct for point in points),
-            "label": f"level set by regression {number}",
+            "label": f"baseline since R{number}" if is_baseline else f"slow in R{number}",
             "href": f"/regressions/{number}",
         }
 

@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
 from app.domain.contract.values import shown
-from app.domain.naming import SEPARATOR, common_parts, without_common
+from app.domain.naming import SEPARATOR, common_parts, distinct_names
 from app.domain.numbers import (
     THIN,
     change_text,
@@ -28,7 +28,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.text import capitalized, short_cause
+from app.domain.text import short_cause
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -39,6 +39,7 @@ from app.domain.verdict.regression_text import (
     how_often_here,
     is_part,
     of_jobs,
+    other_jobs,
     run_in,
     summarize,
     what,
@@ -90,7 +91,7 @@ from app.web.forms import answer_form, status_of
 from app.web.identity import Access, access_of
 from app.web.lists import table_answer
 from app.web.pictures import Kind, Picture, Strip, Theme, picture_response, strips_body
-from app.web.sparklines import DRAWN_METRICS, SlowRun, Sparkline, regression_sparklines
+from app.web.sparklines import sparklines_of_regressions
 from app.web.templating import Toast, render, shown_params, wants_fragment
 
 # --- The page of one regression: its members, the discussion, and the form.
@@ -147,7 +148,7 @@ class JobView:
 
     @property
     def how_often(self) -> str:
-        return how_often_here(self.job, is_slow_elsewhere=bool(self.elsewhere))
+        return how_often_here(self.job, is_slow_elsewhere=any(run.is_steady is not False for run in self.elsewhere))
 
     @property
     def before(self) -> str:
@@ -195,8 +196,9 @@ class RegressionView:
     def title(self) -> str:
         """Return what happened, and where: `Was 6.3 % slower: Qwen3-30B-A3B · 16 × H100`."""
         counted = self.regression.counted_jobs
-        change = capitalized(self.summary.change)
-        common = [counted[0].title] if len(counted) == 1 else self.common
+        change = what(self.regression)
+        titles = [job.title for job in counted]
+        common = titles if len(titles) == 1 else common_parts(titles)
         where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
         if not counted:
             return change
@@ -274,6 +276,8 @@ class RegressionView:
         since = f" since {idle}" if (idle := self.regression.idle_since) else ""
         newest = self.regression.newest
         if newest and newest.ordered_at == self.regression.last_ran:
+            if not newest.is_steady:
+                return f"No run{of}{since}; the last, {run_in(newest)}, is not steady."
             change = change_words(newest.change_pct, self.regression.metric)
             verb = "used" if self.regression.metric == "peak_memory_gib" else "was"
             return f"No run{of}{since}; the last, {run_in(newest)}, {verb} {change} than usual."
@@ -318,12 +322,20 @@ class RegressionView:
         return common_parts(titles) or tuple(titles if len(titles) == 1 else ())
 
     @property
+    def not_in_title(self) -> str:
+        """Return `4 in the title; 3 others were up to 45.1 % slower, in one run only`; empty if all jobs count."""
+        others = other_jobs(self.regression)
+        return f"{len(self.regression.counted_jobs)} in the title; {others}" if others else ""
+
+    @property
     def short_titles(self) -> list[str]:
-        return without_common([job.title for job in self.listed_jobs])
+        return distinct_names([job.title for job in self.listed_jobs])
 
     @property
     def bisected(self) -> JobView | None:
         """Return the job with the shortest range of suspected commits; None without one."""
+        if self.regression.alternates:
+            return None  # it would mislead a bisection
         rows = [row for row in self.jobs if row.can_bisect and row.job in self.regression.counted_jobs]
         return min(rows, key=lambda row: row.suspects[0].bad_at - row.suspects[0].good_at, default=None)
 
@@ -405,17 +417,18 @@ class RegressionView:
         return text.interval, f"{level_text(time.interval_level_pct)} interval of the first slow run"
 
     def _interval_of_upgrade(self, job: SlowJob, upgrade: MeasuredContrast | None) -> tuple[str, str] | None:
-        """Return the interval of the job's change and its level; None if the report measured another change."""
+        """Return the interval of the job's change and its level as the report has them; None if it lies outside."""
         delta = job.worst.delta_pct if job.worst is job.first and self.regression.metric == "step_time_ms" else None
-        if upgrade is None or delta is None:
+        if upgrade is None or delta is None or job.is_once:
             return None
         changed = changed_field(upgrade.comparability)
         sides = value_text(changed.a), value_text(changed.b)
         for row, measured in measured_changes(self._session, self.regression.project_id, changed.field, *sides):
             if (row.stack_key, row.job) == (job.first.stack_key, job.first.job) and measured.step_time is not None:
-                text = change_text(measured.step_time.delta_pct, *measured.step_time.interval(REGRESSION_P))
-                if text.figure == change_text(delta).figure:
-                    return text.interval, f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
+                low, high = measured.step_time.interval(REGRESSION_P)
+                if low <= delta <= high:
+                    level = f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
+                    return change_text(delta, low, high).interval, level
         return None
 
     @cached_property
@@ -667,25 +680,12 @@ def _render_list(
         feed=feed_url(session, project) if project else "",
         choices={"metric": METRICS, "kind": KINDS, "axis": AXES, "state": STATES},
         what=what,
-        sparks=_sparklines(session, page.items),
+        sparks=sparklines_of_regressions(session, page.items),
         form=form,
         selected={seen.split("@")[0] for seen in form.chosen.get("seen", ())},
         changed=changed,
         loading=example_runs(session),
     )
-
-
-def _sparklines(session: Session, items: Sequence[Regression]) -> dict[int, Sparkline | None]:
-    """Return sparklines by regression: of the job with the largest change, which the list states."""
-    slow_runs = {}
-    for item in items:
-        job = item.worst_job
-        # The runs that show a recovery may be in a later stack, which is not drawn.
-        if item.metric in DRAWN_METRICS and job and not (item.is_back and job.moves):
-            worst = job.first
-            slow_runs[item.id] = SlowRun(item.project_id, worst.stack_key, worst.run_id, worst.usual, item.metric)
-    drawn = regression_sparklines(session, list(slow_runs.values()))
-    return {number: drawn[slow] for number, slow in slow_runs.items()}
 
 
 def _render_regression(

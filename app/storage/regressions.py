@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row, Select, and_, bindparam, false, func, or_, select
@@ -23,8 +23,18 @@ from app.errors import NotFound
 from app.storage.remembered import Remembered
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import alternation, document_of_member, last_good, shown_cause, slow_in_other_stacks
-from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, StackRow, from_row, select_any
+from app.storage.tables import (
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunRow,
+    StackRow,
+    from_row,
+    select_any,
+    utc_now,
+)
 from app.storage.verdicts import (
+    Costs,
     LaterRun,
     StoredMember,
     current_verdict,
@@ -84,6 +94,10 @@ _MEMBERS: Select[Any] = (
 )  # fmt: skip
 
 
+_STILL_NOW = timedelta(days=3)
+"""A cost up to an earlier time than this is not of now: the project's newest run is as old."""
+
+
 def regressions_of_rows(session: Session, rows: Sequence[Row[Any]]) -> tuple[Regression, ...]:
     """Return the regressions of joined rows without evidence, which takes longer to read."""
     ids = [row.RegressionRow.id for row in rows]
@@ -99,12 +113,18 @@ def regressions_of_rows(session: Session, rows: Sequence[Row[Any]]) -> tuple[Reg
     listed = [row.RegressionRow for row in rows]
     idle = [row.id for row in listed if row.proposal == "stale" or row.gpu_hours_per_day == 0]
     later = later_runs(session, [row.id for row in listed if row.state in ACTIVE and not row.gpu_hours_per_day])
-    last_own = {key: run for key, run in last_own_runs(session, idle).items() if stored[key].proposal != "fixed"}
+    now = utc_now()
+    costs = Costs(session, now)
+    costly = [row for row in listed if row.gpu_hours_per_day and row.id not in idle]
+    past = {row.id for row in costly if now - costs.clock_of(row.project_id) > _STILL_NOW}
+    last_own = {
+        key: run for key, run in last_own_runs(session, [*idle, *past]).items() if stored[key].proposal != "fixed"
+    }
     members: dict[int, list[Row[Any]]] = {id_: [] for id_ in ids}
     for row in member_rows:
         members[row.RegressionMemberRow.regression_id].append(row)
     regressions = (_regression(row, members[row.RegressionRow.id], names, stored, back) for row in rows)
-    return tuple(_with_newest(session, item, last_own, later) for item in regressions)
+    return tuple(_with_newest(session, item, last_own, later, is_past=item.id in past) for item in regressions)
 
 
 def _with_newest(
@@ -112,13 +132,22 @@ def _with_newest(
     regression: Regression,
     last_own: Mapping[tuple[int, int], tuple[datetime, int]],
     later: Mapping[tuple[int, int], Sequence[LaterRun]],
+    *,
+    is_past: bool,
 ) -> Regression:
-    """Add the runs that show where its jobs are now, in later containers and clusters as well."""
+    """Add the runs that show where its jobs are now, in later containers and clusters as well.
+
+    `is_past`: it costs time up to the newest run of its project, which is days ago.
+    """
     counted = regression.counted_jobs
     keys = [(regression.id, member.run_id) for job in counted for member in job.stacks]
     runs = [(job, later.get((regression.id, job.last.run_id), ())) for job in counted]
     newest = max(((job, of[-1]) for job, of in runs if of), key=lambda pair: pair[1].ordered_at, default=None)
-    streaks = [(job, streak[0]) for job, of in runs if job.is_back and (streak := slow_again(of))]
+    streaks = [
+        (job, streak[0])
+        for job, of in runs
+        if job.is_back and (streak := slow_again(of)) and any(run.is_steady is not False for run in streak)
+    ]
     again = min(streaks, key=lambda pair: pair[1].ordered_at, default=None)
     last = max((last_own[key] for key in keys if key in last_own), default=None)
     if last and newest:
@@ -132,8 +161,9 @@ def _with_newest(
     back = next(back_runs, None)
     return replace(
         regression,
-        last_ran=last[0] if last else None,
-        last_run=last[1] if last else None,
+        last_ran=last[0] if last and not is_past else None,
+        last_run=last[1] if last and not is_past else None,
+        cost_until=last[0] if last and is_past else None,
         newest=_run_of_job(session, *newest) if newest else None,
         again=_run_of_job(session, *again) if again and not regression.proposal else None,
         back_in=_run_of_job(session, *back).place if back else "",
@@ -141,7 +171,8 @@ def _with_newest(
 
 
 def _run_of_job(session: Session, job: SlowJob, run: LaterRun | SlowElsewhere) -> RunOfJob:
-    return RunOfJob(run.id, run.ordered_at, run.change_pct, _place(session, job.last.stack_key, run.stack_key))
+    place = _place(session, job.last.stack_key, run.stack_key)
+    return RunOfJob(run.id, run.ordered_at, run.change_pct, place, run.is_steady is not False)
 
 
 def _place(session: Session, own: str, other: str) -> str:
@@ -251,8 +282,9 @@ _MOST_AFTER = 3
 
 def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
     runs = [(job, run) for job in regression.counted_jobs for run in slow_elsewhere(session, regression, job)]
-    # A run that is not steady does not show that its job was slow before.
-    before = (pair for pair in runs if pair[1].is_before and pair[1].is_steady is not False)
+    # A run that is not steady does not show that its job was slow.
+    runs = [pair for pair in runs if pair[1].is_steady is not False]
+    before = (pair for pair in runs if pair[1].is_before)
     first = min(before, key=lambda pair: (pair[1].ordered_at, pair[1].id), default=None)
     is_alone = regression.is_once and len(regression.counted_jobs) == 1
     return _OtherStacks(

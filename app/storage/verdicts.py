@@ -375,6 +375,7 @@ _ELSEWHERE = (
         col(_Later.ordered_at) > RunRow.ordered_at,
         not_indexed(col(_Later.purpose)) == "ci",
         col(_Later.quarantine) == "",
+        col(_Later.is_steady).is_(True),
         col(_Later.log_step_time) > _BETWEEN,
     )
     .limit(1)
@@ -445,7 +446,7 @@ _LATER_RUNS: Select[Any] = (
     select_any(
         RegressionMemberRow.regression_id, RegressionMemberRow.run_id, RegressionMemberRow.usual_level,
         RegressionMemberRow.slow_level, col(_Later.id).label("id"), col(_Later.ordered_at).label("ordered_at"),
-        col(_Later.stack_key).label("stack_key"), _VALUE.label("value"),
+        col(_Later.stack_key).label("stack_key"), col(_Later.is_steady).label("is_steady"), _VALUE.label("value"),
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
     .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -512,6 +513,7 @@ class LaterRun:
     change_pct: float
     is_slow: bool
     is_again: bool
+    is_steady: bool | None
 
 
 def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], list[LaterRun]]:
@@ -525,7 +527,9 @@ def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], 
         change, slow = math.log(row.value) - row.usual_level, row.slow_level - row.usual_level
         is_slow = change > slow / 2
         is_again = is_slow and math.expm1(change) <= OUTGROWN * math.expm1(slow)
-        run = LaterRun(row.id, row.ordered_at, row.stack_key, 100 * math.expm1(change), is_slow, is_again)
+        run = LaterRun(
+            row.id, row.ordered_at, row.stack_key, 100 * math.expm1(change), is_slow, is_again, row.is_steady
+        )  # fmt: skip
         later.setdefault((row.regression_id, row.run_id), []).append(run)
     return later
 

@@ -9,6 +9,7 @@ from sqlmodel import Session, col
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from app.domain.numbers import metric_text, plural
+from app.domain.verdict.regression import Regression
 from app.storage.remembered import Remembered
 from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_indexed, select_any
 from app.storage.verdicts import current_verdict
@@ -126,6 +127,19 @@ DRAWN_METRICS = ("step_time_ms", "peak_memory_gib")
 
 
 _drawn = Remembered[tuple[Sparkline | None]](4000)
+
+
+def sparklines_of_regressions(session: Session, regressions: Sequence[Regression]) -> dict[int, Sparkline | None]:
+    """Return sparklines by number, each of the job that became slow first, whose run lists name."""
+    slow_runs = {}
+    for item in regressions:
+        job = item.first_job
+        # The runs that show a recovery may be in a later stack, which is not drawn.
+        if item.metric in DRAWN_METRICS and job and not (item.is_back and job.moves):
+            first = job.first
+            slow_runs[item.id] = SlowRun(item.project_id, first.stack_key, first.run_id, first.usual, item.metric)
+    drawn = regression_sparklines(session, list(slow_runs.values()))
+    return {number: drawn[slow] for number, slow in slow_runs.items()}
 
 
 def regression_sparklines(

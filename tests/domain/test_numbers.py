@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.domain import numbers
 from app.domain.badges import Badge, badge_key, new_badge_secret, opens, svg
-from app.domain.naming import TitledStack, short_names, stack_names, stack_title
+from app.domain.naming import TitledStack, distinct_names, short_names, stack_names, stack_title
 from app.domain.numbers import (
     THIN,
     Figure,
@@ -415,6 +415,13 @@ def test_a_short_name_has_what_differs() -> None:
     assert short_names(["seq 4096 · GBS 8", "seq 8192 · GBS 4"]) == ["seq 4096 · GBS 8", "seq 8192 · GBS 4"]
     assert short_names(["a-b-c", "a-b"]) == ["a-b-c", "a-b"], "pieces that do not correspond stay"
     assert short_names(["a-b"]) == ["a-b"]
+
+
+def test_names_end_where_they_differ() -> None:
+    assert distinct_names(["moe · seq 4096 · graph impl local", "moe · seq 8192"]) == ["seq 4096", "seq 8192"]
+    needed = ["a · 1", "b · 2 · x", "b · 2 · y"]
+    assert distinct_names(needed) == needed
+    assert distinct_names(["a · 1"]) == ["a · 1"]
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """The read model of a regression, with the stack and the first slow run of each member."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import days_text
+from app.domain.numbers import days_text, plural
 from app.domain.verdict import triage
 from app.domain.verdict.assess import UPGRADES
 from app.domain.verdict.comparability import AXES, Axis, axis_of
@@ -107,12 +108,16 @@ def stacks_of(jobs: Iterable[SlowJob]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RunOfJob:
-    """A run that shows where a slow job is now. `place`: container or cluster, if it is none of the members'."""
+    """A run that shows where a slow job is now. `place`: container or cluster, if it is none of the members'.
+
+    `is_steady`: its change is measured; else texts name the run only.
+    """
 
     id: int
     ordered_at: datetime
     change_pct: float
     place: str
+    is_steady: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +131,7 @@ class Regression:
     `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
     members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
     slow run. `alternates`: the levels (ms) of a job that moves between two of them. Lists without evidence have none.
+    `cost_until`: the position of the newest run of its counted jobs, if it costs time in a history that ended.
     """
 
     id: int
@@ -150,6 +156,7 @@ class Regression:
     back: tuple[int, datetime] | None = None
     last_run: int | None = None
     last_ran: datetime | None = None
+    cost_until: datetime | None = None
     back_in: str = ""
     newest: RunOfJob | None = None
     again: RunOfJob | None = None
@@ -161,6 +168,11 @@ class Regression:
     def idle_since(self) -> str:
         """Return the day of `last_ran`: `8 Jul`; empty without it."""
         return days_text(self.last_ran, self.last_ran) if self.last_ran else ""
+
+    @property
+    def cost_to(self) -> str:
+        """Return ` to 30 Sep`, which follows its cost; empty if that is of now."""
+        return f" to {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
@@ -175,6 +187,11 @@ class Regression:
     def worst_delta_pct(self) -> float | None:
         """Return the percentage that the regression is said to have."""
         return triage.size_pct(self._jobs)
+
+    @property
+    def is_up_to(self) -> bool:
+        """Return whether its counted jobs changed by different amounts, so that its size is the largest of them."""
+        return triage.is_up_to(self.worst_delta_pct, (job.worst.delta_pct for job in self.counted_jobs))
 
     @property
     def is_back(self) -> bool:
@@ -192,9 +209,18 @@ class Regression:
         return [SlowJob(tuple(stacks)) for stacks in triage.counted_jobs(self._jobs)]
 
     @property
-    def worst_job(self) -> SlowJob | None:
-        """Return the counted job with the largest change, which is the percentage of the regression."""
-        return max(self.counted_jobs, key=lambda job: job.worst.delta_pct or -math.inf, default=None)
+    def first_job(self) -> SlowJob | None:
+        """Return the counted job that became slow first: it began with the run of `since`."""
+        return min(self.counted_jobs, key=lambda job: (job.first.ordered_at, job.first.run_id), default=None)
+
+    @property
+    def spread(self) -> str:
+        """Return `4 jobs on A100, 1 on GB200`, of the counted jobs; empty if they have one model and GPU."""
+        firsts = [job.first for job in self.counted_jobs]
+        if len({(first.model, first.gpu) for first in firsts}) < 2:
+            return ""
+        (gpu, most), *others = Counter(first.gpu or "unknown GPU" for first in firsts).most_common()
+        return ", ".join([f"{plural(most, 'job')} on {gpu}", *(f"{number} on {name}" for name, number in others)])
 
     @property
     def is_once(self) -> bool:
@@ -209,8 +235,7 @@ class Regression:
     @property
     def since(self) -> RegressionMember | None:
         """Return the earliest first slow run of its counted jobs."""
-        firsts = (job.first for job in self.counted_jobs)
-        return min(firsts, key=lambda first: (first.ordered_at, first.run_id), default=None)
+        return self.first_job.first if self.first_job else None
 
     @property
     def shown_state(self) -> str:

@@ -13,8 +13,8 @@ from app.domain.numbers import (
 )
 from app.domain.text import capitalized
 from app.domain.verdict.evidence import alternates_text
-from app.domain.verdict.regression import Regression, RunOfJob, SlowJob, stacks_of
-from app.domain.verdict.triage import FIX_CLAIMED, is_up_to, recovery_text
+from app.domain.verdict.regression import Regression, RunOfJob, SlowJob
+from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +84,20 @@ def change(regression: Regression) -> str:
 
 
 def _change(regression: Regression) -> str:
-    delta = regression.worst_delta_pct
-    up_to = is_up_to(delta, (job.worst.delta_pct for job in regression.counted_jobs))
-    return f"{'was ' if regression.is_back else ''}{change_words(delta, regression.metric, up_to=up_to)}"
+    words = change_words(regression.worst_delta_pct, regression.metric, up_to=regression.is_up_to)
+    return f"{'was ' if regression.is_back else ''}{words}"
 
 
 def _text(regression: Regression) -> str:
     """Return the number of slow jobs, the first run and the cost in one sentence; the title states the change.
 
-    A second sentence names the levels of a job that alternates between two of them.
+    A second sentence names a job that alternates between two levels.
     """
     text = _answer(regression)
     if regression.alternates is None:
         return text
+    if regression.is_once and len(regression.counted_jobs) > 1:
+        return f"{text} One alternates: suspect the node."
     return f"{text} {'A' if len(regression.jobs) > 1 else 'The'} job {alternates_text(regression.alternates)}."
 
 
@@ -115,7 +116,7 @@ def _answer(regression: Regression) -> str:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
     is_named = bool(regression.newest and regression.newest.ordered_at == regression.last_ran)
-    end = f"; {_others(regression)}" if is_stale_part and not is_named else _cost(regression)
+    end = f"; {other_jobs(regression)}" if is_stale_part and not is_named else _cost(regression)
     text = slow_or_affected(regression.metric)
     if is_part(regression) or len(jobs) == 1:
         text = text.capitalize()
@@ -141,10 +142,15 @@ def run_in(run: RunOfJob) -> str:
     return f"#{run.id} ({run.place})" if run.place else f"#{run.id}"
 
 
-def _others(regression: Regression) -> str:
-    """Return `2 more in one run only`, of the jobs that do not count; with their change if it may be the larger one."""
+def other_jobs(regression: Regression) -> str:
+    """Return `2 more in one run only`, of the jobs that do not count; with their change if it may be the larger one.
+
+    Empty if all count.
+    """
     counted = regression.counted_jobs
     others = [job for job in regression.jobs if job not in counted]
+    if not others:
+        return ""
     once = sum(job.is_once for job in others)
     how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
     if not is_part(regression):
@@ -198,14 +204,15 @@ def _cost(regression: Regression) -> str:
     if regression.idle_since:
         slow, newest = regression.counted_jobs, regression.newest
         if newest and newest.ordered_at == regression.last_ran:
-            figure = change_text(newest.change_pct, metric=regression.metric).delta
-            return f", last in {run_in(newest)}, {regression.idle_since}: {figure}"
+            delta = change_text(newest.change_pct, metric=regression.metric).delta
+            now = delta if newest.is_steady else "not steady"
+            return f", last in {run_in(newest)}, {regression.idle_since}: {now}"
         if len(slow) == len(regression.jobs):
             return f", no runs since {regression.idle_since}"
-        stacks = plural(stacks_of(slow), "stack", number=False)
-        return f", {slow_or_affected(regression.metric)} {stacks} last ran {regression.idle_since}"
+        return f", last ran {regression.idle_since}"
     if regression.metric != "step_time_ms":
         return ""
     if regression.gpu_hours_per_day is None:
         return ", at unknown cost"
-    return f", {daily_cost(regression.gpu_hours_per_day)}" if regression.gpu_hours_per_day else ", no cost now"
+    hours = regression.gpu_hours_per_day
+    return f", {daily_cost(hours)}{regression.cost_to}" if hours else ", no cost now"

@@ -138,11 +138,15 @@ def slow_jobs(jobs: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
 def counted_jobs(jobs: Sequence[MeasuredJob]) -> Sequence[MeasuredJob]:
     """Return the slow jobs that give a regression its size: without those that one run shows or that are nearly back.
 
-    Such jobs count if there are no others.
+    Such jobs count if there are no others. If only single runs were slow and none lasted, those of recovered jobs count
+    as well.
     """
     slow = slow_jobs(jobs)
     several = [job for job in slow if not is_once(job)] or slow
-    return [job for job in several if not is_nearly_back(job)] or several
+    lasting = [job for job in several if not is_nearly_back(job)]
+    if not lasting and all(is_once(job) for job in several):
+        return [job for job in jobs if is_once(job)]
+    return lasting or several
 
 
 def size_pct(jobs: Sequence[Sequence[MeasuredMember]]) -> float | None:

@@ -1,7 +1,7 @@
 """Which verdicts open a regression, and which an existing one explains."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -20,11 +20,37 @@ from app.domain.verdict.assess import assess
 from app.domain.verdict.baseline import BaselineRules
 from app.domain.verdict.document import VerdictDocument, verdict_document
 from app.domain.verdict.record import RunRecord
-from app.domain.verdict.triage import STATES, next_states, refused_because
+from app.domain.verdict.triage import STATES, counted_jobs, next_states, refused_because
 from app.domain.verdict.words import baseline_line
 from tests.domain.verdict.matching_runs import make_record
 
 MAIN = BaselineRules("main")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A member of a regression with the facts that decide whether its job counts."""
+
+    delta_pct: float
+    is_once: bool = False
+    proposal: str = ""
+    newest_pct: float | None = None
+
+
+@pytest.mark.parametrize(
+    ("members", "sizes"),
+    [
+        ([Member(39.4, is_once=True, newest_pct=-2.4), Member(47.0, is_once=True, proposal="fixed")], [39.4, 47.0]),
+        ([Member(39.4, is_once=True), Member(47.0, is_once=True, proposal="fixed")], [39.4]),
+        ([Member(5.0, newest_pct=1.0), Member(9.0, proposal="fixed")], [5.0]),
+        ([Member(5.0), Member(16.7, is_once=True)], [5.0]),
+    ],
+    ids=["single runs that did not last", "one may last", "nearly back", "a single run beside a lasting job"],
+)
+def test_the_jobs_that_give_a_regression_its_size(members: list[Member], sizes: list[float]) -> None:
+    assert [job[0].delta_pct for job in counted_jobs([[member] for member in members])] == sizes
+
+
 CAUSE = AlarmCause("run", "code:c", "Code.")
 
 
