@@ -417,18 +417,17 @@ class RegressionView:
         return text.interval, f"{level_text(time.interval_level_pct)} interval of the first slow run"
 
     def _interval_of_upgrade(self, job: SlowJob, upgrade: MeasuredContrast | None) -> tuple[str, str] | None:
-        """Return the interval of the job's change and its level as the report has them; None if it lies outside."""
+        """Return the interval of the job's change and its level as the report has them; None if it is of another."""
         delta = job.worst.delta_pct if job.worst is job.first and self.regression.metric == "step_time_ms" else None
         if upgrade is None or delta is None or job.is_once:
             return None
         changed = changed_field(upgrade.comparability)
         sides = value_text(changed.a), value_text(changed.b)
         for row, measured in measured_changes(self._session, self.regression.project_id, changed.field, *sides):
-            if (row.stack_key, row.job) == (job.first.stack_key, job.first.job) and measured.step_time is not None:
-                low, high = measured.step_time.interval(REGRESSION_P)
-                if low <= delta <= high:
-                    level = f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
-                    return change_text(delta, low, high).interval, level
+            is_of_job = (row.stack_key, row.job) == (job.first.stack_key, job.first.job)
+            if is_of_job and measured.step_time and (ends := measured.step_time.interval_of(delta, REGRESSION_P)):
+                level = f"{100 * (2 * REGRESSION_P - 1):.3g}{THIN}% interval"
+                return change_text(delta, *ends).interval, level
         return None
 
     @cached_property

@@ -7,7 +7,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.experiments.plan import upload_command
 from app.domain.naming import SEPARATOR, field_words, short_job, stack_title, without_common
-from app.domain.numbers import THIN, change_text, grouped, level_text
+from app.domain.numbers import THIN, grouped, level_text
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import REGRESSION_P, MemoryChange, StepTimeChange
@@ -52,9 +52,8 @@ class ComparedStackRow:
     @property
     def interval(self) -> tuple[float | None, float | None]:
         """Return the ends of the measured interval; None if the change is the size of its regression, which differs."""
-        if self.time is None or change_text(self.time.delta_pct).figure != change_text(self.time.measured_pct).figure:
-            return None, None
-        return self.time.interval(INTERVAL_P)
+        ends = self.time.interval_of(self.time.delta_pct, INTERVAL_P) if self.time else None
+        return ends or (None, None)
 
     @property
     def line(self) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from app.domain.numbers import THIN, percent
+from app.domain.numbers import THIN, change_text, percent
 from app.domain.performance.steady_state import MAX_SPREAD, MOST_DRIFT, clip_around_median, mad, median
 from app.domain.run import FloatArray, SteadyState
 from app.domain.verdict.policy import DEFAULTS, EQUAL_PCT, Thresholds
@@ -168,10 +168,11 @@ class StepTimeChange:
         """Return the level of the interval in percent: 99 with 0.5 % beyond each end."""
         return interval_level_pct(self.decision, self.shift, self.planned_looks)
 
-    @property
-    def measured_pct(self) -> float:
-        """Return the middle of the measured interval; `delta_pct` may be the size of its regression instead."""
-        return _pct(self._middle)
+    def interval_of(self, delta_pct: float, p: float) -> tuple[float, float] | None:
+        """Return `interval(p)` if it is that of this change as printed; a regression may have another size since."""
+        if change_text(delta_pct).figure != change_text(_pct(self._middle)).figure:
+            return None
+        return self.interval(p)
 
     @property
     def _middle(self) -> float:
