@@ -169,7 +169,7 @@ class StepTimeChange:
         return interval_level_pct(self.decision, self.shift, self.planned_looks)
 
     def interval_of(self, delta_pct: float, p: float) -> tuple[float, float] | None:
-        """Return `interval(p)` if it is that of this change as printed; a regression may have another size since."""
+        """Return `interval(p)` if it belongs to this change as printed; a regression may have another size since."""
         if change_text(delta_pct).figure != change_text(_pct(self._middle)).figure:
             return None
         return self.interval(p)
