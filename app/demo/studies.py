@@ -184,7 +184,7 @@ def journey() -> tuple[DemoTrial, ...]:
     deepep = _trial(
         "DeepEP in place of alltoall", _FIRST, {"dispatcher_type": "flex", "flex_backend": "deepep"},
         step=0, before=(QWEN3_235B_H100, 203), after=(_DEEPEP, 245),
-        profile=ProfileShares(communication=0.27, exposed=0.24, idle=0.03), rule="published-faster",
+        profile=ProfileShares(communication=0.27, exposed=0.24, idle=0.03),
     )  # fmt: skip
     overlap = _trial(
         "Overlap expert communication with compute", _candidate(deepep), {"ep_overlap": True},
