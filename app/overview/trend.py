@@ -123,22 +123,10 @@ class TrendLine:
     @property
     def reconfigured(self) -> tuple[Any, Any, float] | None:
         """Return the runs before and after the current configuration began on its stack, and the throughput after."""
-        return _reconfigured(self.runs)
-
-    @property
-    def explained(self) -> float:
-        """Return the throughput without a change of the configuration that came after what the reference is for."""
-        runs = (*self.earlier, *self.runs)
-        changed = _reconfigured(runs)
-        if changed is None or changed[0].stack_key != self.stack_key:
-            return self.now
-        before, after, _ = changed
-        numbers = [run.id for run, _ in runs]
-        place = numbers.index(after.id)
-        if self.slow_run in numbers[place:]:
-            return self.now
-        alike = [percent for run, percent in runs[:place] if run.config_key == before.config_key]
-        return median(alike[-_NOW:])
+        for (before, _), (after, percent) in reversed([*pairwise(self.runs)]):
+            if before.config_key != after.config_key:
+                return (before, after, percent) if before.stack_key == after.stack_key else None
+        return None
 
     @property
     def newest(self) -> tuple[tuple[Any, float], ...]:
@@ -162,23 +150,11 @@ class TrendLine:
         return median(percent for _, percent in self.newest)
 
     @property
-    def at_equal_knobs(self) -> str:
-        """Return `95.1 % at equal knobs`; empty if no change of the configuration adds to the current throughput."""
-        return "" if self.explained == self.now else f"{self.explained:.1f} % at equal knobs"
-
-    @property
     def direction(self) -> int:
         """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
-        if self.decision == "improvement" and self.explained - 100 > _WITHIN:
+        if self.decision == "improvement" and self.now - 100 > _WITHIN:
             return 1
-        return -1 if self.decision == "regression" and 100 - self.explained > _WITHIN else 0
-
-
-def _reconfigured(runs: Sequence[tuple[Any, float]]) -> tuple[Any, Any, float] | None:
-    for (before, _), (after, percent) in reversed([*pairwise(runs)]):
-        if before.config_key != after.config_key:
-            return (before, after, percent) if before.stack_key == after.stack_key else None
-    return None
+        return -1 if self.decision == "regression" and 100 - self.now > _WITHIN else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,24 +209,20 @@ class Trend:
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
-        It leaves out what a changed configuration adds, and then says `at equal knobs`. Lines with several references
-        or projects, or in both directions, have no range: they are counted. If several projects are shown and the lines
-        are of one, it begins `Throughput of moe:`.
+        Lines with several references or projects, or in both directions, have no range: they are counted. If several
+        projects are shown and the lines are of one, it begins `Throughput of moe:`.
         """
         compared = [line for line in self.lines if line.reference]
         if not compared:
             return ""
-        changes, projects = [line.explained - 100 for line in compared], {line.project for line in compared}
+        changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
         is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
             return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
-        if any(line.at_equal_knobs for line in compared):
-            subject = f"{project} at equal knobs:" if project else "Throughput at equal knobs is"
-        else:
-            subject = f"Throughput of {project}:" if project else "Throughput is"
+        subject = f"Throughput of {project}:" if project else "Throughput is"
         side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
         return f"{subject} {range_text}."
@@ -267,7 +239,7 @@ class Trend:
             return f"None {of_all} clearly faster or slower."
         if faster and slower:
             return f"{len(faster)} {of_all} faster, {len(slower)} slower."
-        most, side = max(abs(line.explained - 100) for line in faster or slower), "higher" if faster else "lower"
+        most, side = max(abs(line.now - 100) for line in faster or slower), "higher" if faster else "lower"
         up_to = "Up to " if len(faster or slower) > 1 else ""
         return f"{up_to}{most:.1f}{THIN}% {side} throughput in {len(faster or slower)} {of_all}."
 
@@ -562,17 +534,13 @@ def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str,
 
 @dataclass(frozen=True, slots=True)
 class SlowerConfiguration:
-    """A job that is slower since its configuration changed, which opens no regression. `run_id`: its first run.
-
-    `in_all`: its whole loss of throughput if another one came before, `9.6 % below train:2026.09`; else empty.
-    """
+    """A job that is slower since its configuration changed, which opens no regression. `run_id`: its first run."""
 
     line: str
     knob: str
     before: int
     run_id: int
     delta_pct: float
-    in_all: str
 
 
 def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfiguration, ...]:
@@ -584,15 +552,10 @@ def slower_configurations(session: Session, trend: Trend) -> tuple[SlowerConfigu
     slower = session.execute(judged).all() if changed else []
     knobs = changed_knobs(session, trend) if slower else {}
     return tuple(
-        SlowerConfiguration(line.name, knobs[row.id], before.id, row.id, row.verdict_delta_pct, _in_all(line))
+        SlowerConfiguration(line.name, knobs[row.id], before.id, row.id, row.verdict_delta_pct)
         for row in slower
         for line, before in (changed[row.id],)
     )
-
-
-def _in_all(line: TrendLine) -> str:
-    is_sum = bool(line.reference) and line.now < line.explained < 100 - _WITHIN
-    return f"{100 - line.now:.1f}{THIN}% below {line.reference}" if is_sum else ""
 
 
 # --- The chart. Each line has its own hue, which its label and the key share.
@@ -639,7 +602,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                 }
             )  # fmt: skip
         label = {"percent": f"{line.now:.1f} %", "name": name[0]}
-        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against, line.at_equal_knobs)))
+        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append(
