@@ -197,21 +197,24 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
     continued = regression.number  # then the runs since the first were as slow
     before = "" if container is None or settings else _side(container.a)
     commit = session.get_one(RunRow, regression.run).commit
+    tested = ""  # the commands measure the code of the first slow run
+    if container is not None and before and commit != run.commit:
+        tested = f"commit {short_commit(commit)} in container {last_parts(_side(container.b), before)[1]}"
     is_unconfirmed = continued is None and rerun_request(session, run.id, regression.document) is not None
     title = back_title("Go back to the baseline" if continued is None else f"Undo regression {continued}", certain)
     if settings:  # a knob is tested with one run
         taken = Taken(settings, _restored(run, regression), title=title)
     elif causes.is_likely and causes.differences and not is_unconfirmed:
         restored = _restored(run, regression) if title else None  # a bisection finds the cause, it undoes nothing
-        if container is not None and commit != run.commit:  # the commands measure the code of the first slow run
-            _, name = last_parts(_side(container.b), before)
-            title = f"Test regression {continued}: commit {short_commit(commit)} in container {name}"
+        if tested:
+            title = f"Test regression {continued}: {tested}"
             undo = f"Run commit {short_commit(commit)} in container {before}."
             restored = restored and replace(restored, name=f"if the container caused regression {continued}")
         taken = Taken({}, restored, title=title or (f"Bisect {bisected}" if bisected else ""))
     elif container is not None and not is_unconfirmed:
         has_other_code = any(item.axis == "code" for item in causes.differences)
-        taken = Taken({}, title=f"Test the old container{' with the new code' if has_other_code else ''}")
+        title = f"Test the old container{' with the new code' if has_other_code else ''}"
+        taken = Taken({}, title=f"Test regression {continued}: {tested}" if tested else title)
         undo = undo_text(causes.differences)
     else:
         test = f"bisect {bisected}" if bisected else _apart_text(causes.differences)
