@@ -233,7 +233,9 @@ def rerun_value(session: Session, project: ProjectPolicy) -> RerunValue | None:
     size = round(statistics.median(runs for _, runs in times))
     now = utc_now()
     own = (col(RunRow.project_id) == project.project_id, col(RunRow.purpose) == "ci")
-    since = col(RunRow.created_at) >= now - timedelta(days=_RATE_DAYS)
+    # By commit date, because a history may be uploaded in one day.
+    last = session.execute(select(func.max(col(RunRow.ordered_at))).where(*own)).scalar_one() or now
+    since = col(RunRow.ordered_at) >= last - timedelta(days=_RATE_DAYS)
     runs = session.execute(select(func.count()).where(*own, since)).scalar_one()
     newest = session.execute(
         select_any(RunRow.gpus, RunRow.step_time_ms, RunResultRow.slices, RunResultRow.health)

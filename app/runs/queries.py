@@ -359,7 +359,7 @@ SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdi
 def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
     """Return the query with the filters of its search box, the other words, and values of contract fields.
 
-    Raises InvalidQuery for a name that is not a filter.
+    Raises InvalidQuery for a name similar to that of a filter. Any other `name:value` is a container.
     """
     words, filters, fields = [], {}, {}
     for name, quoted, plain, text, word in _WORD.findall(query.q):
@@ -370,8 +370,10 @@ def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
             filters[name] = value
         elif name in FIELDS:
             fields[name] = value
+        elif meant := did_you_mean(name, SEARCHED):
+            raise invalid_filter("q", f'There is no filter "{name[:40]}"{meant}')
         else:
-            raise invalid_filter("q", f'There is no filter "{name[:40]}"{did_you_mean(name, (*SEARCHED, *FIELDS))}.')
+            fields["container"] = f"{name}:{value}"  # as in `train:2026.10`
     if filters:
         query = RunQuery(**(query.model_dump() | filters))  # validated like filters of their own
     return query, " ".join(words), fields

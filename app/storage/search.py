@@ -173,15 +173,20 @@ def has_label(field: str, value: str) -> ColumnElement[bool]:
 
 
 def has_contract_value(field: str, value: str) -> ColumnElement[bool]:
-    """Return the condition that the contract of a run has this value, as shown, ignoring case."""
+    """Return the condition that the contract of a run has this value, as shown, ignoring case.
+
+    A container is found without its registry, too.
+    """
     if FIELDS[field].role == "info":
         newest = select_any(RunRow.id).order_by(col(RunRow.id).desc()).limit(NEWEST_READ).scalar_subquery()
         stored = col(RunResultRow.contract)[field]["value"].as_string()
         own = select(col(RunResultRow.run_id)).where(col(RunResultRow.run_id).in_(newest))
         return col(RunRow.id).in_(own.where(func.lower(stored) == value.lower()))
-    configurations = select(col(ConfigValueRow.config_key)).where(
-        col(ConfigValueRow.field) == field, col(ConfigValueRow.value) == value.lower()[:200]
-    )
+    stored_value, wanted = col(ConfigValueRow.value), value.lower()[:200]
+    is_equal = stored_value == wanted
+    if field == "container" and "/" not in wanted:
+        is_equal = or_(is_equal, stored_value.endswith(f"/{wanted}", autoescape=True))
+    configurations = select(col(ConfigValueRow.config_key)).where(col(ConfigValueRow.field) == field, is_equal)
     return col(RunRow.config_key).in_(configurations)
 
 

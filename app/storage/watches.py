@@ -14,7 +14,7 @@ from app.domain.verdict.regression import Regression
 from app.errors import InvalidChange
 from app.storage import audit
 from app.storage.audit import AuditEvent, to_event
-from app.storage.regressions import joined_regressions, regressions_of_rows
+from app.storage.regressions import add_evidence, joined_regressions, regressions_of_rows
 from app.storage.runs import ENDED_BADLY
 from app.storage.stacks import names_of_stacks
 from app.storage.suspect_evidence import cause_of
@@ -124,7 +124,7 @@ def offered_regressions(session: Session, most: int) -> tuple[Regression, ...]:
     )
     cost = func.coalesce(col(RegressionRow.gpu_hours_per_day), 0.0)
     rows = session.execute(chosen.order_by(cost.desc(), col(RegressionRow.id).desc()).limit(most)).all()
-    return regressions_of_rows(session, rows)
+    return tuple(add_evidence(session, item) for item in regressions_of_rows(session, rows))
 
 
 def offered_stacks(session: Session, most: int) -> list[Watch]:

@@ -8,6 +8,7 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from app.domain.access.principal import Action, granted
+from app.domain.verdict.regression_text import what
 from app.errors import NotFound
 from app.storage.database import read_session, transaction
 from app.storage.tables import utc_now
@@ -90,7 +91,7 @@ def _page(request: Request, session: Session, *, feed: str = "") -> HTMLResponse
     offers = not watches and user_id is not None
     response = render(
         request, "watching/index.html", watches=watches, changes=changes_of(session, watches), feed=feed,
-        can_watch=user_id is not None, regressions=offered_regressions(session, _OFFERED) if offers else (),
+        can_watch=user_id is not None, what=what, regressions=offered_regressions(session, _OFFERED) if offers else (),
         stacks=offered_stacks(session, _OFFERED) if offers else (),
     )  # fmt: skip
     if feed:

@@ -351,7 +351,7 @@ def test_runs_are_found_by_label_time_and_contract_field(client: TestClient, eng
             ("a", "eos", {"tags": ["nightly", "fp8"], "commit": "abc123", "uploaded_by": "mia"}),
             ("b", "selene", {"tags": ["nightly"], "commit": "abd999", "job": "train / h100"}),
         ):
-            fields: dict[str, Any] = {"cluster": cluster, "container": f"nemo:{name}"}
+            fields: dict[str, Any] = {"cluster": cluster, "container": f"nvcr.io/nvidia/nemo:{name}"}
             make_stack(session, [100.0], fields=fields, name=name, **columns)
         row = session.get_one(RunRow, 2)
         row.created_at = utc_now() - timedelta(days=30)
@@ -365,6 +365,10 @@ def test_runs_are_found_by_label_time_and_contract_field(client: TestClient, eng
         ({"user": "mia"}, ["a"]),
         ({"cluster": "EOS"}, ["a"]),
         ({"container": "nemo:b"}, ["b"]),
+        ({"container": "nvcr.io/nvidia/nemo:b"}, ["b"]),
+        ({"container": "nvidia/nemo:b"}, []),
+        ({"q": "nemo:b"}, ["b"]),
+        ({"q": "emo:b"}, []),
         ({"since": "7d"}, ["a"]),
         ({"until": "7d"}, ["b"]),
         ({"q": "tag:nightly cluster:selene"}, ["b"]),

@@ -72,8 +72,8 @@ _NINE_OF_TEN = 1.2816
 
 
 def powers(spread: float, baseline_runs: int, thresholds: Thresholds) -> Iterator[Power]:
-    """Yield the power against slowdowns of 1, 2, 3 and 5 %."""
-    return (power(change, spread, baseline_runs, thresholds) for change in (1.0, 2.0, 3.0, 5.0))
+    """Yield the power against slowdowns of 1, 2, 3 and 5 %, and the chance of a false alarm, of 0 %."""
+    return (power(change, spread, baseline_runs, thresholds) for change in (0.0, 1.0, 2.0, 3.0, 5.0))
 
 
 def _limit(k: int, m: int, spread: float, looks: int, thresholds: Thresholds) -> float:
