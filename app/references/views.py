@@ -274,10 +274,11 @@ def figure_bars(comparison: ReferenceComparison, farther: ReferenceComparison | 
     longest = max(ours, theirs, third)
     own = comparison.ours.contract.get("precision")
     precision = f", {_words(own.value)}" if own and own.value else ""
+    against = f"{nearest.point.measured_by} {precision_of(nearest.point)}: " if other and third else ""
     bars = [
         FigureBar(
             f"Yours: {comparison.ours.whose}{precision}", f"/runs/{comparison.ours.run_id}", 100 * ours / longest,
-            figure_text(name, ours), is_ours=True, note=nearest.gap(name),
+            figure_text(name, ours), is_ours=True, note=against + nearest.gap(name),
         ),
         FigureBar(
             f"{nearest.point.measured_by}, {nearest.point.date}, {precision_of(nearest.point)}",
