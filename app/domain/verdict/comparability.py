@@ -6,6 +6,7 @@ from typing import Literal, Protocol
 
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS, Role
 from app.domain.contract.values import OUTLINE, same_value, shown
+from app.domain.numbers import plural
 from app.domain.run import Stated
 from app.domain.verdict.record import RunFacts
 
@@ -364,19 +365,23 @@ def _members(comparability: Comparability) -> Iterator[Suspect]:
     for differences in (stack, knobs):
         for difference in sorted(differences, key=lambda difference: not difference.is_certain):
             if difference.is_certain:
-                reason = one_of(certain, code_differs=bool(comparability.other_code))
+                reason = one_of(certain, comparability)
             else:
                 side = "baseline" if difference.a is None else "run"
                 reason = f"Not stated for the {side}, so it may have changed."
             yield Suspect(difference.axis, difference.field, reason, difference)
 
 
-def one_of(fields: int, *, code_differs: bool) -> str:
+def one_of(fields: int, comparability: Comparability) -> str:
     """Return why a contract field that is known to differ is a suspect. `fields`: how many are known to differ."""
-    reason = (
-        "The only contract field known to differ" if fields == 1 else f"One of {fields} contract fields that differ"
-    )
-    return f"{reason}; the code differs as well." if code_differs else f"{reason}."
+    dependent = len(comparability.following)
+    if fields > 1:
+        reason = f"One of {fields} contract fields that differ"
+    elif dependent:
+        reason = f"Only this field and {plural(dependent, 'dependent setting')} are known to differ"
+    else:
+        reason = "The only contract field known to differ"
+    return f"{reason}; the code differs as well." if comparability.other_code else f"{reason}."
 
 
 def _beside(difference: Difference) -> Suspect:

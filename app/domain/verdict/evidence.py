@@ -383,7 +383,7 @@ def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:
         return ()
     comparability = contrast.comparability
     differ = (*comparability.stack, *comparability.knobs)
-    reason = one_of(len(differ), code_differs=bool(comparability.other_code))
+    reason = one_of(len(differ), comparability)
     code = (
         Suspect(difference.axis, difference.field, ALL_CHANGES, difference) for difference in comparability.other_code
     )
