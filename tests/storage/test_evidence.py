@@ -338,18 +338,15 @@ def test_a_suspect_in_fewer_than_half_of_the_slow_jobs_is_not_their_likely_cause
     assert {n: (card.label, card.level) for n, card in cards.items()} == {2: ("possible", 0), 3: ("likely", 3)}
 
 
-def test_a_card_leaves_out_the_alternation_that_the_lead_names_if_other_evidence_remains(session: Session) -> None:
+def test_the_node_of_an_alternating_job_is_the_first_card_and_the_others_leave_it_out(session: Session) -> None:
     for length in (2048, 4096):
         nightly(session, seq_len=length)
     slow, _ = (one_more(session, 440.0, seq_len=length) for length in (2048, 4096))
-    levels = (400.0, 440.0)
-    supported = replace(suspects(session, slow)["commit"], is_likely=False, alternates=levels)
-    bare = replace(supported, elsewhere=None)
-    for suspect, in_lead, sentences in ((supported, levels, 1), (supported, None, 2), (bare, levels, 1)):
-        jobs = [SuspectingJob([suspect], slow, "f" * 40, None)]
-        (card,) = suspect_cards(jobs, "", may_plan=False, alternates=in_lead)
-        assert len(card.evidence) == sentences
-        assert (card.evidence[-1] == bare.evidence[0]) is (suspect is bare or in_lead is None)
+    supported = replace(suspects(session, slow)["commit"], is_likely=False, alternates=(400.0, 440.0))
+    node, code = suspect_cards([SuspectingJob([supported], slow, "f" * 40, None)], "", may_plan=False)
+    assert (node.axis, code.axis, code.field) == ("place", "code", "commit")
+    assert str(slow) in node.reason
+    assert code.evidence == replace(supported, alternates=None).evidence
 
 
 def test_the_shortest_range_of_commits_is_that_of_the_regression_on_its_page_and_in_its_cause(session: Session) -> None:
