@@ -202,7 +202,10 @@ def active_text(number: int, cost: SumOfCosts) -> str:
 
 
 def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
-    """Return when a change that is over lasted: `, 13 to 16 Sep; recovered since #79`. `back`: run and its position."""
+    """Return when a change that is over lasted: ` from 13 Sep; recovered since #79 on 16 Sep`.
+
+    `back`: the run and its position.
+    """
     if back is None:
         return f" since {days_text(since, since)}; recovered"
-    return f", {days_text(since, back[1])}; recovered since #{back[0]}"
+    return f" from {days_text(since, since)}; recovered since #{back[0]} on {days_text(back[1], back[1])}"
