@@ -171,8 +171,8 @@ class Regression:
 
     @property
     def cost_to(self) -> str:
-        """Return ` to 30 Sep`, which follows its cost; empty if that is of now."""
-        return f" to {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
+        """Return ` until 30 Sep`, which follows its cost; empty if that is of now."""
+        return f" until {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
