@@ -8,7 +8,17 @@ from app.domain.contract.values import shown
 from app.domain.numbers import THIN, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
-from app.domain.verdict.evidence import NO_EVIDENCE, RankedSuspect, SharedSuspect, shared_suspects, value_text
+from app.domain.verdict.evidence import (
+    LABELS,
+    NO_EVIDENCE,
+    RankedSuspect,
+    SharedSuspect,
+    SuspectLabel,
+    alternating_runs,
+    node_text,
+    shared_suspects,
+    value_text,
+)
 from app.domain.verdict.upgrade import shared_commit_label
 from app.domain.verdict.words import side_text
 
@@ -36,7 +46,7 @@ class UpgradeReportOf:
 
 @dataclass(frozen=True, slots=True)
 class SuspectCard:
-    """`level`: evidence for it, from 3 for likely to 0 for none or for evidence against it. `jobs`: how many name it.
+    """`label`: how likely it is. `jobs`: how many name it.
 
     `action`: label and address, or None. `beside`: the other suspect that the same jobs support equally.
     """
@@ -46,12 +56,16 @@ class SuspectCard:
     before: str
     after: str
     reason: str
-    level: int
-    label: str
+    label: SuspectLabel
     evidence: tuple[str, ...]
     jobs: int
     action: tuple[str, str] | None
     beside: str = ""
+
+    @property
+    def level(self) -> int:
+        """Return the number of bars that stand for its label."""
+        return LABELS.index(self.label)
 
 
 def suspect_cards(
@@ -76,13 +90,13 @@ def suspect_cards(
 
 def _node_card(jobs: Sequence[SuspectingJob]) -> tuple[SuspectCard, ...]:
     """Return the card of the node, if a job alternates between two levels whatever its code; code cannot do this."""
-    levels = {job.run_id: levels for job in jobs for item in job.suspects if (levels := item.alternates)}
+    levels = alternating_runs((job.run_id, job.suspects) for job in jobs)
     if not levels:
         return ()
     run_id, (usual, slow) = next(iter(levels.items()))
     return (
         SuspectCard(
-            "", "place", "", "", f"Node of #{run_id}", 2, "possible",
+            "", "place", "", "", node_text(run_id), "possible",
             (f"The job alternates between {usual:.0f} and {slow:.0f}{THIN}ms, whatever its code.",),
             len(levels), (f"Rerun #{run_id} on another node", f"/runs/{run_id}?tab=why#rerun"),
         ),
@@ -102,11 +116,9 @@ def _card(
     evidence = ranked.evidence or (NO_EVIDENCE,)
     if len(shared.by_job) < len(jobs):
         evidence = (*ranked.evidence, f"In {len(shared.by_job)} of {plural(len(jobs), 'job')}.")
-    for_it = 0 if ranked.support == "unlikely" else ranked.is_supported + (ranked.support == "supported")
-    level = 3 if ranked.is_likely else for_it
     best = next(job for job, item in shared.by_job.items() if item.suspect == suspect)
     return SuspectCard(
-        suspect.field, suspect.axis, before, after, suspect.reason, level, ranked.label, evidence,
+        suspect.field, suspect.axis, before, after, suspect.reason, ranked.label, evidence,
         len(shared.by_job), _action(ranked, jobs[best], compare_url, may_plan, upgrade), ranked.beside,
     )  # fmt: skip
 

@@ -30,7 +30,9 @@ from app.domain.verdict.evidence import (
     RankedSuspect,
     StackMove,
     alternates,
+    alternating_runs,
     change_pct,
+    node_text,
     other_stacks,
     past_results,
     rank_suspects,
@@ -330,7 +332,8 @@ _causes = Remembered[_Cause](most=1000)
 def shown_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> str:
     """Return the cause that pages, the API and messages state. `run_ids`: the first slow run of each counted job.
 
-    This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely.
+    This is the cause recorded when the regression opened, unless it is unlikely or another suspect is likely; the node
+    if a job alternates between two levels.
     """
     return _cause(session, regression, run_ids).text
 
@@ -369,10 +372,12 @@ def _first_slow_runs(session: Session, regression: RegressionRow) -> list[int]:
 
 
 def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -> _Cause:
-    shared = _shared_suspects(session, regression.kind, regression.metric, run_ids)
+    jobs = _suspects_by_run(session, regression.kind, regression.metric, run_ids)
+    shared = _shared_suspects(jobs)
     ranked = tuple(item for _, item in shared)
     code = next(((run, item) for run, item in shared if item.suspect.field == COMMIT and item.is_likely), (0, None))
-    return _Cause(_cause_text(regression, ranked), ranked, code[1], code[0])
+    node = next((f"{node_text(run)}." for run in alternating_runs(jobs)), "")
+    return _Cause(node or _cause_text(regression, ranked), ranked, code[1], code[0])
 
 
 def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
@@ -392,21 +397,24 @@ def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
     return f"{difference.axis.capitalize()}: {what}{before} → {after}{unlikely}."
 
 
-def _shared_suspects(
+def _suspects_by_run(
     session: Session, kind: str, metric: str, run_ids: Sequence[int]
-) -> list[tuple[int, RankedSuspect]]:
-    """Return the suspects as the page of a regression lists them, each with the run that names it so."""
-    verdicts = [(run_id, verdict) for run_id in run_ids if (verdict := current_verdict(session, run_id))]
-    jobs = [
-        suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric)
-        for run_id, verdict in verdicts
+) -> list[tuple[int, tuple[RankedSuspect, ...]]]:
+    return [
+        (run_id, suspects_with_evidence(session, run_id, document_of_member(verdict.document, kind), metric))
+        for run_id in run_ids
+        if (verdict := current_verdict(session, run_id))
     ]
+
+
+def _shared_suspects(jobs: Sequence[tuple[int, tuple[RankedSuspect, ...]]]) -> list[tuple[int, RankedSuspect]]:
+    """Return the suspects as the page of a regression lists them, each with the run that names it so."""
     return [
         (
-            next(verdicts[job][0] for job, item in shared.by_job.items() if item.suspect == shared.ranked.suspect),
+            next(jobs[job][0] for job, item in shared.by_job.items() if item.suspect == shared.ranked.suspect),
             shared.ranked,
         )
-        for shared in shared_suspects(jobs)
+        for shared in shared_suspects([suspects for _, suspects in jobs])
     ]
 
 

@@ -20,6 +20,9 @@ from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
 Support = Literal["supported", "open", "unlikely"]
+SuspectLabel = Literal["unlikely", "possible", "likely"]
+LABELS: tuple[SuspectLabel, ...] = ("unlikely", "possible", "likely")
+"""The words for the evidence, which pages draw as 0, 1 and 2 bars."""
 SUPPORT_ORDER: tuple[Support, ...] = ("supported", "open", "unlikely")
 EXPLAINS = 0.5
 """Share of the change that an A/B must explain to support a suspect; the rest may be noise or a second cause."""
@@ -136,22 +139,12 @@ class RankedSuspect:
         )
 
     @property
-    def is_supported(self) -> bool:
-        """Return whether the evidence speaks for it, even if most is inconclusive."""
-        if self.is_likely or self.support == "supported":
-            return True
-        if self.elsewhere is None or self.alternates is not None:
-            return False
-        decided = len(self.elsewhere.moves) - len(self.elsewhere.of("inconclusive"))
-        return 2 * len(self.elsewhere.moved) > decided
-
-    @property
     def name(self) -> str:
         """Return its name in a sentence: `container`, `code`."""
         return self.suspect.axis if self.suspect.axis == "code" else self.suspect.field
 
     @property
-    def label(self) -> Literal["likely", "possible", "unlikely"]:
+    def label(self) -> SuspectLabel:
         """Return the word that pages, the API and reports show."""
         return "likely" if self.is_likely else "unlikely" if self.support == "unlikely" else "possible"
 
@@ -190,6 +183,21 @@ class SharedSuspect:
 
     ranked: RankedSuspect
     by_job: Mapping[int, RankedSuspect]
+
+
+def alternating_runs(
+    jobs: Iterable[tuple[int, Sequence[RankedSuspect]]],
+) -> dict[int, tuple[float, float]]:
+    """Return the first slow runs of the jobs that alternate between two levels, whatever their code, with the levels.
+
+    Code cannot do this, so that the node of the first of these runs is the strongest suspect. `jobs`: run and suspects.
+    """
+    return {run_id: levels for run_id, suspects in jobs for item in suspects if (levels := item.alternates)}
+
+
+def node_text(run_id: int) -> str:
+    """Return the name of a suspected node: `Node of #311`."""
+    return f"Node of #{run_id}"
 
 
 def suspects_of(document: VerdictDocument) -> tuple[Suspect, ...]:
