@@ -332,7 +332,8 @@ class ScopeRuns:
     """All runs of a scope. `fitted`: those that made steps without running out of memory. `captured`: runs whose log
     shows the graphs; `capture_failed`: runs that ended with a failure during a capture; `not_shown`: runs whose log
     shows no capture, which proves nothing. `peak_gib`: the median, of runs that may differ in more than graphs;
-    `peaks_gib`: the lowest and the highest. `plan_from`: the newest run that fitted."""
+    `peaks_gib`: the lowest and the highest; both without runs that ran out of memory, of which `out_of_memory_gib` is
+    the highest. `plan_from`: the newest run that fitted."""
 
     scope: str
     runs: tuple[int, ...]
@@ -342,6 +343,7 @@ class ScopeRuns:
     not_shown: int
     peak_gib: float | None
     peaks_gib: tuple[float, float] | None = None
+    out_of_memory_gib: float | None = None
     captured: int = 0
     plan_from: int | None = None
 
@@ -497,8 +499,8 @@ class LedgerPage:
     @property
     def near_ends(self) -> tuple[float, float]:
         """Return the ends of the interval of the nearest pair, in percent of the width of its drawing."""
-        slowest, fastest = (50 + _HALF * saved / self._widest for saved in self._near_interval)
-        return slowest, fastest
+        slowest, fastest = (50 - _HALF * saved / self._widest for saved in self._near_interval)
+        return fastest, slowest
 
     @property
     def _widest(self) -> float:
@@ -628,7 +630,7 @@ def _is_shown(activity: Activity | None) -> bool | None:
 
 
 def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
-    peaks = [run.peak for run in runs if run.peak is not None]
+    peaks = [run.peak for run in runs if run.peak is not None and not run.oom]
     return ScopeRuns(
         scope=name,
         runs=tuple(run.id for run in runs),
@@ -638,6 +640,7 @@ def _scope(name: str, runs: Sequence[_GraphRun]) -> ScopeRuns:
         not_shown=sum(run.shown is False and not run.capture_failed for run in runs),
         peak_gib=statistics.median(peaks) if peaks else None,
         peaks_gib=(min(peaks), max(peaks)) if peaks else None,
+        out_of_memory_gib=max((run.peak for run in runs if run.peak is not None and run.oom), default=None),
         captured=sum(run.shown is True and not run.capture_failed for run in runs),
         plan_from=max((run.id for run in runs if run.steps > 0 and not run.oom), default=None),
     )

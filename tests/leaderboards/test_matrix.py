@@ -224,6 +224,8 @@ def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: 
     failed: dict[str, Any] = {"status": "failed", "outcome": "failed", "failures": failures}
     fields: dict[str, Any] = TE | {"graph_modules": ()}
     make_stack(session, [1.0], fields=fields, health={"iterations": 0, "outcome": "failed"}, **failed)
+    late: dict[str, Any] = failed | {"failures": failures[:1], "peak_memory_gib": 77.3}
+    make_stack(session, [1.0], fields=TE, health={"iterations": 9, "outcome": "failed"}, **late)
     session.commit()
     rows = {row["scope"]: row for row in client.get("/api/v1/leaderboards/graphs", params=OF).json()["scopes"]}
     assert list(rows) == ["none", "transformer_engine: attn, moe_router", "transformer_engine: whole layers"]
@@ -235,6 +237,7 @@ def test_the_ledger_of_graphs_says_what_fits_gains_and_was_not_captured(client: 
     assert (layers["fitted"], layers["out_of_memory"], layers["gains"]) == (0, 1, [])
     assert [row["capture_failed"] for row in rows.values()] == [0, 0, 1]
     page = client.get(f"{PAGE}/graphs").text
+    assert page.count("out of memory at 77.3") == 1
     cells = re.findall(
         r'data-scope="([^"]+)".*?data-label="runs">.*?>(\d+)</a>.*?data-label="fits">(.*?)</td>(.*?)</tr>', page
     )
