@@ -241,8 +241,17 @@ class NextPage:
 
     @property
     def withheld(self) -> list[SuggestionRow]:
-        """Return what is deferred; nothing after running out of memory, where only what lets the job run is of use."""
-        return [] if self._ran_out else self._rows(self._advice.evaluation.withheld)
+        """Return what is deferred; nothing after running out of memory, where only what lets the job run is of use.
+
+        Another layout that is predicted to be slower is no suggestion, unless there is a result for it.
+        """
+        if self._ran_out:
+            return []
+        return self._rows(
+            suggestion
+            for suggestion in self._advice.evaluation.withheld
+            if suggestion.forecast is None or suggestion.forecast.is_faster or suggestion.place.expected is not None
+        )
 
     @property
     def _ran_out(self) -> bool:
