@@ -104,12 +104,15 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
         label=f"Step time: {change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct).text}",
         figure=change_text(time.delta_pct).figure,
         caption=_caption(
-            time.decision if result.finished else "", f"{level_text(time.interval_level_pct)} interval", limit
+            time.decision if result.finished else "",
+            f"{level_text(time.interval_level_pct)} interval",
+            limit,
+            excludes_gain=result.excluded_gain_pct is not None,
         ),
     )
 
 
-def _caption(decision: str, interval: str, equal_pct: float) -> str:
+def _caption(decision: str, interval: str, equal_pct: float, *, excludes_gain: bool) -> str:
     """Return what an interval decided; an unfinished result (no decision) has decided nothing."""
     match decision:
         case "":
@@ -118,7 +121,7 @@ def _caption(decision: str, interval: str, equal_pct: float) -> str:
             return f"{interval} excludes 0: decided"
         case "no_change":
             return f"{interval} within grey ±{equal_pct:g}{THIN}%: equal"
-    return f"{interval}: undecided"
+    return f"{interval}: " + (f"no gain of {equal_pct:g}{THIN}%" if excludes_gain else "undecided")
 
 
 def would_decide(item: ExperimentItem) -> str:

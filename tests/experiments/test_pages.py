@@ -222,6 +222,8 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     bounded = replace(item.result, gain=PlannedGain(0.3, -1.0, 1.9))
     assert bounded.excluded_gain_pct == item.result.verdict.step_time.equal_pct
     assert too_small_sentence(replace(item, result=bounded)).startswith(short_result(bounded).partition(":")[0])
+    caption, of_bounded = (drawn.caption for row in (item.result, bounded) if (drawn := effect(row)))
+    assert caption != of_bounded
     page = text(client, f"/experiments/{number}")
     needed = max(2, item.plan.sizing.needed or 0)
     assert re.findall(r'<input type="hidden" name="runs_each" value="(\d+)">', page) == [str(needed)]
