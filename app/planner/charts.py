@@ -78,7 +78,7 @@ def _specification(ticks: tuple[float, ...]) -> dict[str, Any]:
         axis = alt.Axis(values=list(ticks), format="~g", labelOverlap=True)
     else:
         scale, axis = alt.Scale(zero=False, padding=24), alt.Axis(tickCount=6)
-    x = alt.X("seconds:Q", title="step time, s; left is faster", scale=scale, axis=axis)
+    x = alt.X("seconds:Q", title="step time, s", scale=scale, axis=axis)
     y = alt.Y("gib:Q", title="peak memory, GiB", scale=alt.Scale(zero=False, padding=14), axis=alt.Axis(tickCount=6))
     colour = alt.Color(
         "kind:N", scale=alt.Scale(domain=["fits", "too large"], range=[charts.ACCENT, charts.MUTED]), legend=None

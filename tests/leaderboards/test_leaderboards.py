@@ -689,7 +689,7 @@ def test_invalid_requests(client: TestClient) -> None:
     ):  # fmt: skip
         refused = client.get(f"/api/v1/leaderboards?{field}={value}")
         assert_problem(refused, 422, field=field)
-        assert f"'{value}' is not" in refused.json()["errors"][0]["message"]
+        assert repr(value) in refused.json()["errors"][0]["message"]
     assert "step_time, tokens_per_s_per_gpu," in client.get("/api/v1/leaderboards?rank=zz").text
     assert_problem(client.get("/api/v1/leaderboards?stack=zzzz"), 422, field="stack")
     assert_problem(client.get("/api/v1/leaderboards?page=0"), 422, field="page")
