@@ -365,14 +365,14 @@ def _members(comparability: Comparability) -> Iterator[Suspect]:
     for differences in (stack, knobs):
         for difference in sorted(differences, key=lambda difference: not difference.is_certain):
             if difference.is_certain:
-                reason = one_of(certain, comparability)
+                reason = suspect_reason(certain, comparability)
             else:
                 side = "baseline" if difference.a is None else "run"
                 reason = f"Not stated for the {side}, so it may have changed."
             yield Suspect(difference.axis, difference.field, reason, difference)
 
 
-def one_of(fields: int, comparability: Comparability) -> str:
+def suspect_reason(fields: int, comparability: Comparability) -> str:
     """Return why a contract field that is known to differ is a suspect. `fields`: how many are known to differ."""
     dependent = len(comparability.following)
     if fields > 1:

@@ -15,7 +15,7 @@ from app.domain.contract.values import shown
 from app.domain.numbers import THIN, change_text, plural
 from app.domain.run import Stated
 from app.domain.text import some_of
-from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, one_of
+from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, suspect_reason
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import RELEVANT_SHIFT
 
@@ -391,7 +391,7 @@ def _of_contrast(contrast: MeasuredContrast | None) -> tuple[Suspect, ...]:
         return ()
     comparability = contrast.comparability
     differ = (*comparability.stack, *comparability.knobs)
-    reason = one_of(len(differ), comparability)
+    reason = suspect_reason(len(differ), comparability)
     code = (
         Suspect(difference.axis, difference.field, ALL_CHANGES, difference) for difference in comparability.other_code
     )

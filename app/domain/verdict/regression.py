@@ -170,7 +170,7 @@ class Regression:
         return days_text(self.last_ran, self.last_ran) if self.last_ran else ""
 
     @property
-    def cost_to(self) -> str:
+    def until_text(self) -> str:
         """Return ` until 30 Sep`, which follows its cost; empty if that is of now."""
         return f" until {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
 

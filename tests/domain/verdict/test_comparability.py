@@ -10,7 +10,7 @@ from app.domain.contract.derive import switch_off_unused
 from app.domain.contract.fields import CONFIG_FIELDS, FIELDS, PREFIX, STACK_FIELDS
 from app.domain.run import Value
 from app.domain.verdict.assess import assess
-from app.domain.verdict.comparability import FOLLOWS, compare_contracts, one_of
+from app.domain.verdict.comparability import FOLLOWS, compare_contracts, suspect_reason
 from app.domain.verdict.record import RunRecord
 from tests.domain.verdict.matching_runs import CONTRACT, SAMPLES, make_record, stated
 
@@ -69,7 +69,7 @@ def test_graphs_that_are_switched_on_are_one_contrast_with_all_that_belongs_to_t
     comparison = compare_contracts(make_record("a", off), make_record("b", {"graph_impl": "transformer_engine"}))
     assert (comparison.kind, comparison.attributed_to) == ("contrast", "graph_impl")
     assert [difference.field for difference in comparison.following] == ["graph_modules", "graph_warmup"]
-    assert "2 dependent settings" in one_of(1, comparison)
+    assert "2 dependent settings" in suspect_reason(1, comparison)
 
 
 OFF: dict[str, Value] = {
