@@ -178,6 +178,7 @@ class NearestOut(BaseModel):
         description="Percent by which ours is higher, by figure; figures that are not comparable are missing."
     )
     differences: list[ReferenceDifferenceOut]
+    regression: int | None = Field(description="Open regression that is a part of the gap.")
     causes: list[Cause] = Field(description="Likely causes of the gap, most specific first.")
 
     @classmethod
@@ -191,6 +192,7 @@ class NearestOut(BaseModel):
             differences=[
                 ReferenceDifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())
             ],
+            regression=comparison.ongoing and comparison.ongoing.id,
             causes=list(nearest.causes) if nearest else [],
         )
 

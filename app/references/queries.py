@@ -1,7 +1,7 @@
 """Filters and queries of reference points. The query string of the list is its whole state, so it is validated."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, get_args
 
 from pydantic import Field
@@ -15,11 +15,14 @@ from app.domain.ranking.standings import Entry
 from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
 from app.domain.references.point import FIGURES, Kind
 from app.domain.run import Stated
+from app.domain.verdict.lead import OngoingRegression
 from app.errors import FieldError, InvalidQuery, NotFound
 from app.storage.references import Reference, references
+from app.storage.run_answer import ongoing_regression
 from app.storage.runs import stored_contract
 from app.storage.standings import StoredStandings, named_stack, stack_standings
 from app.storage.tables import ProjectRow, RunResultRow, RunRow, select_any
+from app.storage.verdicts import regressions_of
 from app.web.lists import CellKind, ListQuery, OneOf, invalid_filter
 
 KINDS: Mapping[str, str] = {
@@ -162,11 +165,16 @@ class ComparedResult:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceComparison:
-    """Our figures and the nearest reference point; `nearest` and `reference` are None without one."""
+    """Our figures and the nearest reference point; `nearest` and `reference` are None without one.
+
+    `ongoing`: the regression that is a part of the gap. `slower_pct`: by how much it slowed our job.
+    """
 
     ours: ComparedResult
     nearest: Nearest | None
     reference: Reference | None
+    ongoing: OngoingRegression | None = None
+    slower_pct: float = 0.0
 
     @property
     def measure(self) -> str:
@@ -180,7 +188,11 @@ def compare_with_references(session: Session, *, run: int | None, stack: str) ->
         error = FieldError("run", "or `stack` is required, not both")
         raise InvalidQuery("Name a run or a stack.", (error,))
     ours = _run(session, run) if run is not None else our_stack(session, named_stack(session, stack))
-    return compare_result(ours, references(session, ours.project))
+    comparison, own_ms = compare_result(ours, references(session, ours.project)), ours.figures.step_time_ms
+    ongoing = ongoing_regression(session, regressions_of(session, ours.run_id), own_ms) if own_ms else None
+    if ongoing is None or own_ms is None:
+        return comparison
+    return replace(comparison, ongoing=ongoing, slower_pct=100 * (own_ms / ongoing.usual_ms - 1))
 
 
 def compare_result(ours: ComparedResult, offered: Sequence[Reference]) -> ReferenceComparison:

@@ -107,7 +107,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     badge = run_badge(document, opened, is_back=recovered_from is not None)
     time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
     is_unchanged = time is not None and time.decision == "no_change"
-    ongoing = _ongoing(session, regressions, own_ms) if is_unchanged and own_ms else None
+    ongoing = ongoing_regression(session, regressions, own_ms) if is_unchanged and own_ms else None
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
@@ -142,7 +142,9 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     )
 
 
-def _ongoing(session: Session, regressions: Iterable[RunRegression], own_ms: float) -> OngoingRegression | None:
+def ongoing_regression(
+    session: Session, regressions: Iterable[RunRegression], own_ms: float
+) -> OngoingRegression | None:
     """Return the newest active step-time regression of a run that is slower than its job was before it."""
     for item in regressions:
         is_slow = item.metric == "step_time_ms" and item.shown_state in ACTIVE and not item.over

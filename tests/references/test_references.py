@@ -357,6 +357,18 @@ def test_a_run_is_compared_with_the_nearest_figure(client: TestClient, session: 
     assert "41 to 50" in window
 
 
+def test_an_open_regression_is_named_as_a_part_of_the_gap(client: TestClient, session: Session) -> None:
+    times = [21_846.0 * (1 + change / 1000) for change in NOISE]
+    runs = make_stack(session, times + [1.08 * time for time in times[:4]], fields=RECORD)
+    session.commit()
+    (regression,) = client.get("/api/v1/regressions").json()["items"]
+    assert [nearest(client, run=run)["regression"] for run in (runs[0], runs[-1])] == [None, regression["id"]]
+    page = client.get(f"/references/nearest?run={runs[-1]}").text
+    link = rf'<a href="/regressions/{regression["id"]}">.*</a> is open: this\s+job is (\S+)\s%\s+slower'
+    assert (slower := re.search(link, page))
+    assert float(slower[1]) == pytest.approx(8.0, abs=1.0)
+
+
 def test_a_stack_is_compared_by_its_fastest_result(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, mbs=1)
     fast = stack(session, 25_000.0, mbs=1, ep_overlap=True)
