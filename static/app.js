@@ -223,6 +223,7 @@ const find = (target) => {
   for (const row of rows) row.hidden = !words.every((word) => word.test(row.textContent.toLowerCase()));
   const matching = rows.filter((row) => !row.hidden);
   $("#announce").textContent = `${matching.length} of ${rows.length}`;
+  $("[data-no-match]", target.parentElement).hidden = matching.length > 0;
   if (!target.value) return;
   for (const row of matching) {
     for (let fold = row.parentElement.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;

@@ -229,6 +229,9 @@ def test_the_reference_opens_the_call_of_its_address_and_what_a_search_finds(ope
     expect(opened).to_have_count(0)
     page.get_by_label("Find a call or object").fill("read-as")
     expect(opened.locator("h2")).to_have_text(["/api/v1/runs/{run_id}/read-as"])
+    expect(page.get_by_text("No match.")).to_be_hidden()
+    page.get_by_label("Find a call or object").fill("zzzz")
+    expect(page.get_by_text("No match.")).to_be_visible()
 
 
 def test_axe_finds_a_contrast_that_is_too_low_in_either_theme_and_an_input_without_a_name(open_page: OpenPage) -> None:
