@@ -418,19 +418,21 @@ def fair_pairs(session: Session, comparison: ComparedSides) -> tuple[RunPair, ..
         if not run.detail.stack_key:
             continue
         judged_against = _baseline(session, run.id)[-1:]
-        rows = session.execute(
-            select_any(RunRow.id, RunRow.name)
-            .where(
-                col(RunRow.project_id) == run.detail.project_id,
-                col(RunRow.stack_key) == run.detail.stack_key,
-                col(RunRow.status) == "ready",
-                col(RunRow.quarantine) == "",
-                col(RunRow.step_time_ms).is_not(None),
-                col(RunRow.id) != run.id,
-            )
-            .order_by(col(RunRow.id).in_(judged_against).desc(), col(RunRow.id).desc())
-            .limit(_MOST_TRIED)
-        ).all()
+        of_stack = select_any(RunRow.id, RunRow.name).where(
+            col(RunRow.project_id) == run.detail.project_id,
+            col(RunRow.stack_key) == run.detail.stack_key,
+            col(RunRow.status) == "ready",
+            col(RunRow.quarantine) == "",
+            col(RunRow.step_time_ms).is_not(None),
+            col(RunRow.id) != run.id,
+        )
+        newest = of_stack.where(col(RunRow.id).not_in(judged_against)).order_by(
+            col(RunRow.ordered_at).desc(), col(RunRow.id).desc()
+        )
+        rows = [
+            *session.execute(of_stack.where(col(RunRow.id).in_(judged_against))),
+            *session.execute(newest.limit(_MOST_TRIED)),
+        ]
         records = full_records(session, [run.id, *(row.id for row in rows)])
         names = {row.id: row.name for row in rows} | {run.id: run.detail.name}
         fair = (_pair(row.id, run.id, records, names, kinds=_FAIR) for row in rows)

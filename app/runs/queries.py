@@ -18,6 +18,7 @@ from sqlalchemy import (
     bindparam,
     func,
     literal,
+    literal_column,
     not_,
     null,
     select,
@@ -445,9 +446,11 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
         name: "" if active[name] == "none" else active[name] for name in ("verdict", "badge") if name in active
     }
     if (verdict := decisions.get("verdict")) is not None:
-        # The index has badges. That of a verdict is the same, but for runs without a baseline.
-        badges = ("no_baseline", "regression", "inconclusive") if verdict == "no_baseline" else (verdict,)
-        conditions += [looked_up(col(RunRow.badge)).in_(badges), col(RunRow.verdict) == verdict]
+        # The index has badges. That of a verdict is the same, but for runs without a baseline, which have their own.
+        if verdict == "no_baseline":
+            conditions.append(col(RunRow.verdict) == literal_column("'no_baseline'"))  # as the index says it
+        else:
+            conditions += [looked_up(col(RunRow.badge)) == verdict, col(RunRow.verdict) == verdict]
     if (badge := decisions.get("badge")) is not None:
         conditions.append(looked_up(col(RunRow.badge)) == badge)
     if decisions:
