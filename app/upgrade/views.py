@@ -7,7 +7,7 @@ from app.domain.contract.fields import CONFIG_FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
 from app.domain.experiments.plan import upload_command
 from app.domain.naming import SEPARATOR, field_words, short_job, stack_title, without_common
-from app.domain.numbers import THIN, grouped, level_text
+from app.domain.numbers import THIN, change_text, grouped, level_text
 from app.domain.run import Stated
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import REGRESSION_P, MemoryChange, StepTimeChange
@@ -57,10 +57,16 @@ class ComparedStackRow:
 
     @property
     def line(self) -> tuple[float, float]:
-        """Return the ends of the line that pictures draw; both are the change if it has no interval."""
-        change = self.time.delta_pct if self.time is not None else 0.0
-        low, high = self.interval
-        return change if low is None else low, change if high is None else high
+        """Return the ends of the interval of the test, which pictures draw."""
+        return self.time.interval(INTERVAL_P) if self.time is not None else (0.0, 0.0)
+
+    @property
+    def tested(self) -> str:
+        """Return `6.4 % (5.4 to 7.4)`: the tested change, if the size of the regression differs; else empty."""
+        if self.time is None or self.interval[0] is not None:
+            return ""
+        change = change_text(self.time.tested_pct, *self.line)
+        return f"{change.figure} ({change.interval})"
 
     @property
     def decided_at(self) -> str:

@@ -148,7 +148,9 @@ def test_the_report_and_its_regression_name_the_same_suspects(client: TestClient
     session.commit()
     (regression,) = report(client, **{"from": OLD, "to": NEW})["regressions"]
     assert regression["suspects"] == ["code likely", "container unlikely"]
-    assert f'data-suspects="{regression["id"]}"' in client.get(ADDRESS).text
+    upgrade = client.get(ADDRESS).text
+    assert f'data-suspects="{regression["id"]}"' in upgrade
+    assert "data-inseparable" not in upgrade
     page = one_line(client.get(f"/regressions/{regression['id']}").text)
     cards = re.findall(r'class="panel suspect".*?<strong>(\w+)</strong> <span class="muted">(\w+)</span>', page)
     assert [f"{axis} {label}" for label, axis in cards] == regression["suspects"]
@@ -254,6 +256,8 @@ def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     assert measured is not None
     intervals = {row.stack_key: row.interval for row in stack_rows(measured)}
     assert intervals[less.stack_key] == intervals[more.stack_key] == (None, None), "they are of other figures"
+    assert [row.tested != "" for row in stack_rows(measured) if row.word == "worse"] == [True, True]
+    assert all(row.line[0] < row.line[1] for row in stack_rows(measured) if row.time)
     assert intervals_of_page(session, less.regression_id) == {less.stack_key: None, more.stack_key: None}
     chosen = select(UpgradeChangeRow).where(col(UpgradeChangeRow.stack_key) == less.stack_key)
     less.delta_pct = session.exec(chosen).one().delta_pct
@@ -262,6 +266,7 @@ def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(
     assert measured is not None
     intervals = {row.stack_key: row.interval for row in stack_rows(measured)}
     assert intervals[more.stack_key] == (None, None)
+    assert {row.stack_key for row in stack_rows(measured) if row.tested} == {more.stack_key}
     expected = change_text(less.delta_pct, *intervals[less.stack_key]).interval
     assert intervals_of_page(session, less.regression_id) == {less.stack_key: expected, more.stack_key: None}
     session.get_one(RegressionRow, less.regression_id).metric = "peak_memory_gib"
@@ -503,7 +508,7 @@ def test_both_step_times_give_the_printed_change_and_the_intervals_are_named(
             for side in ("Before", "After")
         )
         assert f"{100 * (after / before - 1):.1f} % slower" in row
-    assert "Lines: 99 % intervals." in page
+    assert "Lines: 99 % intervals of the test." in page
     stacks = report(client, **{"from": OLD, "to": NEW})["stacks"]
     levels = {row["decision"]: row["step_time"] for row in stacks}
     stated = {row["decision"]: row["interval_level_pct"] for row in stacks}

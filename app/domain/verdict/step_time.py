@@ -170,9 +170,14 @@ class StepTimeChange:
 
     def interval_of(self, delta_pct: float, p: float) -> tuple[float, float] | None:
         """Return `interval(p)` if it belongs to this change as printed; a regression may have another size since."""
-        if change_text(delta_pct).figure != change_text(_pct(self._middle)).figure:
+        if change_text(delta_pct).figure != change_text(self.tested_pct).figure:
             return None
         return self.interval(p)
+
+    @property
+    def tested_pct(self) -> float:
+        """Return the change that the test measured, in the middle of its interval."""
+        return _pct(self._middle)
 
     @property
     def _middle(self) -> float:
