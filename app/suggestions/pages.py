@@ -40,6 +40,7 @@ from app.suggestions.views import (
     experiment_text,
     fact_row,
     gain_view,
+    is_accepted,
     linked_why,
     measured_text,
     met_count,
@@ -117,6 +118,10 @@ class SuggestionRow:
     flags: CopiedFlags | None
     revert: Revert | None
     rerun: str
+
+    @property
+    def is_accepted(self) -> bool:
+        return is_accepted(self.experiment)
 
 
 MOST_TITLE_WORDS = 11
@@ -342,7 +347,7 @@ class NextPage:
             cost="" if sizing is None else cost_text(sizing),
             may_plan=sizing is not None and not suggestion.withheld,
             experiment=(experiment := advice.experiments.get(rule.id)),
-            tried_here=experiment is not None and experiment.state == "accepted" and bool(suggestion.assumed),
+            tried_here=is_accepted(experiment) and bool(suggestion.assumed),
             change=setting_text(suggestion, facts),
             flags=copied_flags(change),
             revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),

@@ -34,6 +34,7 @@ from app.suggestions.views import (
     fact_row,
     gain_view,
     href_of,
+    is_accepted,
     linked,
     met_count,
     numbered,
@@ -121,6 +122,17 @@ class StepPage:
         """Return the experiment on the run's stack that makes this change; None without one."""
         return self._advice.experiments.get(self.rule.id)
 
+    @property
+    def is_accepted(self) -> bool:
+        return is_accepted(self.experiment)
+
+    @property
+    def effect_title(self) -> str:
+        """Return the title above the effect: whether it is measured on this stack."""
+        if self.kind == "blocker":
+            return "Without this change"
+        return "Measured effect" if self.gain is not None and self.gain.is_measured else "Expected effect"
+
     experiment_text = staticmethod(experiment_text)
 
     @property
@@ -144,15 +156,14 @@ class StepPage:
         The experiment that accepted the change leads if there is one, and where its journey continued; else the A/Bs
         that found it slower.
         """
-        if self.continued.leads:
-            if self.experiment is None or self.experiment.state != "accepted":
-                return continued_text(self.continued), self.why
-            lead = Markup("{}. {}").format(
-                experiment_text(self.experiment), continued_text(replace(self.continued, under_way=()))
-            )
+        accepted = self.experiment if self.is_accepted else None
+        if accepted is not None:
+            lead = Markup('<a href="/experiments/{}">{}</a>.').format(accepted.id, experiment_text(accepted))
+            if self.continued.leads:
+                lead += Markup(" {}").format(continued_text(replace(self.continued, under_way=())))
             return lead, self.why
-        if self.experiment is not None and self.experiment.state == "accepted":
-            return Markup("{}.").format(experiment_text(self.experiment)), self.why
+        if self.continued.leads:
+            return continued_text(self.continued), self.why
         if self.slower_here is not None:
             slower = gain_change(self.slower_here.result.median_gain_pct).figure
             return Markup("Already measured on this stack: {}, {}.").format(slower, _where(self.slower_here)), self.why

@@ -243,7 +243,7 @@ def met_count(needs: Iterable[CheckedRequirement], shown_by: int | None) -> str:
 class GainView:
     """An expected change of throughput in percent with its range, and what it rests on.
 
-    `is_settled`: all intervals exclude zero.
+    `is_settled`: all intervals exclude zero. `is_measured`: by A/Bs on the run's stack.
     """
 
     pct: float
@@ -251,6 +251,7 @@ class GainView:
     high: float
     evidence: str
     is_settled: bool
+    is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +339,10 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
                 for statement in suggestion.evidence.statements
                 if (other := statement.own) is not None and not other.same_contract
             ]
-        return GainView(expected.pct, expected.low, expected.high, "; ".join(evidence), expected.is_settled)
+        is_measured = own is not None and own.same_contract
+        return GainView(
+            expected.pct, expected.low, expected.high, "; ".join(evidence), expected.is_settled, is_measured
+        )
     if forecast is None or forecast.gain_pct is None:
         return None
     low, high = forecast.gain_range_pct or (forecast.gain_pct, forecast.gain_pct)
@@ -372,6 +376,10 @@ def experiment_text(experiment: ExperimentItem) -> str:
     result = "" if gain is None else f": {gain_change(gain.pct).figure}"
     weak = ", not validated" if experiment.state == "accepted" and experiment.result.evidence_because else ""
     return f"Experiment #{experiment.id} {_DECIDED.get(experiment.state, 'is measuring this change')}{result}{weak}"
+
+
+def is_accepted(experiment: ExperimentItem | None) -> bool:
+    return experiment is not None and experiment.state == "accepted"
 
 
 _RUN_LINK = Markup('<a href="/runs/{0}/next">#{0}</a>')

@@ -305,7 +305,10 @@ def test_a_decided_change_is_not_offered_again(
     step = text(client, f"/runs/{baseline}/next/eo-enable")
     assert f'data-experiment="{number}"' in step
     lead = step[step.index('class="answer"') :].split("</p>")[0]
-    assert (f"Experiment #{number} accepted this change" in lead) is (decision == "accept")
+    assert (f'<a href="/experiments/{number}">' in lead) is (decision == "accept")
+    badge = step[step.index('class="badges"') :].split("</span>")[0]
+    assert ("accepted" in badge) is (decision == "accept")
+    assert "Measured effect" in step, "on this stack"
     advice = client.get(f"/api/v1/runs/{baseline}/suggestions").json()
     assert [row["experiment"] for row in advice["suggestions"] if row["rule"] == "eo-enable"] == [number]
 
