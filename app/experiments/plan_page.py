@@ -17,7 +17,7 @@ from app.domain.experiments.values import UNDECIDED, KnobChange
 from app.domain.numbers import axis_limit_pct, contract_value
 from app.domain.rules.engine import Suggestion
 from app.domain.rules.evidence import OwnResult
-from app.domain.rules.rule import WALLS, RuleBook
+from app.domain.rules.rule import WALLS, Knob, RuleBook
 from app.domain.verdict.comparability import axis_of
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, ExperimentRequest, blockers_of, knobs_of, propose
@@ -25,6 +25,7 @@ from app.pipeline.suggest import MeasuredKnob, RunSuggestions, experiments_of, m
 from app.settings import Settings
 from app.storage.experiments import ExperimentItem
 from app.storage.rules import rules_in_force
+from app.storage.stacks import names_of_stacks
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
 
 # --- The submitted forms: plan an experiment, or decide about one.
@@ -114,8 +115,9 @@ def walls_of(book: RuleBook) -> Mapping[str, str]:
 class TryRow:
     """A change worth planning first. `pct`, `low`, `high`: gain of throughput in percent; `evidence`: how it is known.
 
-    `change`: the values of a knob; empty for a suggestion, which has a title instead. `experiment`: the one that makes
-    this change on the run's stack; None without one. `is_open`: it is not decided.
+    `change`: the values of a knob; empty for a suggestion, which has a title instead. `stack`: key and name of another
+    workload's stack that measured it. `experiment`: the one that makes this change on the run's stack; None without
+    one. `is_open`: it is not decided.
     """
 
     title: str
@@ -125,6 +127,7 @@ class TryRow:
     low: float
     high: float
     evidence: str
+    stack: tuple[str, str] | None = None
     experiment: int | None = None
     is_open: bool = False
 
@@ -200,14 +203,17 @@ class IdeaPage:
     @cached_property
     def first(self) -> list[TryRow]:
         """Return changes with which the job starts: measured and suggested ones, certain gains before the others."""
-        faster = [row for row in self._measured if row.measured.result.median_gain_pct > 0]
-        experiments = experiments_of(self._session, self.run, {row.knob.field: row.knob for row in faster})
+        most_like: dict[Knob, MeasuredKnob] = {}
+        for row in self._measured:
+            most_like.setdefault(row.knob, row)
+        faster = {str(knob): row for knob, row in most_like.items() if row.measured.result.median_gain_pct > 0}
+        experiments = experiments_of(self._session, self.run, {name: row.knob for name, row in faster.items()})
         measured = [
-            _measured_row(row, experiments.get(row.knob.field))
-            for row in faster
+            self._measured_row(row, experiments.get(name))
+            for name, row in faster.items()
             if self.starts(row.knob.field, row.knob.wanted)
         ]
-        changed = {row.knob.field for row in faster}
+        changed = {row.knob.field for row in faster.values()}
         suggested = [
             row
             for suggestion in self._advice.ranked
@@ -216,6 +222,16 @@ class IdeaPage:
             and self._starts_with(knobs_of(suggestion, self.run.contract))
         ]
         return sorted([*measured, *suggested], key=lambda row: not row.leads)[:_SHOWN_FIRST]
+
+    @property
+    def groups_shown(self) -> list[tuple[str, list[TryRow]]]:
+        """Return the rows shown, those of which no gain is certain under a title of their own."""
+        if self.chosen:
+            return [("Measured in this project", self.shown)] if self.shown else []
+        certain = [row for row in self.shown if row.leads]
+        undecided = [row for row in self.shown if not row.leads]
+        title = "Finish first" if certain and certain[0].is_open else "Try first"
+        return [(title, rows) for title, rows in ((title, certain), ("Undecided", undecided)) if rows]
 
     @property
     def limit_pct(self) -> float:
@@ -235,7 +251,24 @@ class IdeaPage:
             return self._of_rule if self.rule else self.first
         value = self.form.value("value")
         rows = [row for row in self._measured if row.knob.field == self.chosen]
-        return [_measured_row(row) for row in rows if not value or _is(row, value)]
+        return [self._measured_row(row) for row in rows if not value or _is(row, value)]
+
+    def _measured_row(self, row: MeasuredKnob, experiment: ExperimentItem | None = None) -> TryRow:
+        result = row.measured.result
+        is_another = not result.same_contract and not result.at_gpus
+        change = (row.knob.field, _value(row, row.knob.now), "\N{RIGHTWARDS ARROW}", _value(row, row.knob.wanted))
+        return TryRow(
+            title="",
+            change=" ".join(change),
+            query=urlencode({"field": row.knob.field, "value": row.knob.wanted}),
+            pct=result.median_gain_pct,
+            low=result.low_pct,
+            high=result.high_pct,
+            evidence=f"{result.count} on" if is_another else _evidence(result),
+            stack=next(iter(names_of_stacks(self._session, result.stacks).items())) if is_another else None,
+            experiment=None if experiment is None else experiment.id,
+            is_open=experiment is not None and experiment.state in UNDECIDED,
+        )
 
     @property
     def chosen(self) -> str:
@@ -278,23 +311,6 @@ class IdeaPage:
             return None
         typed = PlanForm({PREFIX + self.chosen: self.form.value("value")})
         return replace(contract_input(self.chosen, typed), name="value", error=self.form.error("value"))
-
-
-def _measured_row(row: MeasuredKnob, experiment: ExperimentItem | None = None) -> TryRow:
-    result = row.measured.result
-    return TryRow(
-        title="",
-        change=" ".join(
-            (row.knob.field, _value(row, row.knob.now), "\N{RIGHTWARDS ARROW}", _value(row, row.knob.wanted))
-        ),
-        query=urlencode({"field": row.knob.field, "value": row.knob.wanted}),
-        pct=result.median_gain_pct,
-        low=result.low_pct,
-        high=result.high_pct,
-        evidence=_evidence(result),
-        experiment=None if experiment is None else experiment.id,
-        is_open=experiment is not None and experiment.state in UNDECIDED,
-    )
 
 
 def _value(row: MeasuredKnob, text: str) -> str:

@@ -161,7 +161,7 @@ def _makes(experiment: ExperimentItem, knob: Knob) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredKnob:
-    """Another value of a run's knob, with the project's A/Bs between it and the run's value."""
+    """Another value of a run's knob, with the project's A/Bs between it and the run's value on one stack."""
 
     knob: Knob
     measured: MeasuredHere
@@ -170,7 +170,8 @@ class MeasuredKnob:
 def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> tuple[MeasuredKnob, ...]:
     """Return the values of these fields that the project measured against the run's values, best gain first.
 
-    Where the run's own stack has no A/B, those of its workload at other GPU counts count, else those of other stacks.
+    Where the run's own stack has no A/B, those of its workload at other GPU counts count, else those of other stacks,
+    each apart: the most similar number of GPUs comes first.
     """
     rows = _others(session, run, fields)
     knobs = [
@@ -179,13 +180,14 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
         if value and value != (now := value_text(run.contract.get(field)))
     ]
     stated = [knob for knob in knobs if knob.now]
-    results_by_knob = _by_likeness(session, run, [("", gains_of(rows, knob)) for knob in stated])
+    results_by_knob = _by_likeness(session, run, [("", gains_of(rows, knob)) for knob in stated], apart=True)
     results = [
-        MeasuredKnob(knob, groups[0])
-        for knob, groups in zip(stated, results_by_knob, strict=True)
-        if groups and not groups[0].result.on_gpu
+        [MeasuredKnob(knob, stack) for stack in stacks if stack.result.is_like(stacks[0].result)]
+        for knob, stacks in zip(stated, results_by_knob, strict=True)
+        if stacks and not stacks[0].result.on_gpu
     ]
-    return tuple(sorted(results, key=lambda row: -row.measured.result.median_gain_pct))
+    results.sort(key=lambda rows: -rows[0].measured.result.median_gain_pct)
+    return tuple(row for of_knob in results for row in of_knob)
 
 
 def _others(session: Session, run: RunDetail, fields: Sequence[str]) -> list[AB]:
@@ -199,12 +201,16 @@ _SAME_WORKLOAD = tuple(name for name in STACK_FIELDS if name not in (*_OF_SIZE, 
 
 
 def _by_likeness(
-    session: Session, run: RunDetail, gains_of_rules: Iterable[tuple[str, Sequence[MeasuredGain]]]
+    session: Session,
+    run: RunDetail,
+    gains_of_rules: Iterable[tuple[str, Sequence[MeasuredGain]]],
+    *,
+    apart: bool = False,
 ) -> list[list[MeasuredHere]]:
     """Combine the gains of each rule: of the run's stack, of its workload at other GPU counts, of other stacks.
 
     Of the other stacks those of the run's model come first, then those of other models, of either those of a similar
-    number of GPUs apart from the others. Those on another kind of GPU come last.
+    number of GPUs apart from the others. Those on another kind of GPU come last. `apart`: combine no two stacks.
     """
     asked = []
     for rule, gains in gains_of_rules:
@@ -216,6 +222,11 @@ def _by_likeness(
     contracts = _contracts(session, {gains[0].run_id for _, by_stack in asked for gains in by_stack.values()})
     ours = {name: stated.value for name, stated in run.contract.items()}
     groups = {key: _group(run, ours, key, contracts.get(run_id, {})) for key, run_id in newest.items()}
+    if apart:
+        groups = {
+            key: group._replace(size=_times_as_large(ours, contracts.get(newest[key], {})), stack_key=key)
+            for key, group in groups.items()
+        }
     results = []
     for rule, by_stack in asked:
         by_group: dict[_Group, list[str]] = {}
@@ -245,11 +256,13 @@ def _by_likeness(
 
 
 class _Group(NamedTuple):
-    """Which stacks are combined, in the order of what they say about a run."""
+    """Which stacks are combined, in the order of what they say about a run. `size`, `stack_key`: of a stack alone."""
 
     place: int
     other_model: bool
     far: bool
+    size: float = 1.0
+    stack_key: str = ""
 
 
 _OWN, _SCALED, _OTHER, _OTHER_GPU = range(4)
@@ -262,18 +275,19 @@ def _group(run: RunDetail, ours: Mapping[str, Any], stack_key: str, theirs: Mapp
         return _Group(_SCALED, other_model=False, far=False)
     if "gpu" in ours and "gpu" in theirs and kind_of_gpu(ours["gpu"]) != kind_of_gpu(theirs["gpu"]):
         return _Group(_OTHER_GPU, other_model=True, far=False)
-    return _Group(_OTHER, ours.get("model") != theirs.get("model"), far=not _is_of_similar_size(ours, theirs))
+    return _Group(_OTHER, ours.get("model") != theirs.get("model"), far=_times_as_large(ours, theirs) > _SIMILAR_SIZE)
 
 
 _SIMILAR_SIZE = 8
 """GPU counts that differ by at most this factor are similar. Our choice."""
 
 
-def _is_of_similar_size(ours: Mapping[str, Any], contract: Mapping[str, Any]) -> bool:
+def _times_as_large(ours: Mapping[str, Any], contract: Mapping[str, Any]) -> float:
+    """Return by which factor the numbers of GPUs differ, in either direction."""
     gpus, theirs = ours.get("gpus"), contract.get("gpus")
     if not isinstance(gpus, int) or not isinstance(theirs, int):
-        return False
-    return max(gpus, theirs) <= _SIMILAR_SIZE * min(gpus, theirs)
+        return math.inf
+    return max(gpus, theirs) / min(gpus, theirs)
 
 
 def _other_size(ours: Mapping[str, Any], contract: Mapping[str, Any]) -> int:

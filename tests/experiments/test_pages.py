@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import yaml
@@ -22,10 +23,12 @@ from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.result_view import effect, is_too_small, more_runs, too_small_sentence, would_decide
 from app.experiments.waterfall import waterfall
+from app.storage.database import transaction
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
 from tests.profiles.attaching import attached, trace
+from tests.suggestions.advised import make_advised
 
 AUTHOR = {"author": "mara"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -503,6 +506,28 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     assert ">Finish first</h2>" in first
     journey = text(client, f"/runs/{baseline}/journey")
     assert '"#to-decide">Decide 1 experiment' in journey.partition('class="actions"')[2].partition("</a>")[0]
+
+
+def test_abs_on_unlike_stacks_are_listed_apart_and_undecided_ones_below_certain_gains(
+    client: TestClient, engine: Engine
+) -> None:
+    overlaps: dict[str, Any] = {"ep_overlap": True, "delay_wgrad": False}
+    with transaction(engine) as session:
+        for where, ms in (({"precision": "fp8"}, 25_000.0), ({"gbs": 512}, 27_000.0)):
+            make_advised(session, fields=overlaps | where)
+            make_advised(session, fields=overlaps | where | {"delay_wgrad": True}, ms=ms, purpose="experiment")
+        make_advised(session, fields=overlaps | {"precision": "fp8", "router_fusion": False})
+        fused = overlaps | {"precision": "fp8", "router_fusion": True}
+        make_advised(session, fields=fused, ms=31_200.0, purpose="experiment")
+        run = make_advised(session, fields=overlaps | {"router_fusion": False})
+    page = text(client, f"/runs/{run}/experiments/new?field=delay_wgrad")
+    gains = re.findall(r'<strong>([\d.]+)[^<]*</strong>.*?href="/history/([0-9a-f]+)"', page, re.DOTALL)
+    assert sorted(gain for gain, _ in gains) == ["13.8", "20.2"]
+    assert len({stack for _, stack in gains}) == 2
+    page = text(client, f"/runs/{run}/experiments/new")
+    certain, undecided = page[: page.index(">Undecided</h2>")], page[page.index(">Undecided</h2>") :]
+    assert "field=delay_wgrad&amp;value=true" in certain
+    assert "field=router_fusion&amp;value=true" in undecided
 
 
 @pytest.mark.parametrize(("ep", "starts"), [(8, True), (256, False)])

@@ -58,6 +58,15 @@ class OwnResult:
     same_model: bool = True
     decided: int = 0
 
+    def is_like(self, other: "OwnResult") -> bool:
+        """Return whether both say as much about the run: its stack, its workload, its model, or another model."""
+        return (self.same_contract, bool(self.at_gpus), self.on_gpu, self.same_model) == (
+            other.same_contract,
+            bool(other.at_gpus),
+            other.on_gpu,
+            other.same_model,
+        )
+
     @property
     def where(self) -> str:
         """Return `on this stack`, `at 16 GPUs`, `on H100`, `on 2 other stacks` or `on 2 stacks of other models`."""
