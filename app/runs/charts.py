@@ -296,7 +296,7 @@ def _specification(title: str, log: bool, drawn: frozenset[str]) -> dict[str, An
     scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=False)
     if "lane" in drawn:
         scale = alt.Scale(zero=False, nice=False, range=[alt.expr("height"), charts.LANE])
-    y = alt.Y("shown:Q", title=title, scale=scale)
+    y = alt.Y("shown:Q", title=title, scale=scale, axis=alt.Axis() if log else alt.Axis(tickCount=6))
     layers = [_frame(alt, x, y)]
     layers += [layer for name, parts in _behind(alt) if name in drawn for layer in parts]
     layers += [_line(alt, x, y)] if "line" in drawn else []

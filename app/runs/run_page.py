@@ -1317,8 +1317,6 @@ class RunPage:
             if far and len(far) < len(band.values) / 2:
                 texts = ", ".join(step_time(value * (1000 if self.points.unit == "s" else 1)) for value in far[:3])
                 notes.append(f"{len(far)} of {plural(len(band.values), 'baseline run')} far off: {texts}.")
-        if not self.scale.log and self.scale.low > 0:
-            notes.append("The axis starts above zero.")
         if len(self.drawn.iterations) < np.isfinite(self.points.values).sum():
             notes.append(f"{len(self.drawn.iterations):,} of {len(self.points.iterations):,} points are drawn.")
         return notes
