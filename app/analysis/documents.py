@@ -143,7 +143,7 @@ def _answer(summary: RunSummary) -> str:
     if metric is None or steady is None:
         return "too few iterations for a steady step time."
     shown = figure(metric, "step_time_ms")
-    width = f" ± {shown.half}" if shown.half else ""
+    width = f" {shown.width}" if shown.width else ""
     where = f"iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
     return f"{shown.text}{width} a step over {where}, {_steadiness(steady)}."
 
@@ -179,7 +179,7 @@ def _figures(summary: RunSummary) -> Iterator[tuple[str, ...]]:
             yield label, "unknown", "", ""
             continue
         shown = figure(metric, name)
-        yield label, shown.text, shown.interval if shown.half else "", f"{shown.n:,}"
+        yield label, shown.text, shown.interval if shown.width else "", f"{shown.n:,}"
 
 
 def _window(steady: SteadyState | None) -> list[str]:

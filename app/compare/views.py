@@ -170,9 +170,9 @@ class MetricRow:
     label: str
     meaning: str
     a: str
-    a_half: str
+    a_width: str
     b: str
-    b_half: str
+    b_width: str
     outcome: MetricOutcome
     decision: str
     word: str
@@ -213,9 +213,9 @@ def _metrics_view_row(comparison: ComparedSides, name: str, outcome: MetricOutco
         label=series_label(name),
         meaning=METRICS[name].meaning,
         a=a,
-        a_half=_half(comparison.a[0].detail.metrics.get(name), name, in_seconds) if len(comparison.a) == 1 else "",
+        a_width=_width(comparison.a[0].detail.metrics.get(name), name, in_seconds) if len(comparison.a) == 1 else "",
         b=b,
-        b_half=_half(comparison.b[0].detail.metrics.get(name), name, in_seconds) if len(comparison.b) == 1 else "",
+        b_width=_width(comparison.b[0].detail.metrics.get(name), name, in_seconds) if len(comparison.b) == 1 else "",
         outcome=outcome,
         decision=outcome.decision,
         word=_MACRO_DECISIONS.get(outcome.decision, outcome.decision),
@@ -233,13 +233,9 @@ def _texts(name: str, a: float | None, b: float | None) -> tuple[str, str]:
     return first, second
 
 
-def _half(metric: Metric | None, name: str, in_seconds: bool) -> str:
-    """Return half of the run's own interval, in the unit of the row."""
-    if metric is None:
-        return ""
-    if in_seconds and metric.value < _SECONDS_FROM_MS:
-        return grouped((metric.ci_high - metric.ci_low) / 2000, 3)
-    return figure(metric, name).half
+def _width(metric: Metric | None, name: str, in_seconds: bool) -> str:
+    """Return the run's own interval, in the unit of the row."""
+    return figure(metric, name, "s" if in_seconds else None).width if metric else ""
 
 
 def _number(value: float | None) -> str:

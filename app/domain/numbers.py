@@ -26,12 +26,13 @@ _ABSURD = 1e15
 class Figure:
     """A metric as text, all parts in `unit` with the same decimals.
 
-    `half`: half the width of the interval; empty without one (a figure that was equal in every iteration).
+    `width`: `± 0.18`, or `(30.89 to 33.73)` if the ends are not equally far away; empty without an interval (a figure
+    that was equal in every iteration).
     """
 
     value: str
     unit: str
-    half: str
+    width: str
     low: str
     high: str
     n: int
@@ -66,13 +67,13 @@ def figure(metric: Metric, name: str, time_unit: TimeUnit | None = None) -> Figu
         unit, scale = "s", 1e-3
     value = metric.value * scale
     decimals = _decimals(name, value)
-    half = (metric.ci_high - metric.ci_low) / 2 * scale
+    low, high = metric.ci_low * scale, metric.ci_high * scale
     return Figure(
         value=grouped(value, decimals),
         unit=unit,
-        half=_half_width(half, decimals),
-        low=grouped(metric.ci_low * scale, decimals),
-        high=grouped(metric.ci_high * scale, decimals),
+        width=_width(low, value, high, decimals),
+        low=grouped(low, decimals),
+        high=grouped(high, decimals),
         n=metric.n,
         note=metric.note,
     )
@@ -216,12 +217,19 @@ def _decimals(name: str, value: float) -> int:
     return max(0, _SIGNIFICANT - 1 - math.floor(math.log10(abs(rounded))))
 
 
-def _half_width(half: float, decimals: int) -> str:
+_LOPSIDED = 0.05
+"""Share of half its width by which the ends of an interval may differ from ±; a unit of the last digit always may."""
+
+
+def _width(low: float, value: float, high: float, decimals: int) -> str:
+    half = (high - low) / 2
     if half <= 0 or not math.isfinite(half):
         return ""
+    if abs((low + high) / 2 - value) > max(_LOPSIDED * half, 10**-decimals):
+        return f"({grouped(low, decimals)} to {grouped(high, decimals)})"
     text = grouped(half, decimals)
     smallest = grouped(10**-decimals, decimals)
-    return f"<{THIN}{smallest}" if not text.strip("0.,") else text
+    return f"± <{THIN}{smallest}" if not text.strip("0.,") else f"± {text}"
 
 
 # --- The notation of a change, everywhere: percent, word, interval. `3.4 % slower (2.1 to 4.7)`.

@@ -389,7 +389,7 @@ def _point(drawing: Drawing, position: int) -> Row:
         "commit": short_commit(run.commit) or "unknown",
         "text": text.text if text else "none",
         "lane": text.text if text and mark in ("above", "below") else "",
-        "interval": text.interval if text and text.half else "none",
+        "interval": text.interval if text and text.width else "none",
         "n": text.n if text else 0,
         "verdict": VERDICTS.get(
             drawing.decisions.get(run.id, run.verdict) if run.verdict == "no_baseline" else run.verdict, "not judged"

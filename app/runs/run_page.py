@@ -553,7 +553,7 @@ def _speed(run: RunDetail) -> str:
     if metric is None or steady is None:
         return "Too few iterations for a steady step time."
     shown = figure(metric, "step_time_ms")
-    width = f" ± {shown.half}" if shown.half else ""
+    width = f" {shown.width}" if shown.width else ""
     where = f"over iterations {steady.first_iteration:,} to {steady.last_iteration:,}"
     return f"{shown.text}{width} per step {where}, {_steadiness(steady)}."
 
@@ -917,16 +917,15 @@ class RunPage:
     def figures_line(self) -> list[tuple[str, str]]:
         """Return the interval of the judged change, then step time, throughput, use and memory, each with its source.
 
-        The step time is left out if the lead names it, and marked as that of this run if the lead names a mean. Without
-        a difference the lead has no percentage, so it is shown here.
+        The step time is left out if the lead names it, and marked as that of this run if the lead names a mean. The
+        table of figures has the change that decides nothing.
         """
         shown = []
         verdict = None if self.experiment_lead is not None else self.verdict
         time = verdict.document.measured if verdict is not None and verdict.metric == "step_time_ms" else None
-        if time is not None and time.decision != "no_change":
+        if time is not None and time.decision != "no_change" and not shows_no_difference(time):
             change = change_text(time.delta_pct, time.ci_low_pct, time.ci_high_pct)
-            in_lead = not shows_no_difference(time) and change.interval
-            judged = f"change {change.interval}{THIN}%" if in_lead else change.text
+            judged = f"change {change.interval}{THIN}%"
             shown.append((judged, f"{level_text(time.interval_level_pct)} interval of the change. "))
         for headline in self.headlines[1:] if verdict is None or verdict.leads_with_time else self.headlines:
             metric = headline.metric
@@ -942,7 +941,7 @@ class RunPage:
                 value = self.contradiction or value
             if headline.name == "step_time_ms" and verdict is not None and verdict.reruns:
                 value = f"this run {value}"
-            interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.half else f"{headline.label}. "
+            interval = f"{headline.label}: {text.interval}, n = {text.n:,}. " if text.width else f"{headline.label}. "
             shown.append((value, interval + text.note))
         return shown
 

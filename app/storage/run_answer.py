@@ -95,7 +95,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     cause = likely[0].suspect.difference if likely else None
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
-        rerun = "Not steady: a rerun of this job shows whether it is slower."
+        rerun = "A rerun shows whether it is slower."
     if is_opened and any(item.alternates for item in ranked):
         rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     own_ids = {item.id for item in regressions}

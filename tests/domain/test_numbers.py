@@ -52,23 +52,24 @@ def test_step_time_is_in_ms_below_10_s_and_has_four_digits(milliseconds: float, 
 @pytest.mark.parametrize(
     ("name", "metric", "figure"),
     [
-        ("step_time_ms", Metric(20_150, 19_970, 20_330, 46), ("20.15", "s", "0.18", "19.97", "20.33")),
-        ("step_time_ms", Metric(812.34, 801.0, 823.0, 46), ("812.3", "ms", "11.0", "801.0", "823.0")),
-        ("tokens_per_s_per_gpu", Metric(8373.4, 8263, 8483, 46), ("8,373", "", "110", "8,263", "8,483")),
-        ("tflops_per_gpu", Metric(193.14, 190.6, 195.6, 46), ("193.1", "", "2.5", "190.6", "195.6")),
-        ("mfu_pct", Metric(19.53, 19.3, 19.7, 46), ("19.5", "%", "0.2", "19.3", "19.7")),
-        ("mfu_pct", Metric(0.4242, 0.41, 0.43, 46), ("0.42", "%", "0.01", "0.41", "0.43")),
+        ("step_time_ms", Metric(20_150, 19_970, 20_330, 46), ("20.15", "s", "± 0.18", "19.97", "20.33")),
+        ("step_time_ms", Metric(812.34, 801.0, 823.0, 46), ("812.3", "ms", "± 11.0", "801.0", "823.0")),
+        ("tokens_per_s_per_gpu", Metric(8373.4, 8263, 8483, 46), ("8,373", "", "± 110", "8,263", "8,483")),
+        ("tflops_per_gpu", Metric(193.14, 190.6, 195.6, 46), ("193.1", "", "± 2.5", "190.6", "195.6")),
+        ("mfu_pct", Metric(19.53, 19.3, 19.7, 46), ("19.5", "%", "± 0.2", "19.3", "19.7")),
+        ("mfu_pct", Metric(0.4242, 0.41, 0.43, 46), ("0.42", "%", "± 0.01", "0.41", "0.43")),
+        ("step_time_ms", Metric(1202, 923.4, 1566, 96), ("1,202", "ms", "(923 to 1,566)", "923", "1,566")),
         ("peak_memory_gib", Metric(61.42, 61.42, 61.42, 2), ("61.4", "GiB", "", "61.4", "61.4")),
-        ("peak_memory_gib", Metric(4.256, 4.25, 4.26, 2), ("4.26", "GiB", "<\u202f0.01", "4.25", "4.26")),
+        ("peak_memory_gib", Metric(4.256, 4.25, 4.26, 2), ("4.26", "GiB", "± <\u202f0.01", "4.25", "4.26")),
     ],
 )
 def test_a_metric_and_its_interval_share_unit_and_decimals(name: str, metric: Metric, figure: tuple[str, ...]) -> None:
     shown = numbers.figure(metric, name)
-    assert (shown.value, shown.unit, shown.half, shown.low, shown.high) == figure
+    assert (shown.value, shown.unit, shown.width, shown.low, shown.high) == figure
 
 
 def test_an_interval_names_its_unit_once() -> None:
-    assert Figure("20.15", "s", "0.18", "19.97", "20.33", 46, "").interval == "19.97 to 20.33\u202fs"
+    assert Figure("20.15", "s", "± 0.18", "19.97", "20.33", 46, "").interval == "19.97 to 20.33\u202fs"
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def _pairs(length: int) -> tuple[IntArray, IntArray, FloatArray]:
     return earlier, later, (later - earlier).astype(float)
 
 
-# --- Whether a window is steady: a spread that one mode explains, and no drift from its start to its end.
+# --- Whether a window is steady: a spread that one mode explains, no drift from its start to its end, and one level.
 
 MIN_WINDOW = 5
 """Fewer than five values show neither spread nor drift."""
@@ -207,8 +207,15 @@ MOST_DRIFT = 0.07
 """A run whose step time changes by a larger share has no single one. A smaller drift only widens the interval."""
 
 
-def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
-    """Return why a window of ln(step time) is not steady, as sentences; empty when it is. `drift`: from `drift_of`."""
+LEVELS_FIT = 0.65
+"""Two levels leave at most this share of the squares that a line leaves, or the window drifts."""
+
+
+def reasons_not_steady(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> tuple[str, ...]:
+    """Return why a window of ln(step time) is not steady, as sentences; empty when it is. `drift`: from `drift_of`.
+
+    `iterations`: those of the window.
+    """
     k = len(window)
     if k < MIN_WINDOW:
         return (f"it has {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
@@ -216,16 +223,40 @@ def reasons_not_steady(window: FloatArray, drift: float) -> tuple[str, ...]:
     if mad(window) > MAX_SPREAD:
         reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
     if abs(math.expm1(drift)) > MOST_DRIFT:
-        reasons.append(f"step times drift: the end is {_percent(drift)} than the start")
+        reasons.append(_change_text(window, drift, iterations))
     return tuple(reasons)
+
+
+_BRIEFLY = {"drift": "drifts", "scatter": "scatters", "change level": "level changes"}
 
 
 def unsteady_briefly(reasons: Sequence[str], n: int) -> str:
     """Return the first of `reasons_not_steady` in short: `drifts 12.1 %`; empty without one. `n`: of the window."""
     if reasons and n < MIN_WINDOW:
         return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
-    size = re.search(r"(drift|scatter)\D*([\d.]+) %", reasons[0]) if reasons else None
-    return f"{size[1]}s {size[2]}{THIN}%" if size else ""
+    size = re.search(r"(drift|scatter|change level)\D*([\d.]+) %", reasons[0]) if reasons else None
+    return f"{_BRIEFLY[size[1]]} {size[2]}{THIN}%" if size else ""
+
+
+def _change_text(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> str:
+    row, size = level_change(window)
+    if abs(size) > abs(drift) / 2:
+        return f"step times change level: {_percent(size)} from iteration {int(iterations[row])}"
+    return f"step times drift: the end is {_percent(drift)} than the start"
+
+
+def level_change(window: FloatArray) -> tuple[int, float]:
+    """Return where a second level begins in a window that changes, and its distance (ln); 0 if a line fits as well."""
+    values = clip_around_median(window, mad(window), 3.0)
+    n, rows = len(values), np.arange(len(values))
+    values = values - values.mean()
+    lengths = np.arange(MIN_WINDOW, n - MIN_WINDOW + 1)
+    by_levels = np.cumsum(values)[lengths - 1] ** 2 * n / (lengths * (n - lengths))
+    left_by_line = np.square(values - np.polyval(np.polyfit(rows, values, 1), rows)).sum()
+    row = int(lengths[by_levels.argmax()])
+    if np.square(values).sum() - by_levels.max() > LEVELS_FIT * left_by_line:
+        return 0, 0.0
+    return row, median(window[row:]) - median(window[:row])
 
 
 def drift_of(window: FloatArray, from_warm_up: FloatArray) -> float:
@@ -429,10 +460,10 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
     se = math.hypot(standard_error(window), drift / 2, two_speeds)
     half_width = math.hypot(T_BATCHES * se, Z95 * DRIFT_SE)
     threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
-    reasons = reasons_not_steady(window, drift)
+    reasons = reasons_not_steady(window, drift, iterations[rows])
     if drift and abs(math.expm1(drift)) <= MOST_DRIFT:
-        drifts = f"Step times drift: the end of the window is {_percent(drift)} than its start."
-        notes = (*notes, f"{drifts} The interval is widened by this.")
+        changes = _change_text(window, drift, iterations[rows]).capitalize()
+        notes = (*notes, f"{changes}. The interval is widened by this.")
     last_iteration = int(iterations[rows[-1]])
     declared_late = span.method == "declared" and k >= VALIDATED_WINDOW and last_iteration >= VALIDATED_STEPS
     return SteadyState(

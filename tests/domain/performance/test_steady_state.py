@@ -113,6 +113,12 @@ def test_figures_of_a_window_by_hand() -> None:
         ([9000] + [100.0, 160.0] * 15, False, "two speeds", f"scatters 42{THIN}%"),
         ([9000, *np.linspace(100, 110, 40)], False, "the end is 10.3 % slower than the start", f"drifts 10.3{THIN}%"),
         ([9000, *np.linspace(110, 100, 40)], False, "the end is 9.3 % faster than the start", f"drifts 9.3{THIN}%"),
+        (
+            [9000] + [100.0, 104.0] * 30 + [117.0, 121.0] * 20,
+            False,
+            "16.7 % slower from iteration 62",
+            f"level changes 16.7{THIN}%",
+        ),
         ([9000, *np.linspace(100, 101, 40)], True, "", ""),  # 1 % is not worth calling
     ],
 )
