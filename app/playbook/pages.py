@@ -30,7 +30,9 @@ from app.storage.rules import (
     FiredIn,
     RuleResults,
     RulesInForce,
+    degrees_of,
     fired_counts,
+    kinds_of,
     last_fired,
     planned,
     project_id_of,
@@ -203,7 +205,8 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str) -> RuleItem:
     project_id = counted_project(session, project)
-    return _item(rule, rules, fired_counts(session, project_id), rule_results(session, [rule], project_id))
+    results = rule_results(session, rules.book.rules.values(), project_id)
+    return _item(rule, rules, fired_counts(session, project_id), results)
 
 
 def counted_project(session: Session, project: str) -> int | None:
@@ -657,6 +660,8 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
         waiting=waiting(session, rules.version),
         thresholds=thresholds(rules),
         needed_data=NEEDED_DATA,
+        degrees_of=degrees_of,
+        kinds_of=kinds_of,
     )
 
 
@@ -670,4 +675,6 @@ def show_rule(request: Request, session: ReadSession, rules: Rules, rule: str, p
         origins=ORIGINS,
         other_data_text=OTHER_DATA_TEXT,
         needed_data=NEEDED_DATA,
+        degrees_of=degrees_of,
+        kinds_of=kinds_of,
     )

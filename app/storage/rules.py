@@ -18,6 +18,7 @@ from sqlmodel import Session, col
 
 from app.domain.contract.fields import FLEX_BACKENDS
 from app.domain.documents.metadata import extra_of
+from app.domain.numbers import plural
 from app.domain.rules.facts import FOLDER as FACTS_FOLDER
 from app.domain.rules.facts import SETTINGS
 from app.domain.rules.launch import without_secrets
@@ -253,6 +254,12 @@ class RuleResults:
     experiments: int = 0
 
     @property
+    def kinds(self) -> list[str]:
+        """Return what `tried` counts."""
+        verdicts = sum(gain.experiment_id is None for gain in self.gains)
+        return kinds_of(self.tried - verdicts, verdicts)
+
+    @property
     def suggests_it(self) -> bool:
         """Return whether the results speak for trying it again: none so far, or at least half paid off."""
         return 2 * self.paid_off >= self.tried
@@ -281,6 +288,18 @@ class RuleResults:
 NOTHING = RuleResults()
 
 
+def degrees_of(gains: Iterable[MeasuredGain]) -> str:
+    """Format the expert parallelism at which A/Bs ran: `EP 8 to 64`; empty if it is unknown."""
+    degrees = sorted({gain.ep for gain in gains if gain.ep is not None})
+    return f"EP {' to '.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))}" if degrees else ""
+
+
+def kinds_of(experiments: int, verdicts: int) -> list[str]:
+    """Return what tries are: `1 experiment`, `3 verdicts`. Of runs that differ from their baseline in one knob."""
+    kinds = ((experiments, "experiment"), (verdicts, "verdict"))
+    return [plural(count, kind) for count, kind in kinds if count]
+
+
 @dataclass(frozen=True, slots=True)
 class _Experiment:
     id: int
@@ -289,12 +308,20 @@ class _Experiment:
 
 
 def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None) -> Mapping[str, RuleResults]:
-    """Return the results of rules that were tried. `project_id` None: all projects."""
+    """Return the results of rules that were tried. `project_id` None: all projects.
+
+    An A/B counts for a rule that seeks no gain only if it does not count for one that seeks it by the opposite change.
+    """
     rules = tuple(rules)
     knobs = [(rule, of_rule) for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))]
     fields = sorted({knob.field for _, of_rule in knobs for knob in of_rule})
     experiments = _experiments(session, project_id)
     gains = gains_by_rule(session, matched_abs(session, fields, project_id, MOST_ABS) if fields else (), knobs)
+    seeking = [gain for rule in rules if rule.seeks_gain for gain in gains.get(rule.id, ())]
+    sought = {(gain.run_id, gain.after, gain.before) for gain in seeking}
+    for rule in rules:
+        if rule.id in gains and not rule.seeks_gain:
+            gains[rule.id] = [gain for gain in gains[rule.id] if (gain.run_id, gain.before, gain.after) not in sought]
     tried = [rule for rule in rules if rule.id in gains or rule.id in experiments]
     return {rule.id: _together(rule, gains.get(rule.id, ()), experiments.get(rule.id, ())) for rule in tried}
 

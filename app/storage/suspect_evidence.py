@@ -755,7 +755,7 @@ class MeasuredGain:
     """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
 
     `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has
-    `after`, not `before`.
+    `after`, not `before`. `ep`: the expert parallelism of its runs; None if it is unknown.
     """
 
     pct: float
@@ -768,6 +768,7 @@ class MeasuredGain:
     after: str
     forwards: bool
     experiment_id: int | None = None
+    ep: int | None = None
 
     @property
     def paid_off(self) -> bool:
@@ -843,7 +844,8 @@ def gains_by_rule(
         ):
             once = gains.setdefault(rule.id, {})
             if gain.forwards or gain.run_id not in once:
-                once[gain.run_id] = gain
+                ep = contract.get("ep")
+                once[gain.run_id] = replace(gain, ep=ep if isinstance(ep, int) else None)
     return {rule: list(once.values()) for rule, once in gains.items()}
 
 

@@ -196,7 +196,7 @@ def test_an_ab_counts_only_for_rules_that_can_apply_to_its_runs(
     client: TestClient, engine: Engine, settings: Settings, model: str, tried: int
 ) -> None:
     with transaction(engine) as session:
-        make_advised(session, fields={"model": model, "dispatcher": "deepep"}, ms=31_300.0)
+        make_advised(session, fields={"model": model, "dispatcher": "allgather"}, ms=31_300.0)
         make_advised(session, fields={"model": model, "dispatcher": "alltoall"}, ms=25_000.0, purpose="experiment")
     evaluate_next_runs(engine, settings)
     rows = {row["rule"]: row["tried"] for row in listed(client)["rules"]}
@@ -297,11 +297,25 @@ def test_an_ab_that_undoes_a_change_counts_for_the_rule_that_proposes_it(
     assert body["measured_here"][0]["runs"] == [slower]
 
 
+def test_an_ab_counts_for_one_of_two_opposite_rules_as_what_it_is_at_its_degree(
+    client: TestClient, engine: Engine, settings: Settings
+) -> None:
+    with transaction(engine) as session:
+        make_advised(session, fields={"permute_fusion": False}, ms=31_300.0)
+        make_advised(session, fields={"permute_fusion": True}, ms=25_000.0, purpose="experiment")
+    evaluate_next_runs(engine, settings)
+    opposite = ("comp-fusions", "comp-permute-fallback")
+    assert [client.get(f"/api/v1/rules/{rule}").json()["tried"] for rule in opposite] == [1, 0]
+    row = client.get("/playbook?only=tried").text.partition('href="/playbook/comp-fusions')[2].partition("</tr>")[0]
+    assert "EP 16" in row
+    assert ">1 verdict<" in row
+
+
 def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
     with transaction(engine) as session:
-        make_advised(session, fields={"dispatcher": "deepep"}, ms=31_300.0)
+        make_advised(session, fields={"dispatcher": "allgather"}, ms=31_300.0)
         make_advised(session, fields={"dispatcher": "alltoall"}, ms=25_000.0, purpose="experiment")
     evaluate_next_runs(engine, settings)
     body = client.get("/api/v1/rules/disp-alltoall-first").json()
