@@ -33,8 +33,10 @@ MOST_BEFORE, MOST_AFTER = 30, 170
 """Maximum runs of a job before its change, and from it on. The history page shows the rest."""
 FEWEST_BEFORE = 3
 """If a job has fewer runs of its own before the change, its row shows the runs that it was compared with."""
-ROW, GAP, AXIS = 112, 36, 42
-"""Heights (px) of a row, of the two lines of text above it, and of the labels below the last row."""
+ROW, HIGH_ROW, FEW_ROWS = 112, 196, 2
+"""Heights (px) of a row, and of a row in a chart with few."""
+GAP, AXIS = 36, 42
+"""Heights (px) of the two lines of text above a row, and of the labels below the last row."""
 _LANE, _LINE = 10, 14
 _ABOVE = 12
 """Distance (px) of the label of an earlier regression above its highest run."""
@@ -244,9 +246,13 @@ def zoomed(
 # --- The specification. Rows are stacked on one value axis, each with its own range.
 
 
+def _row_height(rows: int) -> int:
+    return ROW if rows > FEW_ROWS else HIGH_ROW
+
+
 def chart_height(rows: int) -> int:
     """Return the height (px) of the chart with its axis."""
-    return rows * (ROW + GAP) + AXIS
+    return rows * (_row_height(rows) + GAP) + AXIS
 
 
 def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Moment] | None = None) -> dict[str, Any]:
@@ -256,17 +262,17 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
     """
     places = _places(rows)
     begin, end = (places[ends[0]] - 0.5, places[ends[1]] + 0.5) if ends else (0.5, len(places) + 0.5)
-    names = distinct_names([row.job.title for row in rows])
+    names, height = distinct_names([row.job.title for row in rows]), _row_height(len(rows))
     levels = [_clipped(_levels(row, places), begin, end) for row in rows]
     reached = [[*([] if ends else [0.0]), *(line["delta"] for line in of_row)] for of_row in levels]
     data: dict[str, list[dict[str, Any]]] = {
-        "frame": [{"at": begin, "shown": 0.0}, {"at": end, "shown": -len(rows) * (ROW + GAP)}],
+        "frame": [{"at": begin, "shown": 0.0}, {"at": end, "shown": -len(rows) * (height + GAP)}],
         "points": [], "lane": [], "changes": [], "bands": [], "levels": [], "names": [], "grid": [], "values": [],
         "earlier": [],
         "ticks": _ticks(rows, {moment: place for moment, place in places.items() if begin < place < end}),
     }  # fmt: skip
     for k, (row, (low, high), name) in enumerate(zip(rows, _ranges(rows, reached), names, strict=True)):
-        bottom, pixels = -(k + 1) * (ROW + GAP), (ROW - _LANE) / (high - low)
+        bottom, pixels = -(k + 1) * (height + GAP), (height - _LANE) / (high - low)
 
         def at(delta: float, low: float = low, bottom: float = bottom, pixels: float = pixels) -> float:
             return bottom + pixels * (delta - low)
@@ -507,7 +513,7 @@ def _usual_stretches(row: DrawnJob, places: dict[Moment, int]) -> Iterator[tuple
 def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
     import altair as alt  # noqa: PLC0415  # half a second, which only a process that draws should pay
 
-    height = rows * (ROW + GAP)
+    height = chart_height(rows) - AXIS
     x = alt.X("at:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     y = alt.Y("shown:Q", title=None, axis=None, scale=alt.Scale(zero=False, nice=False))
     above = alt.expr(f"width < 420 || datum.is_moved ? -{_LINE} : 0")

@@ -323,9 +323,8 @@ class RegressionView:
 
     @property
     def not_in_title(self) -> str:
-        """Return `4 in the title; 3 others were up to 45.1 % slower, in one run only`; empty if all jobs count."""
-        others = other_jobs(self.regression)
-        return f"{len(self.regression.counted_jobs)} in the title; {others}" if others else ""
+        """Return `3 others were up to 45.1 % slower, in one run only`; empty if all jobs count."""
+        return other_jobs(self.regression)
 
     @property
     def short_titles(self) -> list[str]:

@@ -539,7 +539,7 @@ def _upgraded(session: Session, run: RunRow, suspect: Suspect) -> Iterator[Stack
     for job in jobs_of_upgrade(session, run.project_id, suspect.field, *sides):
         if (job.stack_key, job.job) != (run.stack_key, run.job):
             move = _MOVES.get(job.decision, "inconclusive") if job.is_of_upgrade else "inconclusive"
-            yield StackMove(str(job.run_id), job.stack_key, move, job.delta_pct, job.job)
+            yield StackMove(str(job.run_id), job.stack_key, move, job.delta_pct, job.job, job.gpu)
 
 
 def _code_explains(session: Session, upgraded: OtherStacks, good_at: datetime, run: RunRow) -> bool:

@@ -6,7 +6,7 @@ job, they show its size instead, as every page does.
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -56,6 +56,7 @@ class UpgradeOfStack:
     is_in_regression: bool = False
     already_slow: int | None = None
     interval_level_pct: float | None = None
+    gpu: str = ""
 
     @property
     def is_of_upgrade(self) -> bool:
@@ -159,7 +160,7 @@ def jobs_of_upgrade(
 def _read(session: Session, most: int, *conditions: ColumnElement[bool]) -> tuple[UpgradeChange, ...]:
     looks = col(UpgradeChangeRow.measured)["step_time"]["planned_looks"].as_integer()
     chosen: Select[Any] = (
-        select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady, looks.label("looks"))
+        select_any(UpgradeChangeRow, ProjectRow.slug, RunRow.is_steady, RunRow.gpu, looks.label("looks"))
         .join(RunRow, col(RunRow.id) == UpgradeChangeRow.run_id)
         .join(ProjectRow, col(ProjectRow.id) == UpgradeChangeRow.project_id)
         .where(col(UpgradeChangeRow.side_by_side).is_(False), *conditions)
@@ -168,9 +169,9 @@ def _read(session: Session, most: int, *conditions: ColumnElement[bool]) -> tupl
         .options(defer(UpgradeChangeRow.measured))  # type: ignore[arg-type]  # SQLModel types columns as values
     )
     groups: dict[tuple[str, str, str, str], list[UpgradeChangeRow]] = {}
-    steady, looks_of = {}, {}
-    for row, slug, is_steady, number in session.execute(chosen):
-        steady[row.id], looks_of[row.id] = is_steady, number
+    steady, gpus, looks_of = {}, {}, {}
+    for row, slug, is_steady, gpu, number in session.execute(chosen):
+        steady[row.id], gpus[row.id], looks_of[row.id] = is_steady, gpu, number
         groups.setdefault((slug, row.field, row.from_value, row.to_value), []).append(row)
     shown = dict(list(groups.items())[:most])
     causes = {(changes[0].project_id, cause_key(*key[1:])) for key, changes in shown.items()}
@@ -181,7 +182,10 @@ def _read(session: Session, most: int, *conditions: ColumnElement[bool]) -> tupl
     for key, changes in shown.items():
         of_upgrade = slower.get((changes[0].project_id, cause_key(*key[1:])), {})
         stacks = (
-            _stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], looks_of[row.id], before)
+            replace(
+                _stack(row, of_upgrade.get((row.stack_key, row.job)), steady[row.id], looks_of[row.id], before),
+                gpu=gpus[row.id],
+            )
             for row in changes
         )
         by_change = sorted(stacks, key=lambda stack: -stack.delta_pct)

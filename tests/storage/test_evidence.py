@@ -164,6 +164,17 @@ def test_the_evidence_for_an_upgrade_is_the_tally_of_its_report_and_a_mixed_one_
     assert container.support == "open"
 
 
+def test_the_tally_of_an_upgrade_names_the_gpus_where_they_differ(session: Session) -> None:
+    after = {("H100", 2048): 440.0, ("H100", 4096): 440.0, ("B200", 8192): 360.0}
+    for gpu, length in after:
+        nightly(session, gpu=gpu, seq_len=length)
+    slow, *_ = [
+        one_more(session, ms, gpu=gpu, seq_len=length, container="train:2") for (gpu, length), ms in after.items()
+    ]
+    container = suspects(session, slow)["container"]
+    assert container.evidence[0] == "Other jobs with the same change: 1 slower (H100), 1 faster (B200)."
+
+
 def test_a_regression_of_several_jobs_counts_all_of_them_once(session: Session) -> None:
     for length in (2048, 4096, 8192):
         nightly(session, seq_len=length)

@@ -73,7 +73,7 @@ MOVES: tuple[Move, ...] = ("slower", "faster", "same", "inconclusive")
 class StackMove:
     """How another stack, or a job of an upgrade, reacted to the same change: its decisive run, and its change.
 
-    `job`: empty if the whole stack counts once.
+    `job`: empty if the whole stack counts once. `gpu`: empty if all have one model.
     """
 
     run: str
@@ -81,6 +81,7 @@ class StackMove:
     move: Move
     delta_pct: float
     job: str = ""
+    gpu: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,14 +446,21 @@ def _past_sentence(past: PastResults) -> str:
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
     """Return `Other jobs with the same change: 5 slower, 11 faster, 2 the same, 3 inconclusive.`
 
-    A second sentence counts those that alternate.
+    With several GPU models, each number names its own: `5 slower (A100)`. Those that alternate are counted apart.
     """
     who = f"{elsewhere.noun}s".capitalize() if elsewhere.with_own else f"Other {elsewhere.noun}s"
-    counts = ((len(elsewhere.of(move)), "the same" if move == "same" else move) for move in MOVES)
-    counted = ", ".join(f"{n} {word}" for n, word in counts if n)
+    are_mixed = len({move.gpu for move in elsewhere.moves}) > 1
+
+    def count(move: Move) -> str:
+        own = elsewhere.of(move)
+        gpus = sorted({item.gpu or "unknown GPU" for item in own})
+        where = f" ({', '.join(gpus)})" if are_mixed else ""
+        return f"{len(own)} {'the same' if move == 'same' else move}{where}" if own else ""
+
+    counted = ", ".join(filter(None, map(count, MOVES)))
     n = len(elsewhere.alternating)
-    verbs = "alternates between two levels and is" if n == 1 else "alternate between two levels and are"
-    left_out = f"{plural(n, elsewhere.noun)} {verbs} not counted." if n else ""
+    verb = plural(n, "alternates", "alternate", number=False)
+    left_out = f"{plural(n, elsewhere.noun)} {verb}, not counted." if n else ""
     return " ".join(filter(None, (f"{who} with the same change: {counted}." if counted else "", left_out)))
 
 

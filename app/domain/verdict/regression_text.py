@@ -60,11 +60,11 @@ def what(regression: Regression) -> str:
 def how_often(regression: Regression) -> str:
     """Return how often the jobs were slow, if no stack shows it in several runs: `in one run each`; else empty.
 
-    A job that alternates is slow `at times`; one that is as slow elsewhere later, `in one run, again elsewhere`.
+    A single job that alternates is slow `at times`; one that is as slow elsewhere later, `in one run, again elsewhere`.
     """
     if not regression.is_once:
         return ""
-    if regression.alternates is not None:
+    if regression.alternates is not None and len(regression.counted_jobs) == 1:
         return "at times"
     if regression.slow_after:
         return "in one run, again elsewhere"
