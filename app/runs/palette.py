@@ -119,7 +119,7 @@ def _groups(
     hits = [PaletteHit(f"#{run.id} {run.name}", f"/runs/{run.id}", _about(run, text)) for run in runs[:_SHOWN]]
     yield PaletteGroup("Runs" if words else "Newest runs", (*hits, *_rest(total, _SHOWN, "All runs", all_runs)))
     if words:
-        read = f" in the newest {_READ_RUNS} runs" if total > _READ_RUNS else ""
+        read = f" of the newest {_READ_RUNS} matching runs" if total > _READ_RUNS else ""
         yield PaletteGroup("Stacks", tuple(_stacks(session, runs, text, f" stacks{read}")))
         yield PaletteGroup(
             "Commits", _first(_commits(runs, words), "All runs of these commits", all_runs, f" commits{read}")
