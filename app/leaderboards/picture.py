@@ -24,8 +24,9 @@ from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
-from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed
+from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed, would_decide
 from app.domain.run import Value
+from app.domain.verdict.policy import EQUAL_PCT
 from app.leaderboards.words import board_time, board_unit, day_text
 from app.storage.references import Reference
 from app.storage.standings import StoredStandings
@@ -173,12 +174,23 @@ class RankingBar:
 class DecidingPlan:
     """The A/B that would decide an undecided first place: `runs` more of each side, against `dispatcher`.
 
-    `cost`: of all of them with 50 steps each, as text; empty if the number of GPUs is unknown.
+    `cost`: of all of them with 50 steps each, as text; empty if the number of GPUs is unknown. `is_worth_it`: whether
+    the difference is larger than what counts as equal.
     """
 
     dispatcher: str
     runs: int
-    cost: str = ""
+    cost: str
+    is_worth_it: bool
+
+    @property
+    def sentence(self) -> str:
+        decide = would_decide(self.runs) + (f", {self.cost}" if self.cost else "")
+        if self.is_worth_it:
+            return f"{decide}."
+        cost = f" ({self.cost})" if self.cost else ""
+        runs = plural(self.runs, "more run")
+        return f"Less than {EQUAL_PCT:g}{THIN}% counts as equal: not worth {runs} of each{cost}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,18 +284,21 @@ def board_picture(
         _basis({run for _, runs, _ in rows.values() for run in runs}, dates),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
-        _deciding_plan(board, stack.gpus),
+        deciding_plan(board, stack.gpus),
     )
 
 
-def _deciding_plan(board: Board, gpus: int | None) -> DecidingPlan | None:
-    more = board.runs_to_decide
+def deciding_plan(board: Board, gpus: int | None) -> DecidingPlan | None:
+    """Return the A/B that would decide between two undecided leaders; None for others, and if no number would."""
+    pairs = board.pairs_of_leaders
+    more = pairs[0].more_runs if len(pairs) == 1 else None
     if not more:
         return None
     leaders = [entry for entry in board.entries if entry.dispatcher in board.leaders]
     hours = sum(entry.step_time_ms.value for entry in leaders) * more * STEPS / 3.6e6
     cost = f"about {gpu_hours(hours * gpus)} GPU-hours" if gpus else ""
-    return DecidingPlan(next(name for name in board.leaders if name != board.entries[0].dispatcher), more, cost)
+    second = next(name for name in board.leaders if name != board.entries[0].dispatcher)
+    return DecidingPlan(second, more, cost, is_worth_it=not pairs[0].is_small)
 
 
 def _change(pair: PairwiseComparison) -> str:

@@ -25,7 +25,7 @@ from app.domain.ranking.standings import Board
 from app.domain.run import Stated, Value
 from app.domain.verdict.step_time import Prior, Verdict
 from app.leaderboards.charts import leader_chart, leadership_periods
-from app.leaderboards.picture import lead_sentence
+from app.leaderboards.picture import deciding_plan, lead_sentence
 from app.leaderboards.queries import BoardQuery
 from app.pipeline.notify import leader_updates
 from app.storage.database import read_session, transaction
@@ -740,7 +740,7 @@ def test_of_tied_leaders_only_those_that_beat_alltoall_claim_a_gain(
 
 
 def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
-    runs = [*make_runs("hybridep", [400, 404]), *make_runs("deepep", [408, 412]), *make_runs("alltoall", [600, 604])]
+    runs = [*make_runs("hybridep", [400, 404]), *make_runs("deepep", [406, 416]), *make_runs("alltoall", [600, 604])]
     (board,) = rank_stack(runs, QUIET).boards_at("screen")
     (pair,) = board.pairs_of_leaders
     assert (pair.outcome, board.runs_to_decide) == ("undecided", pair.more_runs)
@@ -749,6 +749,17 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
     size = change.size.replace("\u202f", " ")
     assert lead.startswith(f"hybridep (402.0 ms) is {size} ahead of deepep, undecided (")
     assert f"{change.interval} at 99.6 %)".replace("\u202f", " ") in lead
+
+
+def test_two_leaders_that_differ_by_less_than_what_counts_as_equal_are_not_to_be_decided() -> None:
+    runs = [*make_runs("hybridep", [400, 406]), *make_runs("deepep", [404, 410]), *make_runs("alltoall", [600, 604])]
+    (board,) = rank_stack(runs, QUIET).boards_at("screen")
+    (pair,) = board.pairs_of_leaders
+    assert (pair.outcome, pair.is_small, board.runs_to_decide) == ("undecided", True, None)
+    plan = deciding_plan(board, 1024)
+    assert plan is not None
+    assert (plan.runs, plan.is_worth_it) == (pair.more_runs, False)
+    assert "counts as equal" in plan.sentence
 
 
 def ab_of(number: int, candidate: str, baseline: str, outcome: Outcome) -> DispatcherExperiment:

@@ -15,6 +15,7 @@ from app.domain.ranking.pools import Pool
 from app.domain.run import Value
 from app.domain.verdict.comparability import FOLLOWS
 from app.domain.verdict.decide import compare_loss, compare_memory
+from app.domain.verdict.policy import EQUAL_PCT
 from app.domain.verdict.record import Losses, typical_losses
 from app.domain.verdict.step_time import (
     EQUIVALENCE_P,
@@ -119,6 +120,11 @@ class PairwiseComparison:
     @property
     def tie(self) -> bool:
         return self.outcome in ("equal", "undecided")
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether the difference, as measured, is smaller than what counts as equal."""
+        return abs(self.gain_pct) < EQUAL_PCT
 
     @property
     def winner(self) -> str:

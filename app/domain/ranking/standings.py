@@ -219,9 +219,12 @@ class Board:
 
     @property
     def runs_to_decide(self) -> int | None:
-        """Return the further runs of each that would decide between two leaders; None for others, and if equal."""
+        """Return the further runs of each that would decide between two leaders; None for others, and if equal.
+
+        Also None if they differ by less than what counts as equal: which one is ahead is not worth those runs.
+        """
         pairs = self.pairs_of_leaders
-        return pairs[0].more_runs if len(pairs) == 1 else None
+        return pairs[0].more_runs if len(pairs) == 1 and not pairs[0].is_small else None
 
     def pair(self, first: Entry, second: Entry) -> PairwiseComparison | None:
         """Return the comparison of the first with the second; None if the two were not compared."""
