@@ -115,8 +115,8 @@ def walls_of(book: RuleBook) -> Mapping[str, str]:
 class TryRow:
     """A change worth planning first. `pct`, `low`, `high`: gain of throughput in percent; `evidence`: how it is known.
 
-    `change`: the values of a knob; empty for a suggestion, which has a title instead. `stack`: key and name of the stack
-    of a different workload that measured it. `experiment`: the one that makes this change on the run's stack; None without
+    `change`: the values of a knob; empty for a suggestion, which has a title instead. `stack`: key and name of another
+    stack that measured it. `experiment`: the one that makes this change on the run's stack; None without
     one. `is_open`: it is not decided.
     """
 

@@ -708,11 +708,16 @@ class ExperimentLead:
 class MemoryBar:
     """GPU memory of `size` GiB when an allocation failed, in parts: kind, label, GiB.
 
-    The last part may be missing memory, which lies beyond the size.
+    The last part may be missing memory, which lies beyond the size. `name`: whose size it is, by the log or the vendor.
     """
 
     size: float
     parts: tuple[tuple[str, str, float], ...]
+    name: str = "GPU memory"
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.size:g} GiB"
 
     @property
     def segments(self) -> tuple[BarSegment, ...]:
@@ -742,7 +747,7 @@ def memory_bar(health: Mapping[str, Any], size: float | None) -> MemoryBar | Non
             ("memory-free", "free", failed.free),
             ("memory-missing", f"missing for {failed.requested:.2f} GiB", failed.requested - failed.free),
         )
-        return MemoryBar(failed.total, of_line)
+        return MemoryBar(failed.total, of_line, "capacity by the log")
     allocated = health.get("peak_allocated_gib")
     if allocated is None or size is None or allocated > size:
         return None

@@ -16,7 +16,6 @@ from app.domain.contract.values import GPU_MEMORY_GIB, shown
 from app.domain.flags import FLAGS
 from app.domain.numbers import contract_value, gain_change, percent, short_commit
 from app.domain.performance.failures import FROM_OUTSIDE, PACKAGE_MISSING
-from app.domain.planning.memory import USABLE
 from app.domain.rules.engine import Taken
 from app.domain.rules.evidence import MEASURED_HERE, Statement
 from app.domain.rules.ranking import LIKENESS
@@ -390,7 +389,7 @@ class _Changed(NamedTuple):
 class _Worked:
     """An earlier run that worked. `differences`: of key fields; `versions`: also container digest and commit.
 
-    `is_side`: it was made for an experiment. `peak`: its peak memory against the usable memory of its GPU, or empty.
+    `is_side`: it was made for an experiment. `peak`: its peak memory against that of its GPU, or empty.
     """
 
     run: int
@@ -467,8 +466,8 @@ def _last_that_worked(session: Session, run: RunDetail) -> _Worked | None:
         versions = (*differing_outside_keys(contract, run.contract), *differing_commit(row.commit, run.commit))
         is_side = row.purpose == "experiment"
         memory = GPU_MEMORY_GIB.get(str(gpu.value)) if gpu is not None else None
-        usable = f" of {USABLE * memory:.0f} usable" if memory else ""
-        peak = f" (peak {row.peak_memory_gib:.1f}{usable} GiB)" if row.peak_memory_gib else ""
+        size = f" of {memory}" if memory else ""
+        peak = f" (peak {row.peak_memory_gib:.1f}{size} GiB)" if row.peak_memory_gib else ""
         worked.append(_Worked(row.id, _since(contract, run.contract), (), versions, is_side, peak))
     nearest = sorted(worked, key=lambda earlier: (len(earlier.differences), earlier.is_side))[:_WITH_ARGUMENTS]
     now = _arguments(session, run.id) if nearest else {}

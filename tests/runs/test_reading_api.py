@@ -458,6 +458,7 @@ def test_the_memory_bar_adds_up_to_the_error_line(line: str) -> None:
     assert failed is not None
     sizes = [size for _, _, size in bar.parts]
     assert bar.size == failed.total
+    assert bar.label == f"capacity by the log {failed.total:g} GiB"
     assert sum(sizes[:4]) == pytest.approx(failed.total)
     assert sizes[3:] == pytest.approx([failed.free, failed.requested - failed.free])
     assert sum(segment.ms for segment in bar.segments) == pytest.approx(failed.total + failed.requested - failed.free)
@@ -467,6 +468,7 @@ def test_a_line_without_figures_leaves_the_peak_of_the_log() -> None:
     bar = memory_bar({"outcome": "out_of_memory", "evidence": "CUDA error", "peak_allocated_gib": 70.0}, 80)
     assert bar is not None
     assert [size for _, _, size in bar.parts] == [70.0, 0.0, 10.0]
+    assert bar.label == "GPU memory 80 GiB"
     assert memory_bar({"outcome": "completed", "peak_allocated_gib": 70.0}, 80) is None
 
 

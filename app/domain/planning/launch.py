@@ -50,7 +50,7 @@ class PredictedPeak:
     def meaning(self) -> str:
         if self.fits:
             return "per GPU predicted: it fits."
-        return f"per GPU predicted; {self.usable_gib:.0f} of {self.gpu_gib:.0f} GiB are usable."
+        return f"per GPU predicted; the usable limit is {self.usable_gib:.0f} of {self.gpu_gib:.0f} GiB."
 
 
 class CheckedLaunch:
