@@ -10,7 +10,7 @@ from app.domain.numbers import THIN, change_text, figure, gain_change, grouped, 
 from app.domain.run import Metric
 from app.domain.text import capitalized
 from app.domain.verdict.decide import MetricChange, more_per_side, what_would_decide
-from app.domain.verdict.step_time import LossChange
+from app.domain.verdict.step_time import LossChange, interval_level_pct
 from app.storage.experiments import ExperimentItem
 from app.web.charts import Bar, bar_of, bar_span, series_label
 
@@ -64,6 +64,7 @@ class DrawnEffect:
     label: str
     figure: str
     caption: str
+    levels: str
 
 
 def result_rows(result: ExperimentResult) -> tuple[ResultRow, ...]:
@@ -109,7 +110,14 @@ def effect(result: ExperimentResult) -> DrawnEffect | None:
             limit,
             excludes_gain=result.excluded_gain_pct is not None,
         ),
+        levels="" if time.decision == "no_change" else _levels(time.planned_looks),
     )
+
+
+def _levels(looks: int) -> str:
+    """Return at which levels changes are tested, since intervals of slower and faster sides have different ones."""
+    slower, faster = (level_text(interval_level_pct("", shift, looks)) for shift in (1.0, -1.0))
+    return f"Slowdowns are tested at {slower}, speed-ups at {faster}"
 
 
 def _caption(decision: str, interval: str, equal_pct: float, *, excludes_gain: bool) -> str:

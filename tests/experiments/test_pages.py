@@ -183,7 +183,9 @@ def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestC
     assert drawn is not None
     assert narrow is not None
     assert float(narrow.band_width) < 0.7 * float(drawn.band_width), "the band is the threshold that decided"
-    assert drawn.caption in text(client, f"/experiments/{number}")
+    page = text(client, f"/experiments/{number}")
+    assert drawn.caption in page
+    assert drawn.levels in page
     captions = []
     cases: tuple[tuple[Decision, bool], ...] = (
         ("improvement", True), ("no_change", True), ("inconclusive", True), ("no_change", False),
@@ -193,6 +195,8 @@ def test_the_comparison_of_its_sides_has_the_interval_that_decided(client: TestC
         shown = effect(replace(result, finished=finished, verdict=replace(result.verdict, step_time=other)))
         assert shown is not None
         assert level_text(other.interval_level_pct) in shown.caption
+        if decision != "no_change":
+            assert level_text(other.interval_level_pct) in shown.levels
         captions.append(shown.caption)
     assert len(set(captions)) == 4, "each decision has its own reason"
 
