@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 import zstandard
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 from sqlmodel import Session, col
 
 from app.domain.numbers import plural
@@ -36,10 +36,14 @@ class StoredProfileFile:
 
 @dataclass(frozen=True, slots=True)
 class StoredProfile:
-    """A profile without its document. `differs`: contradictions to the run's contract, which suspend the facts."""
+    """A profile without its document. `differs`: contradictions to the run's contract, which suspend the facts.
+
+    `number`: in the order in which the profiles of its run were uploaded; names it on pages.
+    """
 
     id: int
     run_id: int
+    number: int
     status: str
     created_at: datetime
     uploaded_by: str
@@ -60,11 +64,11 @@ class StoredProfile:
 
     @property
     def title(self) -> str:
-        """Return the profile with the rank and the steps that its facts rest on: `profile 3 (rank 0, 4 steps)`."""
+        """Return the profile with the rank and the steps that its facts rest on: `profile 2 (rank 0, 4 steps)`."""
         rank, steps = self.identity.get("rank"), self.identity.get("steps")
         parts = [f"rank {rank}" if rank is not None else "", plural(steps, "step") if steps else ""]
         detail = ", ".join(part for part in parts if part)
-        return f"profile {self.id} ({detail})" if detail else f"profile {self.id}"
+        return f"profile {self.number} ({detail})" if detail else f"profile {self.number}"
 
     @property
     def summary(self) -> str:
@@ -310,9 +314,11 @@ def _stored(session: Session, row: ProfileRow, contract: Mapping[str, Stated]) -
     files = session.execute(
         select(ProfileFileRow).where(col(ProfileFileRow.profile_id) == row.id).order_by(col(ProfileFileRow.position))
     ).scalars()
+    earlier = select(func.count()).where(col(ProfileRow.run_id) == row.run_id, col(ProfileRow.id) <= row.id)
     return from_row(
         StoredProfile,
         row,
+        number=session.execute(earlier).scalar_one(),
         differs=contradictions(row.identity, contract),
         files=tuple(from_row(StoredProfileFile, file, key=file.object_key) for file in files),
     )

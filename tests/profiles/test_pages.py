@@ -201,12 +201,13 @@ def test_a_run_uses_the_profile_of_a_run_with_the_same_configuration(client: Tes
 
 
 def test_suggestions_name_the_profile_and_the_numbers_that_they_rest_on(client: TestClient) -> None:
+    attached(client, make_run(client), trace("synthetic/seed-11/pair-before"))
     run_id = make_run(client, exposed_comm_frac=0.5)
     profile = attached(client, run_id, trace("synthetic/seed-11/pair-before"))
     client.post(f"/api/v1/runs/{run_id}/profiles/{profile['id']}/confirm", json={"author": "kim"})
     text, address = page(client, f"/runs/{run_id}/next"), f"/runs/{run_id}/profiles/{profile['id']}"
     rank, steps = profile["document"]["facts_from"]["rank"], profile["document"]["quality"]["steps"]
-    title = f"profile {profile['id']} (rank {rank}, {steps} steps)"
+    title = f"profile 1 (rank {rank}, {steps} steps)"
     assert f"measured by {title}; " in text
     assert re.search(
         rf'data-rests-on>\s*[A-Z][a-z ]+ <a href="{address}">{re.escape(title)}</a>: [^<]*exposed_comm_frac 0.15', text
