@@ -410,6 +410,14 @@ def test_the_card_of_a_layout_names_what_saves_memory(client: TestClient) -> Non
     assert f"BF16 gradients, recompute {'+'.join(prediction['recompute'])}" in chosen_card(client, query)
 
 
+def test_the_column_of_predicted_step_times_has_the_factor_of_their_range(client: TestClient) -> None:
+    query = {"model": "Qwen3-30B-A3B", "gpu": "H100", "gpus": "16", "seq_len": "4096", "gbs": "1024"}
+    document = planned(client, **query)
+    prediction, spread = document["offers"][0]["prediction"], document["calibration"]["step_time_spread"]
+    assert prediction["step_time_high_s"] == pytest.approx(prediction["step_time_s"] * spread, rel=0.01)
+    assert f"×/÷{spread:.3g}" in page(client, query)
+
+
 @pytest.mark.parametrize("gpu", ["H100", "GB200"])
 def test_a_layout_at_the_usable_limit_says_so(client: TestClient, gpu: str) -> None:
     """The page says it of exactly those layouts whose rounded peak is the rounded limit."""
