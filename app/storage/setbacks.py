@@ -25,7 +25,7 @@ from app.domain.text import capitalized, some_of
 from app.domain.verdict.bisect import commands_in
 from app.domain.verdict.comparability import Difference, axis_of, differing, differing_commit, differing_outside_keys
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.evidence import RankedSuspect, alternates_text
 from app.domain.verdict.words import last_parts, what_would_decide
 from app.storage import readings
 from app.storage.experiments import experiment_sides
@@ -232,7 +232,8 @@ def _undoing(session: Session, run: RunDetail, regression: _Regression) -> tuple
         "regression_pct": regression.pct,
         "regression_text": regression.text,
         "regression_cause": _cause_text(causes),
-        "regression_undo": undo or "Rerun the job on other nodes, because no known field differs.",
+        "regression_undo": undo
+        or f"Rerun the job on other nodes{'' if causes.alternates else ', because no known field differs'}.",
     }
     return facts, taken
 
@@ -272,6 +273,7 @@ class _Causes(NamedTuple):
 
     `is_likely`: evidence supports `first`, or nothing else can be the cause. `is_single`: the evidence singles out each
     of `differences` (`RankedSuspect.is_likely`). `bisected`: the run whose commits are bisected, as code is suspected.
+    `alternates`: the two levels (ms) between which the job alternates; then a node is suspected, and no field.
     """
 
     differences: tuple[Difference, ...]
@@ -279,12 +281,15 @@ class _Causes(NamedTuple):
     is_likely: bool
     is_single: bool
     bisected: int
+    alternates: tuple[float, float] | None = None
 
 
 def _causes(session: Session, regression: _Regression) -> _Causes:
     metric = _METRICS[regression.metric]
     own = suspects_with_evidence(session, regression.run, regression.document, metric)
     suspects, bisected = within_regression(session, regression.run, metric, own)
+    if levels := next((item.alternates for item in suspects if item.alternates), None):
+        return _Causes((), (), is_likely=False, is_single=False, bisected=bisected, alternates=levels)
     ranked = [item for item in suspects if item.support != "unlikely"]
     likely = _differences(item for item in ranked if item.is_likely)
     possible = likely or _differences(ranked)
@@ -302,6 +307,8 @@ def _differences(ranked: Iterable[RankedSuspect]) -> list[Difference]:
 
 
 def _cause_text(causes: _Causes) -> str:
+    if causes.alternates:
+        return f"The job {alternates_text(causes.alternates)}."
     if not causes.differences:
         return "No known field differs: suspect the nodes or chance."
     texts = (f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes.differences[:3])

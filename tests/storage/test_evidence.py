@@ -12,7 +12,9 @@ from app.overview.queries import needs_attention
 from app.regressions.bisect import read_bisect_ends
 from app.regressions.pages import RegressionView
 from app.regressions.suspects import SuspectingJob, suspect_cards
+from app.runs.queries import get_run
 from app.storage.regressions import get_regression
+from app.storage.setbacks import setbacks_of
 from app.storage.suspect_evidence import cause_of, suspects_with_evidence, within_regression
 from app.storage.tables import RegressionMemberRow, RegressionRow, RunRow
 from app.storage.upgrade_changes import upgrade_changes
@@ -370,6 +372,20 @@ def test_the_node_of_a_job_that_alternates_is_suspected_before_the_code(session:
     assert node.action is not None
     assert node.action[1] == f"/runs/{slow}?tab=why#rerun"
     assert not any("400" in sentence for sentence in code.evidence), "stated once"
+
+
+def test_a_job_that_alternates_is_to_be_rerun_on_other_nodes_not_bisected(session: Session) -> None:
+    nightly(session)
+    slow = one_more(session, 440.0, job="pretrain")
+    (first,) = setbacks_of(session, get_run(session, slow)).taken.values()
+    assert "isect" in first.title
+    for day in range(1, 5):
+        one_more(session, 400.0 if day % 2 else 440.0, job="pretrain", day=day, commit=f"{day}" * 40)
+    found = setbacks_of(session, get_run(session, slow))
+    (first,) = found.taken.values()
+    assert first.title == "Rerun the job on other nodes"
+    assert not found.facts["regression_bisect"]
+    assert found.facts["regression_undo"] == "Rerun the job on other nodes."
 
 
 def test_all_texts_about_a_regression_name_the_shortest_range_of_commits(session: Session) -> None:
