@@ -204,8 +204,8 @@ class IdeaPage:
     def first(self) -> list[TryRow]:
         """Return changes with which the job starts: measured and suggested ones, certain gains before the others."""
         most_like: dict[Knob, MeasuredKnob] = {}
-        for row in self._measured:
-            most_like.setdefault(row.knob, row)
+        for of_stack in self._measured:
+            most_like.setdefault(of_stack.knob, of_stack)
         faster = {str(knob): row for knob, row in most_like.items() if row.measured.result.median_gain_pct > 0}
         experiments = experiments_of(self._session, self.run, {name: row.knob for name, row in faster.items()})
         measured = [
