@@ -173,6 +173,8 @@ class NextPage:
             title = f"Set {change}. " if change else title
             return f"{title}{experiment_text(experiment)}."
         if first.place.tier == "other" and not self._low_mfu:
+            if self.continued.under_way:
+                return Markup("{} Next: {}").format(continued_text(self.continued), sentence(first.title))
             return f"No A/B of this stack applies yet. Next: {sentence(first.title)}"
         gain = gain_view(first)
         if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:

@@ -364,7 +364,7 @@ def test_an_open_regression_is_named_as_a_part_of_the_gap(client: TestClient, se
     (regression,) = client.get("/api/v1/regressions").json()["items"]
     assert [nearest(client, run=run)["regression"] for run in (runs[0], runs[-1])] == [None, regression["id"]]
     page = client.get(f"/references/nearest?run={runs[-1]}").text
-    link = rf'<a href="/regressions/{regression["id"]}">.*</a> is open: this\s+job is (\S+)\s%\s+slower'
+    link = rf'<a href="/regressions/{regression["id"]}">.*</a> is open: this\s+run is (\S+)\s%\s+slower'
     assert (slower := re.search(link, page))
     assert float(slower[1]) == pytest.approx(8.0, abs=1.0)
 
