@@ -289,9 +289,9 @@ NOTHING = RuleResults()
 
 
 def degrees_of(gains: Iterable[MeasuredGain]) -> str:
-    """Format the expert parallelism at which A/Bs ran: `EP 8 to 64`; empty if it is unknown."""
+    """Format the expert parallelism at which A/Bs ran: `EP8\u201364`; empty if it is unknown."""
     degrees = sorted({gain.ep for gain in gains if gain.ep is not None})
-    return f"EP {' to '.join(map(str, dict.fromkeys((degrees[0], degrees[-1]))))}" if degrees else ""
+    return "EP" + "\u2013".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) if degrees else ""
 
 
 def kinds_of(experiments: int, verdicts: int) -> list[str]:
