@@ -418,6 +418,8 @@ def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Eng
     page = text(client, f"/runs/{baseline}?tab=record")
     assert f'href="/experiments/{number}"' in page
     assert f'href="/runs/{baseline}/journey"' in page
+    head = text(client, f"/runs/{baseline}/next").partition('id="suggestions"')[0]
+    assert f'href="/experiments/{number}"' in head, "under way"
 
 
 def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
