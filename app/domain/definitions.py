@@ -26,11 +26,11 @@ profiled iterations do not count, 4 since the limit of 7 % is the same in both d
 shows profiled iterations, too, 6 since a change of level is not called a drift. `flops`: 2 since the formula's figure
 replaces a printed one that was rounded from it, 3 since printed tokens of a step count. `keys`: 2 since captured CUDA
 graphs and HybridEP's fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out
-stay unknown, 4 since the optimizer, its instances and deterministic modes are knobs.
-`failures`: 2 since a log whose trainer states no end is not truncated, 3
-since a run without any text is unread. `activity`: iterations prove a dispatcher only for trainers that do not start
-without it; 2 since a printed world size wins over a stated one, 3 since
-a printed batch size and sequence length do."""
+stay unknown, 4 since the optimizer, its instances and deterministic modes are knobs. `failures`: 2 since a log whose
+trainer states no end is not truncated, 3 since a run without any text is unread. `activity`: iterations prove a
+dispatcher only for trainers that do not start without it; 2 since a printed world size wins over a stated one, 3 since
+a printed batch size and sequence length do.
+"""
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
 """One number for all rules; it grows with every change."""

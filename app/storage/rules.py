@@ -289,7 +289,7 @@ NOTHING = RuleResults()
 
 
 def degrees_of(gains: Iterable[MeasuredGain]) -> str:
-    """Format the expert parallelism at which A/Bs ran: `EP8\u201364`; empty if it is unknown."""
+    """Format the expert parallelism at which A/Bs ran: `EP8`, or the range with an en dash; empty if it is unknown."""
     degrees = sorted({gain.ep for gain in gains if gain.ep is not None})
     return "EP" + "\u2013".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) if degrees else ""
 
@@ -310,7 +310,7 @@ class _Experiment:
 def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None) -> Mapping[str, RuleResults]:
     """Return the results of rules that were tried. `project_id` None: all projects.
 
-    An A/B counts for a rule that seeks no gain only if it does not count for one that seeks it by the opposite change.
+    Rules that make opposite changes share no A/B: it counts for the one that seeks a gain.
     """
     rules = tuple(rules)
     knobs = [(rule, of_rule) for rule in rules if rule.kind == "candidate" and (of_rule := knobs_of_rule(rule))]

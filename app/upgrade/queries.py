@@ -69,7 +69,10 @@ class UpgradeValue:
 
 @dataclass(frozen=True, slots=True)
 class UpgradeRegression:
-    """A regression that the upgrade opened. `suspects`: `code likely`, best supported first, as its page has them."""
+    """A regression that the upgrade opened. `suspects`: `code likely`, best supported first, as its page has them.
+
+    `possible`: names of the suspects if none is more or less than possible; else empty.
+    """
 
     id: int
     state: str
@@ -80,6 +83,7 @@ class UpgradeRegression:
     stacks: int
     assignee: str
     suspects: tuple[str, ...]
+    possible: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,25 +337,29 @@ def _regressions(session: Session, project: ProjectRow, report: UpgradeReport) -
         )
         .order_by(col(RegressionRow.id).desc())
     )
-    return tuple(
-        UpgradeRegression(
-            row.id or 0,
-            row.state,
-            shown_state,
-            row.proposal,
-            cause_of(session, row).rstrip("."),
-            row.metric,
-            count,
-            row.assignee,
-            named_once(suspects_of_regression(session, row)),
+    regressions = []
+    for row, shown_state, count in rows:
+        labels = best_labels(suspects_of_regression(session, row))
+        regressions.append(
+            UpgradeRegression(
+                row.id or 0,
+                row.state,
+                shown_state,
+                row.proposal,
+                cause_of(session, row).rstrip("."),
+                row.metric,
+                count,
+                row.assignee,
+                suspects=tuple(f"{name} {label}" for name, label in labels.items()),
+                possible=tuple(sorted(labels)) if {*labels.values()} == {"possible"} else (),
+            )
         )
-        for row, shown_state, count in rows
-    )
+    return tuple(regressions)
 
 
-def named_once(suspects: Sequence[RankedSuspect]) -> tuple[str, ...]:
-    """Return each cause with its best label, `code likely`: two ranges of commits are one cause. Best first."""
+def best_labels(suspects: Sequence[RankedSuspect]) -> dict[str, str]:
+    """Return the best label of each cause, `likely`: two ranges of commits are one cause. Best first."""
     labels: dict[str, str] = {}
     for item in suspects:
         labels.setdefault(item.name, item.label)
-    return tuple(f"{name} {label}" for name, label in labels.items())
+    return labels

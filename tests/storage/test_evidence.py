@@ -381,11 +381,11 @@ def test_a_job_that_alternates_is_to_be_rerun_on_other_nodes_not_bisected(sessio
     assert "isect" in first.title
     for day in range(1, 5):
         one_more(session, 400.0 if day % 2 else 440.0, job="pretrain", day=day, commit=f"{day}" * 40)
-    found = setbacks_of(session, get_run(session, slow))
-    (first,) = found.taken.values()
+    setbacks = setbacks_of(session, get_run(session, slow))
+    (first,) = setbacks.taken.values()
     assert first.title == "Rerun the job on other nodes"
-    assert not found.facts["regression_bisect"]
-    assert found.facts["regression_undo"] == "Rerun the job on other nodes."
+    assert not setbacks.facts["regression_bisect"]
+    assert setbacks.facts["regression_undo"] == "Rerun the job on other nodes."
 
 
 def test_all_texts_about_a_regression_name_the_shortest_range_of_commits(session: Session) -> None:

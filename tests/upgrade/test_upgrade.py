@@ -27,7 +27,7 @@ from app.storage.runs import WITH_RESULT
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, UpgradeChangeRow
 from app.storage.verdicts import show_badges
 from app.upgrade.pages import UpgradeQuery, upgrade_page
-from app.upgrade.queries import named_once
+from app.upgrade.queries import best_labels
 from app.upgrade.views import stack_rows
 from tests.builders import FIRST_PLACE, make_run, make_stack
 from tests.runs.uploading import assert_problem
@@ -651,4 +651,4 @@ def test_each_cause_is_named_once_with_its_best_label() -> None:
             ("container", "container", "open"), ("code", "commit", "open"), ("code", "commit", "unlikely"),
         )
     ]  # fmt: skip
-    assert named_once(suspects) == ("container possible", "code possible")
+    assert [*best_labels(suspects).items()] == [("container", "possible"), ("code", "possible")]
