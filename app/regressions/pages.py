@@ -40,7 +40,6 @@ from app.domain.verdict.regression_text import (
     is_part,
     of_jobs,
     other_jobs,
-    run_in,
     summarize,
     what,
 )
@@ -258,7 +257,7 @@ class RegressionView:
         lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
         usual = lasts[0].usual if lasts else None
         if run and self.regression.back_in:
-            return f"Recovered in #{run.id} ({self.regression.back_in}), the next container or cluster of the job."
+            return "The next container or cluster of its job is at the usual level."
         if run is None or not values or not usual:
             return "All of its stacks are back at the usual level."
         which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
@@ -275,12 +274,8 @@ class RegressionView:
         of = "" if every else f" of its {slow_or_affected(self.regression.metric)} jobs"
         since = f" since {idle}" if (idle := self.regression.idle_since) else ""
         newest = self.regression.newest
-        if newest and newest.ordered_at == self.regression.last_ran:
-            if not newest.is_steady:
-                return f"No run{of}{since}; the last, {run_in(newest)}, is not steady."
-            change = change_words(newest.change_pct, self.regression.metric)
-            verb = "used" if self.regression.metric == "peak_memory_gib" else "was"
-            return f"No run{of}{since}; the last, {run_in(newest)}, {verb} {change} than usual."
+        if newest and newest.ordered_at == self.regression.last_ran:  # the lead names it with its change
+            return f"No run{of}{since}."
         newest_pcts = [pct for job in self.regression.counted_jobs if (pct := job.last.newest_pct) is not None]
         if newest_pcts:
             are_many = len(newest_pcts) > 1

@@ -118,16 +118,18 @@ _NAMES: Mapping[str, str] = {
 
 
 def discussion(events: Iterable[AuditEvent]) -> tuple[Done, ...]:
-    """Return the entries of a discussion, oldest first. Stacks that joined one after another are one entry."""
+    """Return the entries of a discussion, oldest first. Stacks that joined or ended one after another are one entry."""
     entries: list[Done] = []
     for action, together in groupby(events, key=lambda event: event.action):
         group = list(together)
-        if action != "joined":
+        many = len(group)
+        if action == "joined":
+            stacks = "a stack" if many == 1 else f"{many} stacks"
+            entries.append(Done(replace(group[-1], note=""), f"added {stacks} for the same reason", ()))
+        elif action == "continued" and many > 1:
+            entries.append(Done(replace(group[-1], note=""), f"followed its jobs to {many} newer stacks", ()))
+        else:
             entries += map(history_entry, group)
-            continue
-        stacks = "a stack" if len(group) == 1 else f"{len(group)} stacks"
-        last = replace(group[-1], note="")
-        entries.append(Done(last, f"added {stacks} for the same reason", ()))
     return tuple(entries)
 
 

@@ -1079,15 +1079,15 @@ def test_a_job_that_is_nearly_back_does_not_tell_when_the_slow_ones_last_ran(
     assert "No run of its slow jobs since" in client.get(f"/regressions/{number}").text
 
 
-def test_stacks_that_join_one_after_another_are_one_entry_of_the_discussion() -> None:
+def test_stacks_that_join_or_follow_one_after_another_are_one_entry_of_the_discussion() -> None:
     def event(number: int, action: str) -> AuditEvent:
         return AuditEvent(number, 1, utc_now(), SERVICE, "regression", "1", action, {}, {"stack": "a"}, "A cause.")
 
-    actions = ("opened", "joined", "joined", "left", "joined")
+    actions = ("opened", "joined", "joined", "left", "joined", "continued", "continued")
     entries = discussion(event(number, action) for number, action in enumerate(actions))
-    assert [entry.event.action for entry in entries] == ["opened", "joined", "left", "joined"]
-    assert ["2 stacks" in entry.words for entry in entries] == [False, True, False, False]
-    assert [entry.event.note for entry in entries] == ["A cause.", "", "A cause.", ""]
+    assert [entry.event.action for entry in entries] == ["opened", "joined", "left", "joined", "continued"]
+    assert ["2 " in entry.words for entry in entries] == [False, True, False, False, True]
+    assert [entry.event.note for entry in entries] == ["A cause.", "", "A cause.", "", ""]
 
 
 def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
