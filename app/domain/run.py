@@ -206,13 +206,18 @@ class Metadata:
     warnings: tuple[str, ...] = ()
 
 
+Unsteadiness = tuple[Literal["short", "scatter", "drift", "level"], float]
+"""Why a window is not steady, and by how much: its step times, or a spread or change in percent."""
+
+
 @dataclass(frozen=True, slots=True)
 class SteadyState:
     """The steady window of a run and its step time (method: `docs/metrics.md`).
 
     Iterations are as printed, inclusive. `log_step_time`: median of ln(ms) over the window; `se`: its standard error.
-    `reasons`: why `is_steady` is false; `notes`: decisions about restarts, a declared window and a drift, which widens
-    `se`. `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
+    `reasons`: why `is_steady` is false; `unsteadiness`: the first of them as data, which runs read earlier lack.
+    `notes`: decisions about restarts, a declared window and a drift, which widens `se`.
+    `short`: under 15 iterations, unless declared as in a full run (41 to 50 of 50).
     `profiled`: first and last iteration that a profiler slowed and the window leaves out. None without any, or if they
     count because too few others exist. `spikes`: the slowest iterations above the spike threshold, at most ten, with
     their times in ms, in the order of the log.
@@ -236,6 +241,7 @@ class SteadyState:
     notes: tuple[str, ...] = ()
     profiled: tuple[int, int] | None = None
     spikes: tuple[tuple[int, float], ...] = ()
+    unsteadiness: Unsteadiness | None = None
 
     @property
     def unsteady_because(self) -> str:

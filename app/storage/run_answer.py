@@ -116,7 +116,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             cause,
             own_ms,
             ongoing,
-            unsteady=unsteady_briefly(steady.reasons, steady.n) if steady else "",
+            unsteady=unsteady_briefly(steady) if steady else "",
             recovered_from=recovered_from,
             in_regression=opened,
         )

@@ -441,12 +441,13 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
         return None
     steady: dict[str, Any] = entries_of(SteadyState, stored)
     steady = {name: math.nan if value is None else value for name, value in steady.items()}
-    profiled = stored.get("profiled")
+    profiled, unsteadiness = stored.get("profiled"), stored.get("unsteadiness")
     return SteadyState(
         **steady
         | {
             "reasons": tuple(stored.get("reasons", ())),
             "profiled": tuple(profiled) if profiled else None,
+            "unsteadiness": tuple(unsteadiness) if unsteadiness else None,
             "spikes": tuple((iteration, ms) for iteration, ms in stored.get("spikes", ())),
         }
     )

@@ -4,7 +4,6 @@ Everything is computed on ln(step time): ratios become differences, and the meth
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +21,7 @@ from app.domain.run import (
     IntArray,
     ParsedLog,
     SteadyState,
+    Unsteadiness,
     Value,
     Window,
 )
@@ -211,38 +211,48 @@ LEVELS_FIT = 0.65
 """Two levels leave at most this share of the squares that a line leaves, or the window drifts."""
 
 
-def reasons_not_steady(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> tuple[str, ...]:
-    """Return why a window of ln(step time) is not steady, as sentences; empty when it is. `drift`: from `drift_of`.
+def reasons_not_steady(
+    window: FloatArray, drift: float, iterations: FloatArray | IntArray
+) -> tuple[tuple[Unsteadiness, str], ...]:
+    """Return why a window of ln(step time) is not steady, each also as a sentence; empty when it is.
 
-    `iterations`: those of the window.
+    `drift`: from `drift_of`. `iterations`: those of the window.
     """
     k = len(window)
     if k < MIN_WINDOW:
-        return (f"it has {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady",)
-    reasons = []
+        text = f"it has {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady"
+        return ((("short", k), text),)
+    reasons: list[tuple[Unsteadiness, str]] = []
     if mad(window) > MAX_SPREAD:
-        reasons.append(f"step times scatter by {100 * math.expm1(mad(window)):.0f} %, as if the run had two speeds")
+        spread = 100 * math.expm1(mad(window))
+        reasons.append((("scatter", spread), f"step times scatter by {spread:.0f} %, as if the run had two speeds"))
     if abs(math.expm1(drift)) > MOST_DRIFT:
-        reasons.append(_change_text(window, drift, iterations))
+        reasons.append(_change(window, drift, iterations))
     return tuple(reasons)
 
 
-_BRIEFLY = {"drift": "drifts", "scatter": "scatters", "change level": "level changes"}
+def unsteady_briefly(steady: SteadyState) -> str:
+    """Return the first reason in short: `drifts 12.1 %`; empty without one."""
+    match steady.unsteadiness:
+        case "short", n:
+            return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
+        case "scatter", size:
+            return f"scatters {size:.0f}{THIN}%"
+        case "drift", size:
+            return f"drifts {size:.1f}{THIN}%"
+        case "level", size:
+            return f"level changes {size:.1f}{THIN}%"
+        case _:
+            return ""
 
 
-def unsteady_briefly(reasons: Sequence[str], n: int) -> str:
-    """Return the first of `reasons_not_steady` in short: `drifts 12.1 %`; empty without one. `n`: of the window."""
-    if reasons and n < MIN_WINDOW:
-        return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
-    size = re.search(r"(drift|scatter|change level)\D*([\d.]+) %", reasons[0]) if reasons else None
-    return f"{_BRIEFLY[size[1]]} {size[2]}{THIN}%" if size else ""
-
-
-def _change_text(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> str:
+def _change(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> tuple[Unsteadiness, str]:
     row, size = level_change(window)
     if abs(size) > abs(drift) / 2:
-        return f"step times change level: {_percent(size)} from iteration {int(iterations[row])}"
-    return f"step times drift: the end is {_percent(drift)} than the start"
+        text = f"step times change level: {_percent(size)} from iteration {int(iterations[row])}"
+        return ("level", 100 * abs(math.expm1(size))), text
+    text = f"step times drift: the end is {_percent(drift)} than the start"
+    return ("drift", 100 * abs(math.expm1(drift))), text
 
 
 def level_change(window: FloatArray) -> tuple[int, float]:
@@ -462,8 +472,8 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
     threshold = y_hat + max(5 * mad(window), SPIKE_MARGIN)
     reasons = reasons_not_steady(window, drift, iterations[rows])
     if drift and abs(math.expm1(drift)) <= MOST_DRIFT:
-        changes = _change_text(window, drift, iterations[rows]).capitalize()
-        notes = (*notes, f"{changes}. The interval is widened by this.")
+        _, changes = _change(window, drift, iterations[rows])
+        notes = (*notes, f"{changes.capitalize()}. The interval is widened by this.")
     last_iteration = int(iterations[rows[-1]])
     declared_late = span.method == "declared" and k >= VALIDATED_WINDOW and last_iteration >= VALIDATED_STEPS
     return SteadyState(
@@ -472,7 +482,8 @@ def _describe(iterations: FloatArray | IntArray, part: _Part, span: _Span, notes
         n=k,
         method=span.method,
         is_steady=not reasons,
-        reasons=reasons,
+        reasons=tuple(text for _, text in reasons),
+        unsteadiness=reasons[0][0] if reasons else None,
         short=k < SHORT_WINDOW and not declared_late,
         log_step_time=y_hat,
         se=se,

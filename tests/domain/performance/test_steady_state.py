@@ -126,7 +126,7 @@ def test_whether_a_window_is_steady(times: list[float], is_steady: bool, words: 
     result = steady(times)
     assert result.is_steady == is_steady
     assert words in " ".join(result.reasons)
-    assert unsteady_briefly(result.reasons, result.n) == briefly
+    assert unsteady_briefly(result) == briefly
     assert bool(result.reasons) != is_steady
 
 
