@@ -284,17 +284,18 @@ def drawn_positions(
     parts = max(1, (most - len(chosen)) // 3)
     size = -(-len(positions) // parts)
     letters = history.letters  # equal settings in several containers share a letter
-    extremes: dict[tuple[int, str, bool], list[int]] = {}
-    for number, position in enumerate(positions):
-        key = (number // size, letters[position], history.eligibilities[position] == "counts")
-        extremes.setdefault(key, []).append(position)
+    lines: dict[tuple[str, bool], list[int]] = {}
+    for position in positions:
+        lines.setdefault((letters[position], history.eligibilities[position] == "counts"), []).append(position)
 
     def value(position: int) -> float:
         figure = runs[position].peak_memory_gib if metric == NOT_OF_STEP_TIME else runs[position].log_step_time
         return 0.0 if figure is None or math.isnan(figure) else figure
 
-    for part in extremes.values():
-        chosen |= {min(part, key=value), max(part, key=value), part[-1]}
+    for line in lines.values():
+        for start in range(0, len(line), size):
+            part = line[start : start + size]
+            chosen |= {min(part, key=value), max(part, key=value), part[-1]}
     shown = set(positions)
     return sorted(position for position in chosen if position in shown)
 

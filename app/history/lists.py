@@ -11,29 +11,35 @@ from typing import Annotated, Any
 from sqlalchemy import ColumnElement, Row, Select, bindparam, select
 from sqlmodel import Session, col
 
-from app.domain.contract.fields import FIELDS, STACK_FIELDS
-from app.domain.contract.resolve import workload
+from app.domain.contract.fields import FIELDS
 from app.domain.naming import SEPARATOR, TitledStack, container_tag, short_job, stack_title
 from app.domain.numbers import contract_value
 from app.domain.run import Stated, Value
 from app.domain.verdict.triage import ACTIVE, is_half_gone, state_text
 from app.domain.verdict.words import knobs_text
 from app.history.page import HistoryPage
-from app.history.queries import EXTENTS, VERDICTS, HistoryStack, HistoryView, get_stack, get_stacks, read_histories
+from app.history.queries import (
+    EXTENTS,
+    VERDICTS,
+    HistoryStack,
+    HistoryView,
+    get_stack,
+    get_stacks,
+    read_histories,
+    works_of_stacks,
+)
 from app.history.workloads import configuration_steps
 from app.storage.database import ListPage
 from app.storage.remembered import Remembered
-from app.storage.runs import RunListItem, filter_values, runs_by_id, stored_contract, stored_contracts
+from app.storage.runs import RunListItem, filter_values, runs_by_id, stored_contracts
 from app.storage.search import search_conditions
 from app.storage.stacks import unique_names
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
     RegressionRow,
-    RunResultRow,
     RunRow,
     StackRow,
-    in_batches,
     select_any,
 )
 from app.storage.verdicts import changes_of_jobs
@@ -233,7 +239,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
-    works = _works(session, [key for keys in shown.values() for key in keys])
+    works = works_of_stacks(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
     own = [key for key in others if key in regressed and key not in carried]
     later = _later(session, read, {key: regressed[key] for key in own})
@@ -511,7 +517,7 @@ def _by_workload(session: Session, rows: Sequence[Row[Any]]) -> list[list[str]]:
     """Return the stack keys of each workload, in the order of `rows`, so that the newest stack is first."""
     # Stacks without others on the same hardware need no contract.
     hardware = Counter(row[1:5] for row in rows)
-    works = _works(session, [row.stack_key for row in rows if hardware[row[1:5]] > 1])
+    works = works_of_stacks(session, [row.stack_key for row in rows if hardware[row[1:5]] > 1])
     together: dict[object, list[str]] = {}
     containers: dict[object, set[str]] = {}
     for row in rows:
@@ -541,36 +547,6 @@ def _newest_first(
             began[row.stack_key] = row.first_at or row.last_at
             _began.keep((database, row.stack_key), revisions[row.stack_key], began[row.stack_key])
     return [sorted(group, key=began.__getitem__, reverse=True) if len(group) > 1 else group for group in groups]
-
-
-_remembered_works = Remembered[tuple[str, str]](10_000)
-"""Workload and container by stack key. The key determines both, so the values stay valid."""
-
-
-def _works(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return workload and container of each stack, as its newest run states them."""
-    works = {key: work for key in keys if (work := _remembered_works.find((key,), None)) is not None}
-    unread = [key for key in keys if key not in works]
-    for some in in_batches(unread):
-        newest = (
-            select_any(RunRow.id)
-            .where(READ, col(RunRow.project_id) == StackRow.project_id, col(RunRow.stack_key) == StackRow.stack_key)
-            .order_by(col(RunRow.ordered_at).desc())
-            .limit(1)
-            .scalar_subquery()
-        )
-        numbers = select_any(newest).where(col(StackRow.stack_key).in_(some))
-        contracts = session.execute(
-            select_any(RunRow.stack_key, RunResultRow.contract)
-            .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
-            .where(col(RunRow.id).in_(session.execute(numbers).scalars().all()))
-        )
-        for stack_key, stored in contracts:
-            contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
-            # One text, because Python caches its hash.
-            works[stack_key] = "\0".join(workload(contract)), container_tag(contract)
-            _remembered_works.keep((stack_key,), None, works[stack_key])
-    return works
 
 
 def _key(stack: StackRow) -> dict[str, Any]:

@@ -516,11 +516,14 @@ class HistoryPage:
 
         One that was half gone before the container of `part` began does not explain the runs there.
         """
+        alarms = [alarm for alarm in self._active if alarm.metric == "step_time_ms"]
+        if not alarms:
+            return None
         runs, letters, begin = self.history.runs, self.history.letters, part.runs[0]
         of_letter = {runs[position].id: position for position, letter in letters.items() if letter == part.letter}
         counted = [p for p in sorted(of_letter.values()) if p < begin and self.history.eligibilities[p] == "counts"]
-        for alarm in self._active:
-            if alarm.metric == "step_time_ms" and (began := of_letter.get(alarm.run_id)) is not None:
+        for alarm in alarms:
+            if (began := of_letter.get(alarm.run_id)) is not None:
                 newest = counted[-1] if counted and counted[-1] > began else began
                 if began >= begin or not alarm.is_half_gone(math.exp(runs[newest].log_step_time)):
                     return alarm

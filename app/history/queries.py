@@ -13,7 +13,9 @@ from urllib.parse import urlencode
 from sqlalchemy import Select, bindparam, select
 from sqlmodel import Session, col
 
-from app.domain.naming import stack_title
+from app.domain.contract.fields import STACK_FIELDS
+from app.domain.contract.resolve import workload
+from app.domain.naming import container_tag, stack_title
 from app.domain.numbers import UNITS, contract_value
 from app.domain.run import Metric, Stated
 from app.domain.verdict.comparability import Difference, compare_contracts
@@ -34,6 +36,7 @@ from app.domain.verdict.step_time import Prior
 from app.domain.verdict.triage import ACTIVE, FIX_CLAIMED, is_half_gone
 from app.pipeline.decisions import pins
 from app.storage.json_text import from_json
+from app.storage.remembered import Remembered
 from app.storage.runs import metrics_of, stated, stored_contract
 from app.storage.stacks import StackRun, full_records, stack_runs
 from app.storage.suspect_evidence import cleared_fields
@@ -473,10 +476,13 @@ class Neighbour:
 
 def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> tuple[Neighbour, ...]:
     """Return the neighbours, oldest first. `since`: history position of the first run of `stack`."""
-    newest = [
-        run_id for run_id in session.execute(_newest_runs_of_similar_stacks(stack)).scalars() if run_id is not None
-    ]
-    records = full_records(session, [stack.run_id, *newest])
+    newest = {key: run_id for key, run_id in session.execute(_similar_stacks(stack)) if run_id is not None}
+    works = works_of_stacks(session, [stack.stack_key, *newest])
+    own_work, _ = works[stack.stack_key]
+    candidates = [run_id for key, run_id in newest.items() if key in works and works[key][0] == own_work]
+    if not candidates:
+        return ()
+    records = full_records(session, [stack.run_id, *candidates])
     own = records.pop(str(stack.run_id))
     containers = {}
     for record in records.values():
@@ -503,11 +509,11 @@ EXTENTS: Select[Any] = select_any(
 ).where(col(StackRow.stack_key).in_(bindparam("stack_keys", expanding=True)))
 
 
-def _newest_runs_of_similar_stacks(stack: HistoryStack) -> Select[Any]:
-    """Return a select of the newest run of each stack of the same project, model and hardware."""
+def _similar_stacks(stack: HistoryStack) -> Select[Any]:
+    """Return a select of the stacks of the same project, model and hardware, each with its newest run."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     return (
-        select_any(_NEWEST_OF_STACK)
+        select_any(StackRow.stack_key, _NEWEST_OF_STACK)
         .where(
             col(StackRow.project_id) == stack.project_id,
             col(StackRow.stack_key) != stack.stack_key,
@@ -517,6 +523,29 @@ def _newest_runs_of_similar_stacks(stack: HistoryStack) -> Select[Any]:
         .order_by(col(StackRow.last_at).desc())
         .limit(MOST_NEIGHBOURS)
     )
+
+
+_remembered_works = Remembered[tuple[str, str]](10_000)
+"""Workload and container by stack key. The key determines both, so the values stay valid."""
+
+
+def works_of_stacks(session: Session, keys: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Return workload and container of each stack, as its newest run states them."""
+    works = {key: work for key in keys if (work := _remembered_works.find((key,), None)) is not None}
+    unread = [key for key in keys if key not in works]
+    for some in in_batches(unread):
+        numbers = select_any(_NEWEST_READ).where(col(StackRow.stack_key).in_(some))
+        contracts = session.execute(
+            select_any(RunRow.stack_key, RunResultRow.contract)
+            .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+            .where(col(RunRow.id).in_(session.execute(numbers).scalars().all()))
+        )
+        for stack_key, stored in contracts:
+            contract = stored_contract({name: stored[name] for name in STACK_FIELDS if name in stored})
+            # One text, because Python caches its hash.
+            works[stack_key] = "\0".join(workload(contract)), container_tag(contract)
+            _remembered_works.keep((stack_key,), None, works[stack_key])
+    return works
 
 
 # --- Texts that several parts of the history pages use.

@@ -57,16 +57,17 @@ def change_rows(
     positions = {run.id: position for position, run in enumerate(history.runs)}
     rows = []
     for configuration in shown:
+        if not configuration.changes:
+            continue
         own = set(configuration.runs)
         placed = [
             PlacedAlarm(alarm.regression_id, positions[alarm.run_id], positions.get(alarm.fixed_by or 0))
             for alarm in alarms
             if alarm.metric == "step_time_ms" and positions.get(alarm.run_id) in own
         ]
-        verdicts = [(position, history.runs[position].verdict) for position in configuration.runs]
         for change, level in zip(configuration.changes, configuration.levels[1:], strict=True):
             before, run = history.runs[change.before], history.runs[change.run]
-            called = called_at(change, verdicts)
+            called = called_at(change, configuration.runs, lambda position: history.runs[position].verdict)
             number = alarm_of(change, level.last, placed)
             of_regression = [alarm for alarm in alarms if alarm.regression_id == number]
             rows.append(

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from operator import itemgetter
 from statistics import fmean
 from typing import Literal, Protocol
 
@@ -326,12 +325,12 @@ def alarm_of(change: SegmentChange, end: int, alarms: Sequence[PlacedAlarm]) -> 
     return min(near)[1] if near else None
 
 
-def called_at(change: SegmentChange, verdicts: Sequence[tuple[int, str]]) -> int | None:
-    """Return the index of the first run whose verdict called the change. `verdicts`: (index, decision), in order."""
+def called_at(change: SegmentChange, runs: Sequence[int], verdict_of: Callable[[int], str]) -> int | None:
+    """Return the position of the first run whose verdict called the change. `runs`: positions, in order."""
     decision = "regression" if change.delta_pct > 0 else "improvement"
     first, last = change.before + 1 - AROUND, change.run + AROUND
-    near = verdicts[bisect_left(verdicts, first, key=itemgetter(0)) : bisect_right(verdicts, last, key=itemgetter(0))]
-    return next((position for position, verdict in near if verdict == decision), None)
+    near = runs[bisect_left(runs, first) : bisect_right(runs, last)]
+    return next((position for position in near if verdict_of(position) == decision), None)
 
 
 # --- Drift between golden runs: a re-pinned baseline must not hide a slow drift.

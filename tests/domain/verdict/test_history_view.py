@@ -254,7 +254,7 @@ def test_the_regression_that_a_change_belongs_to(
 def test_the_verdict_that_called_a_change(
     change: SegmentChange, verdicts: list[tuple[int, str]], place: int | None
 ) -> None:
-    assert called_at(change, verdicts) == place
+    assert called_at(change, [position for position, _ in verdicts], dict(verdicts).__getitem__) == place
 
 
 def test_two_jobs_of_one_configuration_are_two_histories() -> None:
