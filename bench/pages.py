@@ -137,7 +137,7 @@ def page_addresses(engine: Engine) -> Mapping[str, str]:
         "runs, one model": "/runs?model=DeepSeek-V3",
         "runs, one project": "/runs?project=kernels",
         "runs, one branch": "/runs?branch=main",
-        "runs, model and verdict": "/runs?model=DeepSeek-V3&badge=regression",
+        "runs, model and verdict": "/runs?model=DeepSeek-V3&verdict=regression",
         "runs, a verdict": "/runs?verdict=regression",
         "runs without a baseline": "/runs?verdict=no_baseline",
         "runs of a project by step time": "/runs?project=kernels&sort=step_time_ms",

@@ -83,7 +83,7 @@ def changes(base: str, run: int, log: bytes) -> list[tuple[str, str, bytes]]:
          {"regressions": [{"id": regression["id"]}], "note": "Measured again.", "author": "Ana"}),
         ("post", "/api/v1/check", "", {"launch": launch, "facts": {"gpu": "H100"}}),
         ("put", "/api/v1/projects/{slug}/views/{name}", "/api/v1/projects/demo/views/slower",
-         {"query": "badge=regression", "author": "Ana"}),
+         {"query": "verdict=regression", "author": "Ana"}),
         ("post", "/api/v1/projects/{slug}/dashboard", "/api/v1/projects/demo/dashboard",
          {"page": f"/history/{regression['members'][0]['stack_key']}", "author": "Ana"}),
         ("post", "/api/v1/projects/{slug}/deletions/preview", "/api/v1/projects/demo/deletions/preview",

@@ -421,6 +421,5 @@ def _render(
             "evidence": EVIDENCE_LEVELS,
             "outcome": OUTCOMES,
             "verdict": _VERDICT_LABELS,
-            "badge": _VERDICT_LABELS,
         },
     )

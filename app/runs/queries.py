@@ -18,7 +18,6 @@ from sqlalchemy import (
     bindparam,
     func,
     literal,
-    literal_column,
     not_,
     null,
     select,
@@ -144,12 +143,8 @@ class RunQuery(ListQuery):
     )
     verdict: Annotated[str, OneOf(VERDICTS)] = Field(
         "",
-        description=f"{', '.join(VERDICTS[:-1])}; none: not judged. Leaves out runs of planned experiments.",
-    )
-    badge: Annotated[str, OneOf(VERDICTS)] = Field(
-        "",
-        description="The same values. Unlike `verdict`, `regression` also finds runs without a baseline that an "
-        "upgrade made worse.",
+        description=f"What lists show as the verdict, the field `badge`: {', '.join(VERDICTS[:-1])}; none: not judged. "
+        "Leaves out runs of planned experiments.",
     )
     purpose: Annotated[str, OneOf(PURPOSES)] = Field("", description="ci, experiment or release.")
     branch: str = ""
@@ -220,7 +215,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
         most = MOST_SKIPPED // query.page_size
         message = f"must be at most {most:,} here; follow the links from page to page, or pass their `after`"
         raise invalid_filter("page", message)
-    if not is_exact and (order.column is not None or query.verdict == "no_baseline"):
+    if not is_exact and order.column is not None:
         conditions = [*_conditions(query, fields, in_order=True), *words_match]
     rows = (
         order.read(session, conditions, query.page_size + 1, skipped, after=query.after, before=query.before)
@@ -352,7 +347,7 @@ def filter_options(session: Session) -> FilterOptions:
 
 _WORD = re.compile(r'([A-Za-z_][A-Za-z0-9_]*):(?:"([^"]*)"|(\S+))|"([^"]*)"|(\S+)')
 _OWN = ("tag", "commit", "job", "user", "cluster", "container")
-SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdict", "badge", "purpose", "branch",
+SEARCHED = ("project", "model", "gpu", "dispatcher", "status", "outcome", "verdict", "purpose", "branch",
             "evidence", "since", "until", *_OWN)  # fmt: skip
 """Filters that the search box accepts as `name:value`, in addition to contract fields."""
 
@@ -402,7 +397,7 @@ def complete(session: Session, text: str) -> list[str]:
         names = [candidate for candidate in (*SEARCHED, *FIELDS) if candidate.startswith(name.lower())] if name else []
         return [f"{candidate}:" for candidate in dict.fromkeys(names)][:MOST_COMPLETIONS]
     fixed = {"status": STATUSES, "purpose": PURPOSES, "evidence": EVIDENCE_LEVELS}
-    fixed |= {"outcome": tuple(OUTCOMES), "verdict": VERDICTS, "badge": VERDICTS}
+    fixed |= {"outcome": tuple(OUTCOMES), "verdict": VERDICTS}
     begin = begin.removeprefix('"')
     values = [value for value in fixed[name] if value.startswith(begin)] if name in fixed else None
     values = completions(session, name, begin) if values is None else values
@@ -440,23 +435,12 @@ def _conditions(query: RunQuery, fields: Mapping[str, str], *, in_order: bool = 
     if project := active.get("project"):
         number = select_any(ProjectRow.id).where(col(ProjectRow.slug) == project)
         # The index of such a filter has the project too. By itself SQLite would read all runs of the project.
-        by_filter = not active.keys().isdisjoint((*equal, "verdict", "badge", "model", "gpu", "dispatcher"))
+        by_filter = not active.keys().isdisjoint((*equal, "verdict", "model", "gpu", "dispatcher"))
         conditions.append(looked_up(col(RunRow.project_id), unless=by_filter) == number.scalar_subquery())
-    decisions = {
-        name: "" if active[name] == "none" else active[name] for name in ("verdict", "badge") if name in active
-    }
-    if (verdict := decisions.get("verdict")) is not None:
-        # The index has badges. That of a verdict is the same, but for runs without a baseline, which have their own.
-        if verdict == "no_baseline":
-            conditions.append(col(RunRow.verdict) == literal_column("'no_baseline'"))  # as the index says it
-        else:
-            conditions += [looked_up(col(RunRow.badge)) == verdict, col(RunRow.verdict) == verdict]
-    if (badge := decisions.get("badge")) is not None:
-        conditions.append(looked_up(col(RunRow.badge)) == badge)
-    if decisions:
-        conditions.append(not_(_IS_SIDE))
+    if verdict := active.get("verdict"):
+        conditions += [looked_up(col(RunRow.badge)) == ("" if verdict == "none" else verdict), not_(_IS_SIDE)]
     may_be_unknown = {"model": col(RunRow.model), "gpu": col(RunRow.gpu), "dispatcher": col(RunRow.dispatcher)}
-    by_verdict = not {query.verdict, query.badge} <= {"", *_USUAL_VERDICTS}
+    by_verdict = query.verdict not in ("", *_USUAL_VERDICTS)
     for name, listed in may_be_unknown.items():
         if value := active.get(name):
             column = looked_up(listed, unless=by_verdict)

@@ -62,7 +62,7 @@ def find_view(session: Session, slug: str, name: str, user: str) -> SavedView:
 
 
 class ViewIn(BaseModel, extra="forbid"):
-    query: str = Field(max_length=2000, description="Filters as in the address of the list: `badge=regression`.")
+    query: str = Field(max_length=2000, description="Filters as in the address of the list: `verdict=regression`.")
     shared: bool = Field(False, description="For all users of the project.")
     default: bool = Field(False, description="The view that `view=default` opens.")
     author: Author = author_field("Whose view it is.")

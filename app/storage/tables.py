@@ -188,7 +188,6 @@ LISTED = (
 
 USABLE = "purpose = 'ci' AND status = 'ready' AND is_steady AND NOT short AND fair_for_timing AND quarantine = ''"
 """SQL condition of a possible baseline. A change needs a migration, because a partial index contains it."""
-NO_BASELINE = "verdict = 'no_baseline'"
 
 
 class RunRow(SQLModel, table=True):
@@ -254,8 +253,6 @@ class RunRow(SQLModel, table=True):
         Index("ix_run_project", "project_id", "id"),
         *(Index(f"ix_run_{name}", *dict.fromkeys((name, "id", *FILTERS))) for name in LISTED),
         Index("ix_run_workload", "model", "gpu", "dispatcher", "id"),
-        # Runs without a baseline are often the oldest: PostgreSQL expects them everywhere and reads from the newest.
-        Index("ix_run_no_baseline", "id", sqlite_where=text(NO_BASELINE), postgresql_where=text(NO_BASELINE)),
         {"sqlite_autoincrement": True},  # never reuse the number of a deleted run
     )
 

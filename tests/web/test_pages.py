@@ -433,14 +433,14 @@ def test_the_list_shows_verdicts_and_filters_by_them(client: TestClient, engine:
     assert f"B of experiment #{number}" in re.sub(r"<[^>]*>|\s+", " ", text).replace("  ", " ")
     assert re.search(r'#verdict"><span class="badge regression".*?regression</span>.*?>\+3\.4\u202f%<', text, re.DOTALL)
     assert "A/B slower</span>" in text
-    assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?badge=none").text
+    assert '<span class="ellipsis">verdict: not judged</span>' in client.get("/runs?verdict=none").text
     slower = {"slow", "other knob", "side, ci"}
     for query, names in (("regression", slower), ("none", {"waiting"}), ("failed", set())):
         items = client.get(f"/api/v1/runs?verdict={query}").json()["items"]
         assert {item["name"] for item in items} == names, query
         table = client.get(f"/api/v1/runs?verdict={query}&format=csv").text
         assert {row["name"] for row in csv.DictReader(io.StringIO(table))} == names, query
-    assert ">3 runs match</span>" in client.get("/runs?badge=regression").text
+    assert ">3 runs match</span>" in client.get("/runs?verdict=regression").text
     assert client.get("/api/v1/runs?verdict=slow").status_code == 422
     item = client.get("/api/v1/runs?q=slow").json()["items"][0]
     assert (item["verdict"], item["verdict_delta_pct"], item["quarantine"]) == ("regression", 3.42, "")
