@@ -135,7 +135,10 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     if worst is None:
         return active_text(attention.open + attention.acknowledged, attention.cost)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
-    return f"{capitalized(up_to + change_text(worst).text)}, {attention.cost.text}."
+    # The sum counts regressions that are not listed as well: it names a day only if all of it ended then.
+    ends = {item.until_text for item in costly}
+    until = ends.pop() if len(ends) == 1 and not attention.more else ""
+    return f"{capitalized(up_to + change_text(worst).text)}, {attention.cost.text}{until}."
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

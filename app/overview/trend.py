@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from itertools import groupby, islice, pairwise, takewhile
+from itertools import chain, groupby, islice, pairwise, takewhile
 from statistics import median
 from typing import Any, ClassVar
 
@@ -26,10 +26,9 @@ from app.domain.naming import (
 from app.domain.numbers import THIN, absolute, days_text, short_commit
 from app.domain.run import Stated
 from app.domain.verdict.history import find_changes
-from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.triage import ACTIVE, counted_jobs
 from app.domain.verdict.words import knobs_text
 from app.storage import stacks
-from app.storage.audit import continuations
 from app.storage.remembered import Remembered
 from app.storage.runs import stored_contracts
 from app.storage.tables import (
@@ -41,6 +40,7 @@ from app.storage.tables import (
     not_indexed,
     select_any,
 )
+from app.storage.verdicts import jobs_of_regressions
 from app.web import charts
 
 MOST_STACKS, MOST_LINES, MOST_RUNS = 40, 6, 60
@@ -129,6 +129,11 @@ class TrendLine:
         return None
 
     @property
+    def is_reconfigured_since(self) -> bool:
+        """Return whether its configuration changed after its newest container began, and may explain its change."""
+        return self.changed_at is not None and self.reconfigured is not None
+
+    @property
     def newest(self) -> tuple[tuple[Any, float], ...]:
         """Return the runs that give the current throughput: the newest of one configuration, close in time.
 
@@ -162,7 +167,7 @@ class Trend:
     """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
 
     `is_zoomed`: with some of the runs only. `is_widened`: the requested period had too few runs. `is_part`: other jobs
-    ran in the period, too.
+    ran in the period, too. `not_drawn`: the shown projects without a line.
     """
 
     median_of: ClassVar[int] = _NOW
@@ -172,6 +177,7 @@ class Trend:
     is_zoomed: bool = False
     is_widened: bool = False
     is_part: bool = False
+    not_drawn: tuple[str, ...] = ()
 
     @property
     def dates(self) -> str:
@@ -203,32 +209,35 @@ class Trend:
             for line in self.lines
         ]
         flags = (flag for flag in self.flags if begin <= flag[2].ordered_at <= end)
-        return Trend(tuple(line for line in lines if line.runs), tuple(flags), is_zoomed=True, is_part=self.is_part)
+        return replace(self, lines=tuple(line for line in lines if line.runs), flags=tuple(flags), is_zoomed=True)
 
     @property
     def sentence(self) -> str:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
         Lines with several references or projects, or in both directions, have no range: they are counted. If several
-        projects are shown and the lines are of one, it begins `Throughput of moe:`.
+        projects are shown and the lines are of one, it begins `Throughput of moe:`. A line whose configuration changed
+        since then is in the range only if all are.
         """
-        compared = [line for line in self.lines if line.reference]
-        if not compared:
+        all_compared = [line for line in self.lines if line.reference]
+        if not all_compared:
             return ""
+        compared = [line for line in all_compared if not line.is_reconfigured_since] or all_compared
+        which = f" in {len(compared)} of {len(self.lines)} jobs" if len(compared) < len(all_compared) else ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
         is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
-            return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
+            return f"{project}: {self._counted(all_compared)}" if project else self._counted(all_compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
         side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
-        return f"{subject} {range_text}."
+        return f"{subject} {range_text}{which}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
-        """Return `2 of 6 drawn jobs faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`
+        """Return `2 of 6 drawn jobs judged faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`
 
         It counts judged differences among all lines.
         """
@@ -238,7 +247,7 @@ class Trend:
         if not faster and not slower:
             return f"None {of_all} clearly faster or slower."
         if faster and slower:
-            return f"{len(faster)} {of_all} faster, {len(slower)} slower."
+            return f"{len(faster)} {of_all} judged faster, {len(slower)} slower."
         most, side = max(abs(line.now - 100) for line in faster or slower), "higher" if faster else "lower"
         up_to = "Up to " if len(faster or slower) > 1 else ""
         return f"{up_to}{most:.1f}{THIN}% {side} throughput in {len(faster or slower)} {of_all}."
@@ -296,7 +305,8 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
         lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, idle=idle)
         if any(len(line.runs) > 1 for line in lines):
             flags = tuple(_flags(session, lines))
-            return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part)
+            not_drawn = tuple(sorted({*projects.values()} - {line.project for line in lines}))
+            return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part, not_drawn=not_drawn)
     return Trend((), ())
 
 
@@ -502,33 +512,27 @@ def _tag(contract: Mapping[str, Stated]) -> str:
 
 
 def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str, Any]]:
-    """Return the regressions that began at a drawn run. A job that continued in another stack began before."""
+    """Return the regressions whose counted jobs began to be slow at a drawn run."""
     drawn = {run.id: run for line in lines for run, _ in line.runs}
     on_lines = select(col(RegressionMemberRow.regression_id)).where(
         col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()})
     )
-    chosen = (
-        select_any(RegressionMemberRow.run_id, RegressionRow.id, RegressionRow.state, RunRow.ordered_at)
-        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
-        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
-        .where(
-            col(RegressionRow.id).in_(on_lines),
-            col(RegressionRow.metric) == "step_time_ms",
-            col(RegressionRow.state) != "invalid",
-        )
+    chosen = select_any(RegressionRow.id, RegressionRow.state).where(
+        col(RegressionRow.id).in_(on_lines),
+        col(RegressionRow.metric) == "step_time_ms",
+        col(RegressionRow.state) != "invalid",
     )
-    members = session.execute(chosen).all()
-    moved = continuations(session, {member.id for member in members})
-    began: dict[int, list[Any]] = {}
-    for member in members:
-        if (member.id, member.run_id) not in moved:
-            began.setdefault(member.id, []).append(member)
+    states = {row.id: row.state for row in session.execute(chosen)}
+    jobs = jobs_of_regressions(session, states) if states else {}
+    firsts = {number: [job[0].run_id for job in counted_jobs(own)] for number, own in jobs.items()}
+    began = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(chain.from_iterable(firsts.values())))
+    at = {row.id: row.ordered_at for row in session.execute(began)} if firsts else {}
     flags = []
-    for number, own in sorted(began.items()):
-        first = min(member.ordered_at for member in own)
-        run_id = next((row.run_id for row in own if row.ordered_at == first and row.run_id in drawn), None)
+    for number, runs in sorted(firsts.items()):
+        first = min(at[run] for run in runs)
+        run_id = next((run for run in runs if at[run] == first and run in drawn), None)
         if run_id is not None:
-            flags.append((number, own[0].state, drawn[run_id]))
+            flags.append((number, states[number], drawn[run_id]))
     return flags
 
 

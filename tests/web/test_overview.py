@@ -253,6 +253,17 @@ def test_the_trend_is_of_a_workload_across_containers(client: TestClient, make: 
     assert min(row["shown"] for row in only["ends"]) > 98, "the axis follows the points that are left"
 
 
+def test_the_range_leaves_out_a_job_whose_configuration_changed(client: TestClient, make: Make) -> None:
+    for gpus, slow in ((16, 21_000), (32, 22_000)):
+        nightly(make, f"hub{gpus}.example/train:1", 1, [20_000] * 3, gpus=gpus, config_key="usual", project="mine")
+        nightly(make, f"hub{gpus}.example/train:2", 5, [21_000] * 3, gpus=gpus, config_key="usual", project="mine")
+        key = "usual" if gpus == 16 else "other knob"
+        nightly(make, f"hub{gpus}.example/train:2", 8, [slow] * 3, gpus=gpus, config_key=key, project="mine")
+    assert "Throughput is 4.8 % below train:1 in 1 of 2 jobs." in answer(overview(client))
+    make(project="without CI runs")
+    assert '<a href="/?project=without+CI+runs">' in client.get("/overview/trend").text, "it is not drawn"
+
+
 def test_judged_lines_with_several_references_are_counted(client: TestClient, make: Make, upgraded: Upgraded) -> None:
     first = {}
     for gpus, times in ((8, [24_000, 24_000]), (16, [25_000] * 3), (32, [16_000] * 3), (64, [40_000] * 3)):
@@ -262,7 +273,7 @@ def test_judged_lines_with_several_references_are_counted(client: TestClient, ma
     nightly(make, "hub.example/new:16", 5, [9_000], gpus=16, job="perf/b")
     for gpus, decision in ((8, "regression"), (16, "regression"), (32, "improvement"), (64, "inconclusive")):
         upgraded(first[gpus], decision, 20_000, {8: 24_000, 16: 25_000, 32: 16_000, 64: 40_000}[gpus])
-    assert "1 of 4 drawn jobs faster, 2 slower." in answer(overview(client))
+    assert "1 of 4 drawn jobs judged faster, 2 slower." in answer(overview(client))
     notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
     assert notes == {"8": "vs. 8", "16": "a · vs. 16", "32": "vs. 32", "64": "vs. 64"}
 
