@@ -34,6 +34,7 @@ from app.storage.remembered import Remembered
 from app.storage.runs import RunListItem, filter_values, runs_by_id, stored_contracts
 from app.storage.search import search_conditions
 from app.storage.stacks import unique_names
+from app.storage.suspect_evidence import alternation
 from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
@@ -96,7 +97,8 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 class StackRegression:
     """The newest active step-time regression of a stack, with the first slow run of the job that changed most.
 
-    `config_key`: of that run. `later`: what followed. `is_stale`: its stacks no longer run.
+    `config_key`: of that run. `later`: what followed. `is_stale`: its stacks no longer run. `alternates`: the levels
+    (ms) between which the job alternates, as the page of the stack says.
     """
 
     number: int
@@ -106,6 +108,7 @@ class StackRegression:
     config_key: str
     slow: SlowRun
     later: "LaterChange | None" = None
+    alternates: tuple[float, float] | None = None
 
     @property
     def proposed_text(self) -> str:
@@ -238,10 +241,13 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
     )
     page = ListPage.cut(groups, query.page, query.page_size)
     others = {newest: keys for newest, *keys in page.items}
+    own_regressions = {key: regressed[key] for key in others if key in regressed and key not in carried}
+    carried |= _alternating(session, own_regressions, {key: [key, *others[key]] for key in own_regressions}, revisions)
+    regressed |= carried
     shown = {newest: keys[:MOST_EARLIER] for newest, keys in others.items()}
     works = works_of_stacks(session, [key for keys in shown.values() for key in keys])
     read = _read_stacks_of(session, [key for newest, keys in shown.items() for key in (newest, *keys[:1])])
-    own = [key for key in others if key in regressed and key not in carried]
+    own = [key for key in own_regressions if key not in carried]
     later = _later(session, read, {key: regressed[key] for key in own})
     for key, change in later.items():
         slow_run = replace(regressed[key].slow, then=change.step_times)
@@ -469,16 +475,43 @@ def _carried(
     return carried
 
 
+_alternating_jobs = Remembered[tuple[StackRegression | None]](4000)
+
+
+def _alternating(
+    session: Session,
+    regressed: Mapping[str, StackRegression],
+    groups: Mapping[str, Sequence[str]],
+    revisions: Mapping[str, int],
+) -> dict[str, StackRegression]:
+    """Return the regressions, as their pages name them, of jobs that alternate between two levels, by newest stack."""
+    database = str(session.get_bind().engine.url)
+    alternating = {}
+    for newest, regression in regressed.items():
+        state = (regression, *((key, revisions[key]) for key in groups[newest]))
+        row = _alternating_jobs.find((database, newest), state)
+        if row is None:
+            usual, pct = regression.slow.usual, regression.delta_pct
+            first = session.get_one(RunRow, regression.slow.run_id)
+            is_likely = usual and pct and pct > 0 and alternation(session, first, usual, usual * (1 + pct / 100))
+            row = (_of_page(session, newest) if is_likely else None,)
+            _alternating_jobs.keep((database, newest), state, row)
+        if row[0] is not None and row[0].alternates:
+            alternating[newest] = row[0]
+    return alternating
+
+
 def _of_page(session: Session, stack_key: str) -> StackRegression | None:
     """Return the regression of the configuration that leads the page of a stack."""
     stack = get_stack(session, stack_key)
-    alarm = HistoryPage(session, stack, "", HistoryView()).leading_alarm if stack else None
+    page = HistoryPage(session, stack, "", HistoryView()) if stack else None
+    alarm = page.leading_alarm if page else None
     run = session.get(RunRow, alarm.run_id) if alarm else None
-    if alarm is None or run is None:
+    if page is None or alarm is None or run is None:
         return None
     return StackRegression(
         alarm.regression_id, alarm.is_stale, alarm.delta_pct, run.job, run.config_key,
-        SlowRun(run.project_id, run.stack_key, alarm.run_id, alarm.usual_ms),
+        SlowRun(run.project_id, run.stack_key, alarm.run_id, alarm.usual_ms), alternates=page.alternates,
     )  # fmt: skip
 
 
@@ -563,8 +596,12 @@ def _last_judged(session: Session, stack: StackRow, rows: Sequence[Row[Any]], jo
 def _item(
     rows: Sequence[Any], stack: StackRow, contract: dict[str, Stated], judged: Any, step_time_ms: float | None
 ) -> StackItem:
-    """Return the row of a stack without name and project. `rows`: its newest runs, newest first."""
+    """Return the row of a stack without name and project. `rows`: its newest runs, newest first.
+
+    A dispatcher is left out if none of its newest runs has a step time: it only failed.
+    """
     newest = rows[0]
+    failed = {row.dispatcher for row in rows} - {row.dispatcher for row in rows if row.step_time_ms is not None}
     return StackItem(
         stack_key=newest.stack_key,
         title=stack_title(contract, dispatcher=False),
@@ -578,7 +615,7 @@ def _item(
         also=tuple(
             (name, contract[name].value) for name in _IN_NAME if name in contract and FIELDS[name].role == "stack"
         ),
-        dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME))),
+        dispatchers=tuple(sorted(name for name in stack.dispatchers.split(",") if name not in ("", NO_NAME, *failed))),
         runs=stack.runs,
         last_at=newest.ordered_at,
         verdict=judged.verdict if judged else "",

@@ -20,6 +20,7 @@ from app.domain.numbers import UNITS, change_text, days_text, figure, plural
 from app.domain.run import Metric
 from app.domain.text import commit_address
 from app.domain.verdict.document import UNCONFIRMED
+from app.domain.verdict.evidence import alternates_text
 from app.domain.verdict.history import SHORTEST_SEGMENT
 from app.domain.verdict.history_view import (
     CHANGE_POINTS_NEED,
@@ -84,6 +85,7 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.runs import RunListItem, runs_by_id, slower_labels, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
+from app.storage.suspect_evidence import alternation
 from app.storage.tables import PinRow, RunRow
 from app.storage.verdicts import current_verdicts
 from app.storage.watches import is_watched
@@ -296,7 +298,18 @@ class HistoryPage:
     @property
     def lead(self) -> str:
         """Return the answer of the page in the chosen metric."""
-        return self._memory_lead() if self.view.metric == NOT_OF_STEP_TIME else self._speed_lead()
+        return self._memory_lead() if self.view.metric == NOT_OF_STEP_TIME else self._two_levels or self._speed_lead()
+
+    @property
+    def _two_levels(self) -> str:
+        """Return the newest figure of a job that alternates between two levels, whatever its code; else nothing."""
+        if not self.alternates:
+            return ""
+        own = self._leading
+        newest = self.history.runs[own.counted[-1]]
+        which = f"Configuration {own.letter}: " if len(self.choices) > 1 and not self.view.config else ""
+        level = f"{self._text.figure(math.exp(newest.log_step_time))} in #{newest.id}"
+        return f"{which}{level}; the job {alternates_text(self.alternates)}."
 
     def _speed_lead(self) -> str:
         """Return the current level and its open regression, else the change since the previous container, else that of
@@ -480,7 +493,10 @@ class HistoryPage:
 
     @property
     def first_alarm(self) -> HistoryAlarm | None:
-        """Return the regression of the primary button: one to triage, else that of the lead, else any active one."""
+        """Return the regression of the primary button: that of a job that alternates, one to triage, else that of the
+        lead, else any active one."""
+        if self.alternates:
+            return self.leading_alarm
         first = next(iter(self.open_alarms), None)
         return (self.leading_alarm or first) if first and first.proposal else first
 
@@ -493,8 +509,26 @@ class HistoryPage:
 
     @property
     def leading_alarm(self) -> HistoryAlarm | None:
-        """Return the newest open step-time regression of the configuration of the lead, in any container."""
-        return self._alarm_of(self._leading)
+        """Return the newest open step-time regression of the configuration of the lead, in any container; of a job that
+        alternates, the first one."""
+        return self._alternation[0] if self._alternation else self._alarm_of(self._leading)
+
+    @property
+    def alternates(self) -> tuple[float, float] | None:
+        """Return the step times (ms) between which the job of the lead alternates, around its newest run; else None."""
+        return self._alternation[1] if self._alternation else None
+
+    @cached_property
+    def _alternation(self) -> tuple[HistoryAlarm, tuple[float, float]] | None:
+        runs, own = self.history.runs, self._leading
+        of_letter = {runs[position].id for position, letter in self.history.letters.items() if letter == own.letter}
+        alarms = [alarm for alarm in self._active if alarm.metric == "step_time_ms" and alarm.run_id in of_letter]
+        first = min(alarms, key=lambda alarm: alarm.regression_id, default=None)
+        if first is None or not first.usual_ms or not first.stack_pct or not own.counted:
+            return None
+        newest = self._session.get_one(RunRow, runs[own.counted[-1]].id)
+        levels = alternation(self._session, newest, first.usual_ms, first.usual_ms * (1 + first.stack_pct / 100))
+        return (first, levels) if levels else None
 
     def _regressed(self, alarm: HistoryAlarm, delta_pct: float, level_ms: float, newest: StackRun) -> str:
         """Return the level and its regression; the newest run instead if no run followed or half of it is gone."""

@@ -6,19 +6,20 @@ from typing import Any
 
 from sqlmodel import Session
 
+from app.domain.numbers import step_time
 from app.domain.performance.failures import failure_lead
 from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, since_last_good
+from app.domain.verdict.evidence import RankedSuspect, alternates_text, since_last_good
 from app.domain.verdict.lead import OngoingRegression, answer_line, lead
 from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
-from app.storage.regressions import read_regressions, regressions_elsewhere
+from app.storage.regressions import alternation_of_run, read_regressions, regressions_elsewhere
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
@@ -96,15 +97,17 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
         rerun = "A rerun shows whether it is slower."
-    if is_opened and any(item.alternates for item in ranked):
-        rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     own_ids = {item.id for item in regressions}
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
+    levels = alternation_of_run(session, run.id, elsewhere) if document.decision == "no_baseline" else None
+    if levels or (is_opened and any(item.alternates for item in ranked)):
+        rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     idle = {item.id for item in shown if item.shown_state in ACTIVE and item.proposal == "stale"}
     for regression in read_regressions(session, idle)[:1]:
         rerun = idle_text(regression)
     badge = run_badge(document, opened, is_back=recovered_from is not None)
+    is_undecided = levels is not None and badge[0] == "inconclusive"
     time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
     is_unchanged = time is not None and time.decision == "no_change"
     ongoing = ongoing_regression(session, regressions, own_ms) if is_unchanged and own_ms else None
@@ -121,6 +124,8 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             in_regression=opened,
         )
     )
+    if levels and is_undecided and own_ms:
+        own = f"Inconclusive: {step_time(own_ms)}; the job {alternates_text(levels)}."
     other_branch = document.other_branch if document.decision == "no_baseline" else None
     return RunAnswer(
         document=document,
@@ -136,7 +141,8 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         cause=cause,
         rerun=rerun,
         asks_rerun=(document.rerun_decides and not (is_opened and document.comparability is None))
-        or (bool(rerun) and badge[0] == "regression"),
+        or (bool(rerun) and badge[0] == "regression")
+        or is_undecided,
         ongoing=ongoing,
         elsewhere=elsewhere,
     )

@@ -234,6 +234,40 @@ def test_a_view_that_means_nothing_is_refused_by_name(
     assert f"<code>{field}</code>" in answer.text
 
 
+def test_a_job_that_alternates_is_not_triaged_as_slower(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [400.0] * 8, job="perf")
+        slow = make_stack(session, [600.0, 400.0, 600.0, 400.0], job="perf", started=FIRST_PLACE + timedelta(days=8))
+        number = make_regression(session, member(session, slow[0], 400.0, 600.0))
+        upgraded = {"container": "train:2"}
+        later = FIRST_PLACE + timedelta(days=12)
+        (newest,) = make_stack(session, [600.0], job="perf", fields=upgraded, started=later)
+        key = session.get_one(RunRow, newest).stack_key
+        failed = {"dispatcher": "deepep", "dispatcher_type": "flex"}
+        make_stack(session, [600.0], fields=failed | upgraded, started=later, status="failed", step_time_ms=None)
+    text = client.get(f"/history/{key}").text
+    levels = "alternates between 400 and 600"
+    assert levels in re.search(r'<p class="answer">(.*?)</p>', text, re.DOTALL)[1]  # type: ignore[index]
+    assert re.search(rf'class="button primary" href="/regressions/{number}">Open', text)
+    row = client.get("/history").text
+    assert re.search(rf'data-regression="{number}"[^>]*>alternates: 400 and 600 ms</a>', row)
+    assert '<span class="dispatcher deepep">' not in row, "it only failed"
+
+
+def test_a_run_of_a_job_that_alternates_is_to_be_rerun(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [400.0] * 8, job="perf")
+        slow = make_stack(session, [600.0, 400.0, 600.0, 400.0], job="perf", started=FIRST_PLACE + timedelta(days=8))
+        make_regression(session, member(session, slow[0], 400.0, 600.0))
+        for day, container, times in ((12, "train:2", [600.0, 400.0]), (14, "train:3", [600.0])):
+            later = FIRST_PLACE + timedelta(days=day)
+            *_, last = make_stack(session, times, job="perf", fields={"container": container}, started=later)
+    verdict = client.get(f"/api/v1/runs/{last}/verdict").json()
+    assert verdict["reason"].startswith("Inconclusive: ")
+    assert "alternates between 400 and 600" in verdict["reason"]
+    assert f'href="/runs/{last}?tab=why#rerun"' in client.get(f"/runs/{last}").text
+
+
 def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(
     client: TestClient, engine: Engine, make: Make
 ) -> None:
