@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.numbers import change_text, plural
 from app.domain.text import capitalized, some_of
+from app.domain.verdict.regression import common_end
 from app.domain.verdict.regression_text import what
 from app.domain.verdict.triage import active_text
 from app.overview import trend
@@ -135,9 +136,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     if worst is None:
         return active_text(attention.open + attention.acknowledged, attention.cost)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
-    # The sum counts regressions that are not listed as well: it names a day only if all of it ended then.
-    ends = {item.until_text for item in costly}
-    until = ends.pop() if len(ends) == 1 and not attention.more else ""
+    until = common_end(attention.items, attention.cost.costly)
     return f"{capitalized(up_to + change_text(worst).text)}, {attention.cost.text}{until}."
 
 

@@ -36,6 +36,7 @@ from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_te
 from app.domain.verdict.regression import Regression, SlowJob
 from app.domain.verdict.regression_text import (
     RegressionSummary,
+    how_often,
     how_often_here,
     is_part,
     of_jobs,
@@ -201,8 +202,10 @@ class RegressionView:
         where = SEPARATOR.join([part for name in common for part in name.split(SEPARATOR)][:_MOST_IN_TITLE])
         if not counted:
             return change
-        if is_part(self.regression):
-            return of_jobs(self.regression) + (f" on {where}" if where else "")
+        is_once = self.regression.is_once and not self.regression.is_back
+        if is_part(self.regression) or (is_once and self.regression.is_up_to):
+            changes = " ".join(filter(None, (of_jobs(self.regression), how_often(self.regression))))
+            return changes + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")
@@ -666,7 +669,7 @@ def _render_list(
         query=query.query(query.page),
         counted=counted,
         total=(count_states(session, RegressionQuery()) if is_filtered else counted).by_state["any"],
-        answer=words.list_answer(counted, is_filtered=bool(is_filtered)),
+        answer=words.list_answer(counted, page.items, is_filtered=bool(is_filtered)),
         upgrades=upgrade_changes(session, project=query.project),
         most_upgrades=_MOST_UPGRADES,
         options=options,

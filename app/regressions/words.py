@@ -14,7 +14,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.verdict.regression import Regression, SlowJob
+from app.domain.verdict.regression import Regression, SlowJob, common_end
 from app.regressions.commands import RegressionChange
 from app.regressions.queries import ACTIVE_STATES, StateCounts
 from app.storage.audit import AuditEvent
@@ -28,9 +28,10 @@ def first_seen(metric: str, job: SlowJob) -> str:
     return "" if first == now else first
 
 
-def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
+def list_answer(counted: StateCounts, listed: Iterable[Regression], *, is_filtered: bool) -> str:
     """Return the number of regressions to triage and the cost of active ones as a sentence."""
     cost = counted.cost
+    cost_text = f"{cost.text}{common_end(listed, cost.costly)}"
     if not counted.by_state[ACTIVE_STATES]:
         return f"No {'matching ' if is_filtered else ''}active regressions."
     others = ((counted.in_work, "in work"), (counted.proposed, "to close"))
@@ -40,8 +41,8 @@ def list_answer(counted: StateCounts, *, is_filtered: bool) -> str:
     if not cost.hours:
         return f"{', '.join(parts)}; no current cost."
     if counted.in_work or counted.triage == counted.proposed:
-        return f"{', '.join(parts)}; {cost.text} in all."
-    return f"{', '.join([f'{parts[0]} ({cost.text})', *parts[1:]])}."
+        return f"{', '.join(parts)}; {cost_text} in all."
+    return f"{', '.join([f'{parts[0]} ({cost_text})', *parts[1:]])}."
 
 
 def cost_factors(cost: Cost) -> str:

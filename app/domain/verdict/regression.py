@@ -249,6 +249,12 @@ class Regression:
         return triage.state_text(self.shown_state, self.proposal)
 
 
+def common_end(regressions: Iterable[Regression], costly: int) -> str:
+    """Return ` until 30 Sep` if all `costly` regressions are among these and their cost ended then; else empty."""
+    ends = [regression.until_text for regression in regressions if regression.gpu_hours_per_day]
+    return ends[0] if len(ends) == costly and len({*ends}) == 1 else ""
+
+
 def figure_of(level: float | None) -> float | None:
     """Return the figure of a level, which is stored as its logarithm."""
     return None if level is None else math.exp(level)
