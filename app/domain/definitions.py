@@ -83,12 +83,12 @@ DECIDES: Mapping[str, str] = {
 
 VERDICT_VERSION = sum(VERDICT_RULES.values())
 
-RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 8, "ties": 4, "sentences": 6}
+RANKING_RULES: dict[str, int] = {"eligibility": 3, "results": 9, "ties": 4, "sentences": 6}
 """Rule -> version of rankings (`docs/leaderboards.md`); a change ranks every stack again and recomputes no figure.
 
 `results`: 5 since a winner is compared with the second place, 6 since equal leaders count apart from undecided ones,
 7 since a winner with alltoall in second place has that gain, too, 8 since a gain over another EP degree is also stated
-at the degree of the reference.
+at the degree of the reference, 9 since a first or second place with a single run is counted as such.
 `ties`: 4 since the interval belongs to the test that decided. `sentences`: 6 since further runs have a condition."""
 
 RANKING_VERSION = sum(RANKING_RULES.values()) + VERDICT_VERSION

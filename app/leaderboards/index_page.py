@@ -39,12 +39,14 @@ Outcome = Literal["won", "equal", "undecided", "only", "unranked", "published"]
 @dataclass(frozen=True, slots=True)
 class Cell:
     """The leader of a family on a GPU. `dispatcher`: the winner, the only one measured, or the first of two undecided;
-    `margin`: its gain over `over`: the next place of a single ranking as on its board, else alltoall.
+    `margin`: its gain over `over`: the next place of a single ranking as on its board, else alltoall. Where an A/B did
+    not find the first faster, all three are those of the A/B.
 
     `tied`: the dispatchers that share the first place; `more_runs`: of each, to decide between them, None if they are
     equal or no number would; `contradictions`: A/Bs that did not find the first faster than `over`, so that it is
     undecided; `generated`: a run of it was not measured. `container`, `newer`: of its only ranking, and a newer one
-    without a ranking, both empty if there is none.
+    without a ranking, both empty if there is none. `once`: of a winner and the second place of a single ranking, those
+    with one run.
     """
 
     outcome: Outcome
@@ -61,6 +63,7 @@ class Cell:
     generated: bool = False
     container: str = ""
     newer: str = ""
+    once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,20 +282,24 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     if dispatcher:
         keys = _only_ranked(best)
         own = [item for (_, key), items in experiments.items() if key in keys for item in items]
-        contradicted = tuple(item.text for item in contradictions(own, dispatcher, over))
+        contradicted = contradictions(own, dispatcher, over)
         if not contradicted:
-            return Cell("won", href, name, dispatcher, margin, board.runs, published, over=over)
-        rivals = {rival: pct for tally in best.overall.tallies for rival, pct in tally.rivals if rival == over}
+            tallies = best.overall.tallies if best.rankings == 1 else ()
+            once = tuple(item for tally in tallies if tally.won for item in tally.once)
+            return Cell("won", href, name, dispatcher, margin, board.runs, published, over=over, once=once)
+        candidate, baseline = contradicted[0].dispatchers
         return Cell(
-            "undecided", href, name, dispatcher, gain_change(rivals[over]).size if rivals else "", board.runs,
-            published, (dispatcher, over), over=over, contradictions=contradicted,
+            "undecided", href, name, candidate, contradicted[0].than, board.runs, published, (dispatcher, over),
+            over=baseline, contradictions=tuple(item.text for item in contradicted),
         )  # fmt: skip
     first = [tally for tally in best.overall.tallies if tally.tied or tally.won]
     tied = tuple(tally.dispatcher for tally in first)
     if all(tally.equal == tally.tied + tally.won for tally in first):
         return Cell("equal", href, name, runs=board.runs, published=published, tied=tied)
     few = min((tally.more_runs for tally in first if tally.more_runs), default=None)
-    ahead = [(tally.dispatcher, gain_change(pct).size, rival) for tally in first for rival, pct in tally.rivals]
+    ahead = [
+        (tally.dispatcher, f"{gain_change(pct).size} ahead of", rival) for tally in first for rival, pct in tally.rivals
+    ]
     leader, margin, over = ahead[0] if best.rankings == 1 and ahead else ("", "", REFERENCE)
     return Cell(
         "undecided", href, name, leader, margin, board.runs, published, tied,

@@ -313,34 +313,47 @@ def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment]) ->
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
     """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
-    A leader is compared with the second place first, and with that alone if the A/B of the two says otherwise.
+    A leader is compared with the second place first. If the A/B of the two did not find it faster, that has the word.
     """
     first = board.entries[0]
     if board.reading == "tie":
         among = board.pairs_of_leaders
         is_undecided = len(among) == 1 and among[0].outcome == "undecided"
-        return _tied(first, board.leaders, among) + ("" if is_undecided else _gains_of_leaders(board))
+        return _tied(board, board.leaders, among) + ("" if is_undecided else _gains_of_leaders(board))
     pair = board.pair(first, board.entries[1]) if board.is_ranking else None
     if pair is None:
         return f"{first.dispatcher} is fastest: {board_time(first.step_time_ms.value)}"
     if pair.tie:
-        return _tied(first, (pair.first, pair.second), (pair,))
-    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
+        return _tied(board, (pair.first, pair.second), (pair,))
     if otherwise := contradictions(experiments, pair.first, pair.second):
-        return (
-            f"Undecided: {_timed(first, pair.first)} ranks {change.size} ahead of {pair.second}; {otherwise[0].alone}"
-        )
+        return _contested(board, pair, otherwise[0])
+    change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     if first.gain and pair.second == first.gain.over:
         return _gain_words(board, first.gain)
-    text = f"{_timed(first, pair.first)} is {change.than} {pair.second}"
+    text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     text += f" ({change.interval})" if change.interval else ""
     return text + (_further_gain(first.gain) if first.gain else "")
 
 
-def _timed(first: Entry, name: str, ep: int | None = None) -> str:
-    """Return a dispatcher with its EP degree and, if it is the fastest, its step time: `deepep (EP32, 400.0 ms)`."""
+def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:
+    """Return the result of the A/B of the first two places, with its figure, where it did not find the first faster."""
+    if ab.faster:
+        size = gain_change(pair.gain_pct).size
+        return f"Undecided: {_timed(board, pair.first)} ranks {size} ahead of {pair.second}; {ab.text}"
+    candidate, baseline = (_timed(board, name) for name in ab.dispatchers)
+    if ab.comparison and ab.comparison.outcome == "equal":
+        return f"{candidate} and {baseline} are equal in A/B #{ab.id}"
+    return f"{candidate} {f'is {ab.than}' if ab.than else 'against'} {baseline} in A/B #{ab.id}: {ab.result}"
+
+
+def _timed(board: Board, name: str, ep: int | None = None) -> str:
+    """Return a dispatcher with its EP degree, its step time if it is the fastest, and that it ran only once:
+    `deepep (EP32, 400.0 ms)`, `alltoall (1 run)`.
+    """
+    first, entry = board.entries[0], board.entry(name)
     parts = [f"EP{ep}"] if ep else []
     parts += [board_time(first.step_time_ms.value)] if name == first.dispatcher else []
+    parts += ["1 run"] if entry and len(entry.runs) == 1 else []
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
@@ -352,7 +365,7 @@ def _gain_words(board: Board, gain: Gain) -> str:
     alone, best = gain.of_dispatcher, gain_change(gain.comparison.gain_pct)
     first, second = board.entries[0], board.entry(gain.over)
     degrees = (first.ep, second.ep) if "ep" in gain.differs_in and second and first.ep and second.ep else (None, None)
-    names = [_timed(first, name, ep) for name, ep in zip((gain.comparison.first, gain.over), degrees, strict=True)]
+    names = [_timed(board, name, ep) for name, ep in zip((gain.comparison.first, gain.over), degrees, strict=True)]
     text = f"{names[0]} is {best.than} {names[1]}"
     if alone is gain.comparison:
         return text
@@ -400,19 +413,19 @@ def _tie_word(pair: PairwiseComparison) -> str:
     return "equal" if pair.outcome == "equal" else "undecided"
 
 
-def _tied(first: Entry, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
+def _tied(board: Board, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
     """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
     Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at
     99.6 %)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
-        return f"{listed([_timed(first, name) for name in names])} are equal"
+        return f"{listed([_timed(board, name) for name in names])} are equal"
     if len(pairs) > 1 or pairs[0].tie_because:
-        return f"Undecided between {listed([_timed(first, name) for name in names])}"
+        return f"Undecided between {listed([_timed(board, name) for name in names])}"
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    ahead = f"{_timed(first, pair.first)} is {change.size} ahead of {_timed(first, pair.second)}"
+    ahead = f"{_timed(board, pair.first)} is {change.size} ahead of {_timed(board, pair.second)}"
     return f"{ahead}, undecided ({change.interval} at {level_text(pair.interval_level_pct)})"
 
 

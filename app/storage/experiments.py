@@ -416,7 +416,8 @@ def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExper
         comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
     runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
     time = result.verdict.step_time if result.verdict else None
-    return DispatcherExperiment(item.id, sides, comparison, runs, time.interval_level_pct if time else 0.0)
+    level_pct = time.interval_level_pct if time else 0.0
+    return DispatcherExperiment(item.id, sides, comparison, runs, level_pct, result.excluded_gain_pct)
 
 
 def _dispatchers_of(knobs: Sequence[KnobChange]) -> tuple[str, str] | None:

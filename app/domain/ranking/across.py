@@ -27,7 +27,8 @@ class StackResult:
     `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
     `more_runs`: further runs of each that would decide the only tie of the first place, None without one. `rival`: the
     second place behind a winner, or the other of two undecided leaders, with its gain over it, `ahead_pct`, of the
-    configurations that the board ranks. `equal`: all leaders were shown to be within 2 %.
+    configurations that the board ranks. `equal`: all leaders were shown to be within 2 %. `once`: a winner and its
+    second place, those of which one run alone counts.
     """
 
     stack_key: str
@@ -41,6 +42,7 @@ class StackResult:
     rival: str = ""
     ahead_pct: float = 0.0
     equal: bool = False
+    once: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Tally:
 
     `more_runs`: the fewest further runs of each that would decide a tie of it. `rivals`: the second places and the
     undecided leaders behind it, with its gain over each in percent of throughput. `equal`: in how many of its ties all
-    leaders are equal.
+    leaders are equal. `once`: it and second places behind it, those with a single run in a stack.
     """
 
     dispatcher: str
@@ -93,6 +95,7 @@ class Tally:
     more_runs: int | None = None
     rivals: tuple[tuple[str, float], ...] = ()
     equal: int = 0
+    once: tuple[str, ...] = ()
 
     @property
     def is_placed(self) -> bool:
@@ -148,6 +151,7 @@ def results_of(stack: StackStandings, board: Board) -> tuple[StackResult, ...]:
             *_solid_gain(entry), board.runs_to_decide if entry.dispatcher in board.leaders else None,
             *_second_place(entry, board),
             equal=_result(entry, board) == "tied" and {pair.outcome for pair in board.pairs_of_leaders} == {"equal"},
+            once=_once(entry, board),
         )
         for entry in board.entries
     ]  # fmt: skip
@@ -190,6 +194,12 @@ def _second_place(entry: Entry, board: Board) -> tuple[str, float]:
         ahead = among[0] if among[0].gain_pct > 0 else among[0].turned()
         return (ahead.second, ahead.gain_pct) if ahead.first == entry.dispatcher else ("", 0.0)
     return "", 0.0
+
+
+def _once(entry: Entry, board: Board) -> tuple[str, ...]:
+    """Return which of a winner and its second place have a single run."""
+    second = board.entry(_second_place(entry, board)[0]) if _result(entry, board) == "won" else None
+    return tuple(item.dispatcher for item in (entry, second) if item and len(item.runs) == 1) if second else ()
 
 
 def _solid_gain(entry: Entry) -> tuple[float | None, tuple[str, ...]]:
@@ -246,6 +256,7 @@ def _tally(name: str, results: Sequence[StackResult]) -> Tally:
         more_runs=min((item.more_runs for item in results if item.more_runs), default=None),
         rivals=tuple((item.rival, item.ahead_pct) for item in results if item.rival),
         equal=sum(item.equal for item in results),
+        once=tuple(dict.fromkeys(dispatcher for item in results for dispatcher in item.once)),
     )
 
 

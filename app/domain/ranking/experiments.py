@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.numbers import gain_change, level_text
+from app.domain.numbers import THIN, gain_change, level_text
 from app.domain.ranking.pairwise import PairwiseComparison
 
 INCONCLUSIVE = "inconclusive"
@@ -13,7 +13,8 @@ INCONCLUSIVE = "inconclusive"
 class DispatcherExperiment:
     """A finished A/B of two dispatchers alone, the candidate first. `runs`: by dispatcher, those that count.
 
-    `comparison`: None if the step times cannot be compared; `level_pct`: of its interval.
+    `comparison`: None if the step times cannot be compared; `level_pct`: of its interval; `excluded_gain_pct`: the gain
+    that an undecided one excludes, as its page says, else None.
     """
 
     id: int
@@ -21,6 +22,7 @@ class DispatcherExperiment:
     comparison: PairwiseComparison | None = None
     runs: Mapping[str, Collection[str]] = field(default_factory=dict)
     level_pct: float = 0.0
+    excluded_gain_pct: float | None = None
 
     @property
     def faster(self) -> str:
@@ -31,7 +33,8 @@ class DispatcherExperiment:
     def result(self) -> str:
         pair = self.comparison
         if pair is None or pair.outcome == "undecided":
-            return INCONCLUSIVE
+            excluded = self.excluded_gain_pct
+            return INCONCLUSIVE if excluded is None else f"no gain of {excluded:g}{THIN}%"
         return "equal" if pair.tie else gain_change(pair.gain_pct).figure
 
     @property
@@ -43,22 +46,22 @@ class DispatcherExperiment:
 
     @property
     def text(self) -> str:
-        """Return `A/B #6 inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
-        return f"A/B #{self.id}" + (f": {self.dispatchers[0]} {self.result}" if self.faster else f" {self.result}")
+        """Return `A/B #6: inconclusive`, or `A/B #6: hybridep 1.5 % faster`."""
+        return f"A/B #{self.id}: {f'{self.dispatchers[0]} {self.result}' if self.faster else self.result}"
+
+    @property
+    def than(self) -> str:
+        """Return the change of the candidate as on the page of the A/B: `1.9 % slower than`; empty without one."""
+        return gain_change(self.comparison.gain_pct).than if self.comparison else ""
 
     @property
     def outcome(self) -> str:
-        """Return `deepep 17.0 % faster than alltoall`, or `hybridep against deepep, inconclusive`."""
+        """Return `deepep 17.0 % faster than alltoall`, or `hybridep 1.9 % slower than deepep, inconclusive`."""
         pair = self.comparison
         if pair is None or not self.faster:
-            return f"{' against '.join(self.dispatchers)}, {self.result}"
+            return f"{self.dispatchers[0]} {self.than or 'against'} {self.dispatchers[1]}, {self.result}"
         ahead = pair if pair.first == self.faster else pair.turned()
         return f"{ahead.first} {gain_change(ahead.gain_pct).than} {ahead.second}"
-
-    @property
-    def alone(self) -> str:
-        """Return `A/B #6 alone is inconclusive`, where all runs decide; else the text."""
-        return f"A/B #{self.id} alone is {INCONCLUSIVE}" if self.result == INCONCLUSIVE else self.text
 
 
 def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[DispatcherExperiment]:
