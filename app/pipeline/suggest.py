@@ -35,7 +35,7 @@ from app.errors import NotFound, NotReady
 from app.settings import Settings
 from app.storage import rules as rule_firings
 from app.storage.database import read_session, transaction
-from app.storage.experiments import ExperimentItem, experiments_of_candidates, experiments_of_stacks
+from app.storage.experiments import ExperimentItem, experiment_leading_to, experiments_of_stacks
 from app.storage.faster_runs import faster_work
 from app.storage.profiles import lent_facts
 from app.storage.readings import StatedFact, in_force
@@ -492,7 +492,7 @@ _NO_EARLIER = _EarlierWall()
 def _wall_before(session: Session, run_id: int, rules: RulesInForce) -> _EarlierWall:
     seen = {run_id}
     changed: list[str] = []
-    while (experiment := experiments_of_candidates(session, [run_id]).get(run_id)) is not None:
+    while (experiment := experiment_leading_to(session, run_id)) is not None:
         run_id = experiment.baseline_run_id
         if run_id in seen:
             break

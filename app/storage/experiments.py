@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 from sqlmodel import Session, col
 
 from app.domain.experiments.values import (
@@ -288,6 +288,23 @@ def experiments_of_candidates(session: Session, runs: Sequence[int]) -> dict[int
     rows = session.execute(_select().where(col(ExperimentRow.id).in_(chosen))) if chosen else ()
     items = {item.id: item for item in (_item(row) for row in rows)}
     return {row.run_id: items[row.experiment_id] for row in sides if row.experiment_id in items}
+
+
+def experiment_leading_to(session: Session, run_id: int) -> ExperimentItem | None:
+    """Return the newest experiment of the run's project with a candidate of its configuration; None without one.
+
+    All runs of a configuration have the same one, whether they are candidates of it or were made later.
+    """
+    run = session.get_one(RunRow, run_id)
+    same = and_(col(RunRow.project_id) == run.project_id, col(RunRow.config_key) == run.config_key)
+    candidates = (
+        select_any(ExperimentRunRow.experiment_id)
+        .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
+        .where(same if run.config_key else col(RunRow.id) == run_id, col(ExperimentRunRow.side) == "candidate")
+    )
+    chosen = _select().where(col(ExperimentRow.id).in_(candidates)).order_by(col(ExperimentRow.id).desc()).limit(1)
+    row = session.execute(chosen).first()
+    return _item(row) if row else None
 
 
 def _conditions(wanted: ExperimentFilter) -> list[ColumnElement[bool]]:

@@ -645,6 +645,10 @@ def test_the_wall_that_a_profile_measured_before_a_change_is_the_same_on_all_pag
     after = {row["rule"]: row["why"] for row in client.get(f"/api/v1/runs/{current}/suggestions").json()["suggestions"]}
     assert ("profile-required" in after, "profile-iterate" in after) == (False, True)
     assert f"#{baseline} (before ep_overlap) was {wall['wall']}-bound" in after["profile-iterate"]
+    (later,) = add_runs(engine, "", FAST[:1], side="", fields={"ep_overlap": True})
+    of_later = client.get(f"/api/v1/runs/{later}/suggestions").json()
+    assert of_later["wall"] == wall, "a later run of the same configuration was led to by the same experiment"
+    assert {row["rule"] for row in of_later["suggestions"]} == set(after)
 
 
 def test_the_loop_follows_when_a_run_arrives(client: TestClient, engine: Engine, baseline: int) -> None:
