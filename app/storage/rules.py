@@ -5,6 +5,7 @@ The team's folder is checked on each use and its files are read again after a ch
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -243,7 +244,9 @@ ENDED = ("done", "accepted", "rejected")
 
 @dataclass(frozen=True, slots=True)
 class RuleResults:
-    """Results of a rule. `gains`: of its matched A/Bs. `tried` and `paid_off` count an experiment and its A/B once.
+    """Results of a rule. `gains`: of its matched A/Bs, those of two values in one direction.
+
+    `tried` and `paid_off` count an experiment and its A/B once.
 
     A rule that seeks no gain pays off only in accepted experiments.
     """
@@ -365,8 +368,18 @@ def _together(rule: Rule, gains: Sequence[MeasuredGain], experiments: Sequence[_
     return RuleResults(
         tried=len(gains) + len(apart),
         paid_off=faster + sum(experiment.state == "accepted" for experiment in decided),
-        gains=tuple(gains),
+        gains=in_one_direction(gains),
         experiments=len(experiments),
+    )
+
+
+def in_one_direction(gains: Sequence[MeasuredGain]) -> tuple[MeasuredGain, ...]:
+    """Return the A/Bs of each two values in the direction of most of them, so that a pair has one gain."""
+    made = Counter((gain.before, gain.after) for gain in gains).most_common()
+    direction = {frozenset(values): values for values, _ in reversed(made)}
+    return tuple(
+        gain if direction[frozenset((gain.before, gain.after))] == (gain.before, gain.after) else gain.turned()
+        for gain in gains
     )
 
 

@@ -780,6 +780,13 @@ class MeasuredGain:
         """Return whether its interval excludes zero."""
         return self.low > 0 or self.high < 0
 
+    def turned(self) -> "MeasuredGain":
+        """Return the same A/B as the gain of the other value."""
+        middle, low, high = (_throughput(pct) for pct in (self.pct, self.high, self.low))
+        return replace(
+            self, pct=middle, low=low, high=high, before=self.after, after=self.before, forwards=not self.forwards
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MeasuredHere:

@@ -15,7 +15,7 @@ from app.domain.rules.load import built_in_rules
 from app.pipeline.suggest import evaluate_next_runs
 from app.settings import Settings
 from app.storage.database import transaction
-from app.storage.rules import RuleResults
+from app.storage.rules import RuleResults, in_one_direction
 from app.storage.suspect_evidence import MeasuredGain
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
 from tests.domain.rules.builders import GOOD, SOURCES
@@ -367,6 +367,23 @@ def test_gains_over_different_values_are_not_combined() -> None:
         ("deepep", "hybridep"): 1,
         ("allgather", "deepep"): 1,
     }
+
+
+def test_abs_of_two_values_have_one_direction_whichever_was_the_candidate() -> None:
+    now = datetime(2026, 9, 9, tzinfo=UTC)
+    gains = [
+        MeasuredGain(pct, pct - 1, pct + 1, run, "stack", now, before, after, forwards=True)
+        for run, (before, after, pct) in enumerate(
+            [("hybridep", "deepep", 25.0), ("deepep", "hybridep", -20.0), ("deepep", "hybridep", 0.5)]
+        )
+    ]
+    results = RuleResults(gains=in_one_direction(gains))
+    ((values, same),) = results.contrasts.items()
+    assert values == ("deepep", "hybridep")
+    assert [(round(gain.pct, 1), gain.forwards, gain.is_decided) for gain in same] == [
+        (-20.0, False, True), (-20.0, True, True), (0.5, True, False),
+    ]  # fmt: skip
+    assert (round(same[0].low, 2), round(same[0].high, 2)) == (-20.63, -19.35)
 
 
 def test_results_measured_here_override_published_ones(client: TestClient, engine: Engine, settings: Settings) -> None:
