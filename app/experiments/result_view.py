@@ -180,7 +180,7 @@ def too_small_sentence(item: ExperimentItem) -> str:
     if item.result.excluded_gain_pct is not None:
         return f"{excluded_text(item.result.excluded_gain_pct)}: {gain_change(gain.pct).figure}. Reject it."
     least = f"{verdict.step_time.equal_pct:g}{THIN}%" if verdict.step_time else ""
-    return f"Inconclusive: {gain_change(gain.pct).figure}; a {least} gain is not excluded. Reject it, or add runs."
+    return f"Inconclusive: {gain_change(gain.pct).figure}; a {least} gain is not excluded. Add runs, or reject it."
 
 
 def more_runs_sentence(item: ExperimentItem, number: str = "") -> str:

@@ -223,7 +223,7 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     item = read(engine, number)
     assert (item.result.inconclusive, is_too_small(item), more_runs(item)) == (True, True, 0)
     assert (item.result.excluded_gain_pct, would_decide(item)) == (None, "")
-    assert "add runs" in too_small_sentence(item), "the interval reaches a gain that counts"
+    assert "Add runs" in too_small_sentence(item), "the interval reaches a gain that counts"
     assert item.result.verdict is not None
     assert item.result.verdict.step_time is not None
     bounded = replace(item.result, gain=PlannedGain(0.3, -1.0, 1.9))
@@ -234,8 +234,29 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     page = text(client, f"/experiments/{number}")
     needed = max(2, item.plan.sizing.needed or 0)
     assert re.findall(r'<input type="hidden" name="runs_each" value="(\d+)">', page) == [str(needed)]
-    decisions = page[page.index('id="decide"') : page.index('id="decide-withdraw"')]
-    assert re.findall(r'class="button primary"[^>]*id="decide-', decisions) == [], "both ways are of equal rank"
+    assert primary_decisions(page) == ["runs"]
+
+
+def primary_decisions(page: str) -> list[str]:
+    """Return the decisions of the primary buttons that are visible without opening a panel."""
+    decisions = re.sub(r'<div class="panel">.*?</details>', "", page.partition('id="decide"')[2], flags=re.DOTALL)
+    buttons = re.findall(r"<(?:button|summary)[^>]*>", decisions.partition('<div id="experiment-')[0])
+    return [re.findall(r'(?:value="|id="decide-)(\w+)', tag)[0] for tag in buttons if "primary" in tag]
+
+
+def test_an_experiment_has_one_primary_action_and_marks_only_reached_steps(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, runs_each=1)
+    steps: dict[str, list[str]] = {}
+    for times in ((), FAST[:1]):
+        add_runs(engine, read(engine, number).tag, times)
+        page = text(client, f"/experiments/{number}")
+        listed = page.partition('<ol class="steps">')[2].partition("</ol>")[0]
+        done = len(re.findall(r'<li class="done"', listed))
+        assert len(re.findall(r"M3 8.5l3", listed)) == done, "a tick for each step that was passed"
+        steps[read(engine, number).state] = [str(done), *primary_decisions(page)]
+    assert steps == {"planned": ["0"], "done": ["2", "accept"]}
 
 
 def test_a_run_of_an_experiment_has_the_figures_of_the_experiment_and_no_verdict(
