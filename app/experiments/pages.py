@@ -360,7 +360,7 @@ class ExperimentPage:
         place = _STEPS.index(self.experiment.state)
         return tuple(
             (name, "done" if number < place else "current" if number == place else "open")
-            for number, name in enumerate(("planned", "waiting for runs", "decided"))
+            for number, name in enumerate(("planned", "runs", "decision"))
         )
 
     @cached_property

@@ -13,6 +13,7 @@ from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
+from app.storage.setbacks import REGRESSION_RULE, RERUN_RULE
 from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments
 
 GAP_LABELS = {
@@ -440,9 +441,14 @@ class RunWalls:
 
     @property
     def next(self) -> tuple[tuple[str, str], ...]:
-        """Return rule and title of the first suggestions."""
+        """Return rule and title of the first suggestions.
+
+        Where tuning continued in another run, only the test of the regression of this one.
+        """
         leading = self._advice.leading if self._advice is not None else ()
-        return tuple((suggestion.rule.id, suggestion.title) for suggestion in leading)
+        titles = tuple((suggestion.rule.id, suggestion.title) for suggestion in leading)
+        of_regression = (REGRESSION_RULE, RERUN_RULE)
+        return titles if self.continued is None else tuple(item for item in titles if item[0] in of_regression)
 
     @property
     def walls(self) -> tuple[RunWall, ...]:

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
 from app.experiments.result_view import effect, is_too_small, more_runs, too_small_sentence, would_decide
 from app.experiments.waterfall import waterfall
+from app.profiles.views import RunWalls
 from app.storage.database import transaction
+from app.storage.setbacks import REGRESSION_RULE
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
@@ -308,6 +311,13 @@ def test_pages_reports_the_api_and_lists_have_the_one_result_of_an_experiment_fo
         headline = client.get(f"/api/v1/runs/{run}/report").json()["headline"]
         assert f"B is {shown}" in headline, "also on side A: B is the faster or slower one"
         assert f"B is {shown}" in text(client, f"/runs/{run}")
+
+
+def test_the_walls_of_a_run_whose_tuning_continued_still_offer_the_test_of_its_regression() -> None:
+    rules = [SimpleNamespace(rule=SimpleNamespace(id=rule), title=rule) for rule in (REGRESSION_RULE, "eo-enable")]
+    advice: Any = SimpleNamespace(leading=rules)
+    offered = [[rule for rule, _ in RunWalls(advice, None, continued).next] for continued in (None, 138)]
+    assert offered == [[REGRESSION_RULE, "eo-enable"], [REGRESSION_RULE]]
 
 
 @pytest.mark.parametrize("decision", ["accept", "reject"])
