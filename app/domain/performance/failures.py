@@ -202,8 +202,8 @@ KINDS: dict[str, Kind] = {
     ),
     "deepep_missing": Kind(
         "DeepEP is not installed",
-        "The container has no DeepEP package, which the flex dispatcher's deepep backend needs. This says nothing "
-        "about speed.",
+        "Megatron-LM could not import DeepEP from the package deep_ep. A build of that package may have HybridEP "
+        "alone. This says nothing about speed.",
         "Install DeepEP in the container, or use another dispatcher.",
     ),
     "hybridep_missing": Kind(

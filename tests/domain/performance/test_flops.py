@@ -262,7 +262,7 @@ def failures(*events: LogEvent, total: int = 20) -> tuple[Failure, ...]:
     [
         ([event("out_of_memory", 120, OOM, 3)], "out_of_memory", "1.50 GiB with 1.02 GiB of 79.11 GiB free"),
         ([event("out_of_memory", 120, OOM, 3), event("out_of_memory", 121, OOM, 1)], "out_of_memory", "2 ranks report"),
-        ([event("deepep_missing", 120, DEEPEP), event("process_failed", 130, CHILD)], "deepep_missing", "backend"),
+        ([event("deepep_missing", 120, DEEPEP), event("process_failed", 130, CHILD)], "deepep_missing", "package"),
         ([event("error", 120, "ModuleNotFoundError: No module named 'apex'")], "import_error", "Missing: apex."),
         ([event("nccl_timeout", 120, WATCHDOG, 5)], "nccl_timeout", "ALLREDUCE; time limit: 600 s"),
         ([event("deepep_timeout", 120, "RuntimeError: DeepEP error: timeout (dispatch CPU)", 428)], "deepep_timeout",
