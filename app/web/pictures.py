@@ -43,7 +43,7 @@ Colour = Literal[
     "alltoall", "deepep", "hybridep", "ncclep", "allgather",
 ]  # fmt: skip
 _DISPATCHERS: dict[Colour, str] = {
-    "alltoall": "#56708a", "deepep": "#d98200", "hybridep": "#0b84c6", "ncclep": "#8a63c9", "allgather": "#a0a7b0",
+    "alltoall": "#56708a", "deepep": "#cf7b00", "hybridep": "#0b84c6", "ncclep": "#8a63c9", "allgather": "#868e98",
 }  # fmt: skip
 _LIGHT: dict[Colour, str] = _DISPATCHERS | {
     "background": "#ffffff", "text": "#1b2130", "muted": "#5b6472", "border": "#dfe3e8", "worse": "#b3400a",

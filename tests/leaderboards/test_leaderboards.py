@@ -800,7 +800,7 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     assert len(contested.replace(" %", "%").split()) <= 16
 
 
-def test_a_dispatcher_that_ran_once_is_said_to_beside_its_name() -> None:
+def test_a_dispatcher_that_ran_once_is_marked_with_its_number_of_runs() -> None:
     runs = [*make_runs("hybridep", [400] * 3), *make_runs("alltoall", [500])]
     standings = rank_stack(runs, QUIET)
     (board,) = standings.boards_at("screen")

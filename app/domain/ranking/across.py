@@ -27,8 +27,8 @@ class StackResult:
     `other_knobs`: in what else its configuration differs, where no two results differ only in the dispatcher.
     `more_runs`: further runs of each that would decide the only tie of the first place, None without one. `rival`: the
     second place behind a winner, or the other of two undecided leaders, with its gain over it, `ahead_pct`, of the
-    configurations that the board ranks. `equal`: all leaders were shown to be within 2 %. `once`: a winner and its
-    second place, those of which one run alone counts.
+    configurations that the board ranks. `equal`: all leaders were shown to be within 2 %. `once`: those of a winner
+    and its second place that have a single run.
     """
 
     stack_key: str
