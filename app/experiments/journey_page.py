@@ -1,5 +1,6 @@
 """The page of a tuning journey: its result, the tree as a picture, and its table."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -147,6 +148,7 @@ def _line(edge: Edge, start: tuple[int, int], end: tuple[int, int]) -> EdgeLine:
 
 
 _KINDS = {"rejected": "lost", "withdrawn": "lost", "planned": "open", "waiting": "open", "done": "undecided"}
+_FINAL = ("accepted", "rejected", "withdrawn")
 _MARKS = {"root": "start", "winner": "accepted", "current": "current"}
 _ENDS = {
     "planned": "planned",
@@ -230,10 +232,11 @@ class JourneyPage:
         if gain is None or self.current is self.root:
             return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
         before, now = (step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current))
-        tried = plural(len(edges), "experiment")
-        which = "all" if unproven == len(accepted) else f"{unproven} of them"
-        decided = f"{len(accepted)} of {tried} accepted" + (f", {which} without validation" if unproven else "")
-        return f"{gain_change(gain).figure}: {now}, was {before}. {decided}."
+        some = "" if unproven == len(accepted) else f"{unproven} "
+        counts = Counter(edge.state if edge.state in _FINAL else "open" for edge in edges)
+        parts = [f"{plural(len(accepted), 'experiment')} accepted" + (f" ({some}not validated)" if unproven else "")]
+        parts += [f"{counts[state]} {state}" for state in ("rejected", "withdrawn", "open") if counts[state]]
+        return f"{gain_change(gain).figure}: {now}, was {before}. {', '.join(parts)}."
 
     @property
     def beside(self) -> list[JourneyRow]:

@@ -230,10 +230,11 @@ def _boards(session: Session, words: Sequence[str]) -> Iterator[PaletteHit]:
         dispatchers.setdefault((item.hardware, item.family), set()).update(tallies)
 
     def facts(board: HardwareFamily) -> str:
-        """Return `leaderboard of 140 runs, with deepep`: the dispatchers that the search names."""
+        """Return `leaderboard, 140 runs in 12 stacks, with deepep`: the dispatchers that the search names."""
         own = sorted(dispatchers.get((board.hardware, board.family), ()))
         named = " and ".join(name for name in own if any(word in name.lower() for word in words))
-        return f"leaderboard of {plural(board.runs, 'run')}" + (f", with {named}" if named else "")
+        runs = f"{plural(board.runs, 'run')} in {plural(board.stacks, 'stack')}"
+        return f"leaderboard, {runs}" + (f", with {named}" if named else "")
 
     places = [
         (
