@@ -375,8 +375,8 @@ def _together(rule: Rule, gains: Sequence[MeasuredGain], experiments: Sequence[_
 
 def in_one_direction(gains: Sequence[MeasuredGain]) -> tuple[MeasuredGain, ...]:
     """Return the A/Bs of each two values in the direction of most of them, so that a pair has one gain."""
-    made = Counter((gain.before, gain.after) for gain in gains).most_common()
-    direction = {frozenset(values): values for values, _ in reversed(made)}
+    directions = Counter((gain.before, gain.after) for gain in gains).most_common()
+    direction = {frozenset(values): values for values, _ in reversed(directions)}
     return tuple(
         gain if direction[frozenset((gain.before, gain.after))] == (gain.before, gain.after) else gain.turned()
         for gain in gains
