@@ -31,7 +31,7 @@ _OFF = ("triangle-left", "triangle-right")
 
 
 def chart_height(rows: Sequence[ComparedStackRow]) -> int:
-    """Return the height of the rows, without the axis below them."""
+    """Return the height of the rows, without the axis above them."""
     has_long = any(_lines(name)[0] for name in without_common([row.title for row in rows]))
     return len(rows) * (TALL_ROW if has_long else ROW)
 
@@ -130,7 +130,7 @@ def _specification(height: int, room: int) -> dict[str, Any]:
     x = alt.X(
         "shown:Q",
         title="change of step time, %; right is slower",
-        axis=alt.Axis(grid=True, domain=False, tickCount=8),
+        axis=alt.Axis(orient="top", labelPadding=6, grid=True, domain=False, tickCount=8),
         scale=alt.Scale(
             zero=False,
             range=[
