@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 DEFINITIONS: dict[str, int] = {
     "reading": 4,
-    "steady_state": 6,
+    "steady_state": 7,
     "intervals": 1,
     "flops": 3,
     "peaks": 2,
@@ -23,13 +23,13 @@ DEFINITIONS: dict[str, int] = {
 their test and a lost loss, 4 since torchtitan, MaxText, veRL, slime, DeepSpeed and progress bars are read.
 `steady_state`: 2 since a drift up to 7 % widens the interval and a declared window of a full run is not short, 3 since
 profiled iterations do not count, 4 since the limit of 7 % is the same in both directions, 5 since the stated launch
-shows profiled iterations, too, 6 since a change of level is not called a drift. `flops`: 2 since the formula's figure
-replaces a printed one that was rounded from it, 3 since printed tokens of a step count. `keys`: 2 since captured CUDA
-graphs and HybridEP's fallback count as active, 3 since fields that a partial environment or a truncated dump leaves out
-stay unknown, 4 since the optimizer, its instances and deterministic modes are knobs. `failures`: 2 since a log whose
-trainer states no end is not truncated, 3 since a run without any text is unread. `activity`: iterations prove a
-dispatcher only for trainers that do not start without it; 2 since a printed world size wins over a stated one, 3 since
-a printed batch size and sequence length do.
+shows profiled iterations, too, 6 since a change of level is not called a drift, 7 since why it is unsteady is also kept
+as data. `flops`: 2 since the formula's figure replaces a printed one that was rounded from it, 3 since printed tokens
+of a step count. `keys`: 2 since captured CUDA graphs and HybridEP's fallback count as active, 3 since fields that a
+partial environment or a truncated dump leaves out stay unknown, 4 since the optimizer, its instances and deterministic
+modes are knobs. `failures`: 2 since a log whose trainer states no end is not truncated, 3 since a run without any text
+is unread. `activity`: iterations prove a dispatcher only for trainers that do not start without it; 2 since a printed
+world size wins over a stated one, 3 since a printed batch size and sequence length do.
 """
 
 DEFINITION_VERSION = sum(DEFINITIONS.values())
