@@ -26,6 +26,7 @@ from app.compare.queries import (
 )
 from app.compare.views import AlignedTable, Overlay, TimerTable, aligned_table, overlay, timer_table
 from app.domain.access.principal import Action
+from app.domain.naming import comparison_title
 from app.domain.numbers import ChangeText, change_text, percent, plural, step_time
 from app.domain.rules.engine import Suggestion
 from app.domain.text import shortened
@@ -159,8 +160,8 @@ class ComparePage:
         return None if change.text == change_text(measured.step_time.delta_pct).text else change
 
     @cached_property
-    def judged(self) -> tuple[ChangeText, int, int] | None:
-        """Return the change in the verdict of side b against side a, and its runs of b and of a.
+    def judged(self) -> tuple[ChangeText, SideSelection] | None:
+        """Return the change in the verdict of side b against side a, and the runs that decided.
 
         None without one, and where this comparison states the same figure.
         """
@@ -174,14 +175,12 @@ class ComparePage:
         change = change_text(verdict.step_time.delta_pct)
         if change.text == change_text(measured.step_time.delta_pct).text:
             return None
-        return change, len(verdict.candidates_used), len(verdict.baseline_used)
+        used = SideSelection(a=tuple(map(int, verdict.baseline_used)), b=tuple(map(int, verdict.candidates_used)))
+        return change, used
 
     @property
     def title(self) -> str:
-        a, b = (
-            f"#{side[0]}" if len(side) == 1 else f"{len(side)} runs" for side in (self.selection.a, self.selection.b)
-        )
-        return f"{a} against {b}"
+        return comparison_title(self.selection.a, self.selection.b)
 
     @property
     def cards(self) -> tuple[SideCard, SideCard]:
@@ -333,7 +332,7 @@ _LONGEST_NAME = 56
 class RunPair:
     """`a` is the earlier run. `differs`: in words; `matched`: exactly one knob differs; `other_code`: so does the code.
 
-    `experiment`: the one that both are runs of.
+    `experiment`: the one that both are runs of; the pair then stands for all runs of its sides.
     """
 
     a: int
@@ -343,8 +342,19 @@ class RunPair:
     differs: str
     matched: bool
     other_code: bool
-    address: str
     experiment: ExperimentItem | None = None
+
+    @property
+    def sides(self) -> SideSelection:
+        """Return what its address compares: the runs that its figure is of."""
+        if self.experiment is None:
+            return SideSelection(a=(self.a,), b=(self.b,))
+        result = self.experiment.result
+        return SideSelection(a=tuple(map(int, result.baseline)), b=tuple(map(int, result.candidate)))
+
+    @property
+    def address(self) -> str:
+        return self.sides.address()
 
     def effect(self, session: Session) -> tuple[str, bool]:
         """Return the change of step time and what it costs in memory, and whether it is decided.
@@ -354,7 +364,7 @@ class RunPair:
         verdict = self.experiment.result.verdict if self.experiment else None
         memory = None if verdict is None else verdict.memory
         if verdict is None:
-            sides = ComparedSides(session, SideSelection(a=(self.a,), b=(self.b,))).sides
+            sides = ComparedSides(session, self.sides).sides
             verdict, memory = sides.measured, sides.costly_memory
         if verdict is None or verdict.step_time is None:
             return "", False
@@ -366,7 +376,7 @@ class RunPair:
 def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
     """Return pairs of runs that follow each other on a stack and job with different knobs, each with its effect.
 
-    The earlier run is A; of an experiment, the baseline is.
+    The earlier run is A; of an experiment, the baseline is, and all of its runs are one pair.
     Matched A/Bs with a result come first; projects take turns, so that the newest does not fill the list.
     """
     rows = session.execute(
@@ -393,15 +403,20 @@ def recent_pairs(session: Session) -> tuple[tuple[RunPair, str, bool], ...]:
         for a, b in in_turn
         if (pair := _pair(a, b, records, names)) is not None
     ]
-    pairs = sorted(pairs, key=lambda pair: not pair.matched)[:_MOST_MEASURED]
+    newest = {pair.sides: pair for pair in reversed(pairs)}
+    pairs = sorted((pair for pair in pairs if newest[pair.sides] is pair), key=lambda pair: not pair.matched)
+    pairs = pairs[:_MOST_MEASURED]
     measured = [(pair, *pair.effect(session)) for pair in pairs]
     measured.sort(key=lambda item: (not item[0].matched, not item[1], not item[2]))
     return tuple(measured[:MOST_PAIRS])
 
 
 def _shared(experiment: ExperimentItem | None, baseline: int) -> ExperimentItem | None:
-    """Return the experiment of a candidate if the other run is on its baseline side, too."""
-    return experiment if experiment and str(baseline) in experiment.result.baseline else None
+    """Return the experiment of a candidate if the other run is on its baseline side, unless it has too many runs."""
+    if experiment is None or not experiment.result.candidate or str(baseline) not in experiment.result.baseline:
+        return None
+    most = max(len(experiment.result.baseline), len(experiment.result.candidate))
+    return experiment if most <= MOST_RUNS else None
 
 
 MOST_FAIR = 2
@@ -458,7 +473,6 @@ def _pair(
         differs=differences(comparability.knobs),
         matched=comparability.kind == "matched_ab",
         other_code=bool(comparability.other_code),
-        address=SideSelection(a=(a,), b=(b,)).address(),
     )
 
 

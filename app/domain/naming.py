@@ -180,3 +180,9 @@ def _hardware(contract: Mapping[str, Stated]) -> str:
 def stated_text(contract: Mapping[str, Stated], name: str) -> str:
     stated = contract.get(name)
     return "" if stated is None or stated.value is None else shown(stated.value)
+
+
+def comparison_title(a: Sequence[object], b: Sequence[object]) -> str:
+    """Return `#187 against baseline #188` or `2 runs against baseline of 3 runs`. `a`: runs of the baseline."""
+    of, (before, after) = "of " if len(a) > 1 else "", (f"#{s[0]}" if len(s) == 1 else f"{len(s)} runs" for s in (a, b))
+    return f"{after} against baseline {of}{before}"

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from app.access.owners import Owners
 from app.access.share_links import page_to_share
 from app.domain.access.principal import Action
+from app.domain.naming import comparison_title
 from app.domain.text import one_line
 from app.errors import FieldError, InvalidChange
 from app.storage import projects
@@ -48,8 +49,8 @@ def page_to_chart(session: Session, engine: Engine, project_id: int, slug: str, 
         return page, names_of_stacks(session, [key]).get(key, key[:12])
     elif parts.path.startswith("/compare"):
         page = page_to_share(Owners(engine), project_id, address)
-        sides = [runs.split(",") for _, runs in sorted(parse_qsl(urlsplit(page).query))]
-        return page, " against ".join(f"#{runs[0]}" if len(runs) == 1 else f"{len(runs)} runs" for runs in sides)
+        sides = dict(parse_qsl(urlsplit(page).query))
+        return page, comparison_title(sides.get("a", "").split(","), sides.get("b", "").split(","))
     why = "must be the address of a history, leaderboard or comparison of this project"
     raise InvalidChange(f"No chart was added: the page {why}.", (FieldError("page", why),))
 

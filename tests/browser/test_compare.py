@@ -153,7 +153,7 @@ def test_runs_that_are_ticked_in_the_list_are_compared(open_page: OpenPage, runs
 
 def test_it_works_without_script(open_page: OpenPage, runs: dict[str, int]) -> None:
     page = open_page(f"/compare?b={runs['on']}", script=False)
-    page.get_by_label("A", exact=True).fill("overlap off side-by-side")
+    page.get_by_label("Baseline A", exact=True).fill("overlap off side-by-side")
     page.get_by_role("button", name="Compare").click()
     page.get_by_role("link", name=f"Choose #{runs['off']} for A").click()
     expect(page.locator("#result")).to_contain_text("matched A/B")

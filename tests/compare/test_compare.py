@@ -123,7 +123,7 @@ def test_a_comparison_that_cannot_be_ranked_offers_the_nearest_fair_ones(client:
     ]
     assert re.findall(r'class="button primary"\s+href="(/(?:runs|compare)[^"]+)"', page) == [f"/runs/{other}/next"]
     ranked = client.get(f"/compare?a={other}&b={knob}").text
-    assert f"#{knob} against #{other} (one knob: ep_overlap (on → off))" in words(page)
+    assert f"#{other} against #{knob} (one knob: ep_overlap (on → off))" in words(page)
     assert 'class="fair"' not in ranked
     assert "data-bootstrap" in ranked
     sets = client.get(f"/compare?a={a},{again}&b={other}").text
@@ -337,6 +337,8 @@ def test_of_an_experiment_the_baseline_is_side_a_even_if_it_ran_later(
             session.add(ExperimentRunRow(experiment_id=row.id, run_id=run, side=side, joined_by="tag"))
     page = client.get("/compare").text
     assert f'href="/compare?a={baseline}&amp;b={candidate}"' in page
+    pair = client.get(f"/compare?a={baseline}&b={candidate}").text
+    assert f"<h1>#{candidate} against baseline #{baseline}</h1>" in pair
     assert "ep_overlap (off → on)" in words(page)
 
 
