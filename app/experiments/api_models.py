@@ -72,7 +72,10 @@ class ResultOut(ApiValue):
     decision: str | None = Field(description="The verdict on the runs that count; null without one.")
     reason: str
     winner: Literal["", "baseline", "candidate"]
-    gain: PlannedGain | None
+    gain: PlannedGain | None = Field(
+        description="In percent of throughput; positive is faster. Pages show the change of step time, "
+        "-100 * pct / (100 + pct)."
+    )
     paired: PlannedGain | None = Field(
         description="The gain by neighbouring runs of both sides, for alternating runs; null with fewer than 3 pairs."
     )
@@ -238,7 +241,7 @@ class JourneyEdgeOut(ApiValue):
     title: str
     knobs: list[KnobChange]
     state: State
-    gain: PlannedGain | None
+    gain: PlannedGain | None = Field(description="In percent of throughput, as in an experiment.")
     evidence_level: str
     winner: str
     level_pct: float | None = Field(description="Confidence level of the interval of `gain`, in percent.")

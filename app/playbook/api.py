@@ -132,7 +132,7 @@ class RuleMeasuredOut(ApiValue):
     stack_key: str
     before: str = Field(description="The value that the change replaced.")
     n: int
-    median_gain_pct: float
+    median_gain_pct: float = Field(description="In percent of throughput; positive is faster.")
     low_pct: float
     high_pct: float
     newest: str
