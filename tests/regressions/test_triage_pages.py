@@ -1112,3 +1112,9 @@ def test_a_run_and_the_trends_state_a_regression_as_its_page_does(
     trends = client.get("/history", headers=HTML).text
     assert 'data-slow="0"' in trends
     assert re.search(rf"7\.5\u202f% slower,</a>\s*<span.*>now .*<span[^>]*>R{number} idle", trends)
+
+
+def test_a_run_says_that_its_regression_is_of_memory(client: TestClient, stack: SlowStack, make: Make) -> None:
+    number = make(metric="peak_memory_gib")
+    run = client.get(f"/runs/{stack.since}", headers=HTML).text
+    assert re.search(rf">Regression {number}</a>\s*\(memory\)", run)
