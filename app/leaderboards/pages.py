@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, change_text
-from app.domain.ranking.experiments import DispatcherExperiment
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board, would_decide
@@ -394,6 +394,14 @@ class LeaderboardPage:
             and entry.last_at
         ]
         return availability_table([*here, *ran])
+
+    @property
+    def contested_by(self) -> int | None:
+        """Return the A/B that the first sentence states; None if it states the ranking."""
+        board = self.ranked[1] if self.ranked else None
+        if board is None or board.reading != "contested":
+            return None
+        return contradictions(self.experiments, *board.first_two)[0].id
 
     def pooled(self, item: DispatcherExperiment) -> int:
         """Return how many runs the ranks of both dispatchers rest on; 0 where the A/B has all of them."""
