@@ -36,10 +36,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FieldError:
-    """An invalid field. `field`: its path as sent, for example `meta.window.first`."""
+    """An invalid field. `field`: its path as sent, for example `meta.window.first`. `meant`: the likely valid name."""
 
     field: str
     message: str
+    meant: str = ""
 
 
 class ThreewallsError(Exception):

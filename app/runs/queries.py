@@ -69,7 +69,7 @@ from app.storage.tables import (
     select_any,
     utc_now,
 )
-from app.web.lists import CellKind, ListQuery, OneOf, Passes, did_you_mean, invalid_filter
+from app.web.lists import CellKind, ListQuery, OneOf, Passes, did_you_mean, invalid_filter, meant_name
 from app.web.templating import OUTCOMES
 
 # --- Filters of the run list. The query string is the whole state of the list, so it is validated as input.
@@ -366,8 +366,8 @@ def _with_words(query: RunQuery) -> tuple[RunQuery, str, dict[str, str]]:
             filters[name] = value
         elif name in FIELDS:
             fields[name] = value
-        elif meant := did_you_mean(name, SEARCHED):
-            raise invalid_filter("q", f'There is no filter "{name[:40]}"{meant}')
+        elif meant := meant_name(name, SEARCHED):
+            raise invalid_filter("q", f'There is no filter "{name[:40]}"{did_you_mean(meant)}')
         else:
             fields["container"] = f"{name}:{value}"  # as in `train:2026.10`
     if filters:

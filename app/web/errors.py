@@ -169,11 +169,20 @@ def answer(
     if status == HTTPStatus.NOT_FOUND:
         back = _suggested_pages(request.url.path)
     elif status == HTTPStatus.UNPROCESSABLE_ENTITY and request.method == "GET" and request.url.query:
-        back = ((request.url.path, "Clear the filters"),)
+        back = (*_with_meant_filters(request, fields), (request.url.path, "Clear the filters"))
     elif status in (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE) and request.method == "GET":
         query = f"?{request.url.query}" if request.url.query else ""
         back = ((f"/{request.url.path.lstrip('/')}{query}", "Try again"),)
     return render_error(request, status, title, " ".join(sentences), back)
+
+
+def _with_meant_filters(request: Request, fields: Sequence[FieldError]) -> tuple[tuple[str, str], ...]:
+    """Return address and label of the page with the filters that are meant; none if one is invalid otherwise."""
+    meant = {field.field: field.meant for field in fields}
+    if not meant or not all(meant.values()):
+        return ()
+    query = urlencode([(meant.get(name, name), value) for name, value in request.query_params.multi_items()])
+    return ((f"{request.url.path}?{query}", f"Filter by {', '.join(meant.values())}"),)
 
 
 def _suggested_pages(path: str) -> tuple[tuple[str, str], ...]:

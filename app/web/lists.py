@@ -35,12 +35,17 @@ _ALSO_CALLED = {"limit": "page_size", "per_page": "page_size", "size": "page_siz
 """Names of other APIs for our parameters."""
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return ` (did you mean page_size?)` with the valid name that is meant or most similar; empty without one."""
+def meant_name(name: str, names: Iterable[str]) -> str:
+    """Return the valid name that is meant or most similar; empty without one."""
     valid = [*names]
     meant = _ALSO_CALLED.get(name.lower(), "")
     close = [meant] if meant in valid else get_close_matches(name.lower(), valid, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
+    return close[0] if close else ""
+
+
+def did_you_mean(meant: str) -> str:
+    """Return ` (did you mean page_size?)`; empty without a name."""
+    return f" (did you mean {meant}?)" if meant else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +104,10 @@ class FilterQuery(BaseModel):
         filters = (*cls.model_fields, *cls.further_names)
         unknown = [name for name in params if name not in filters] if cls.refuses_unknown else []
         if unknown:
+            meant = [(name[:40], meant_name(name, filters)) for name in unknown[:5]]
             raise InvalidQuery(
                 _REFUSAL,
-                tuple(FieldError(name[:40], f"is not a filter{did_you_mean(name, filters)}") for name in unknown[:5]),
+                tuple(FieldError(name, f"is not a filter{did_you_mean(valid)}", valid) for name, valid in meant),
             )
 
     @property
@@ -198,7 +204,7 @@ def only_parameters(*names: str) -> Any:
                 tuple(
                     FieldError(
                         name[:40],
-                        f"is not a parameter of this call{did_you_mean(name, names) or '.'} "
+                        f"is not a parameter of this call{did_you_mean(meant_name(name, names)) or '.'} "
                         f"Its parameters are {', '.join(names)}",
                     )
                     for name in unknown

@@ -274,6 +274,14 @@ def test_a_wrong_filter_offers_the_list_without_filters_and_nothing_else(client:
         assert re.findall(r'href="([^"]+)"', page) == [path]
 
 
+def test_a_misspelt_filter_is_corrected_by_a_button_which_keeps_the_others(client: TestClient) -> None:
+    answer = client.get("/runs?verdct=regression&gpu=H100", headers=HTML)
+    page = answer.text.partition('class="ways"')[2].partition("</p>")[0]
+    ways = re.findall(r'href="([^"]+)"', page)
+    assert ways == ["/runs?verdict=regression&amp;gpu=H100", "/runs"]
+    assert client.get(ways[0].replace("&amp;", "&"), headers=HTML).status_code == 200
+
+
 def test_an_upload_over_the_limit_has_a_page_too(client: TestClient) -> None:
     answer = client.post("/upload", content=b"", headers=HTML | {"Content-Length": str(2**50)})
     assert answer.status_code == 413
