@@ -36,7 +36,6 @@ from app.domain.verdict.evidence import RankedSuspect, since_last_good, value_te
 from app.domain.verdict.regression import Regression, SlowJob
 from app.domain.verdict.regression_text import (
     RegressionSummary,
-    how_often,
     how_often_here,
     is_part,
     of_jobs,
@@ -204,8 +203,7 @@ class RegressionView:
             return change
         is_once = self.regression.is_once and not self.regression.is_back
         if is_part(self.regression) or (is_once and self.regression.is_up_to):
-            changes = " ".join(filter(None, (of_jobs(self.regression), how_often(self.regression))))
-            return changes + (f" on {where}" if where else "")
+            return of_jobs(self.regression) + (f" on {where}" if where else "")
         if where and all(job.title.startswith(common[0]) for job in counted):
             return f"{change}: {where}"
         return f"{change}: {plural(len(counted), 'job')}" + (f" on {where}" if where else "")

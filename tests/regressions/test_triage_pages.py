@@ -995,7 +995,7 @@ def test_a_title_says_what_happened_and_a_stale_proposal_since_when(
         pairs = [make_slow_stack(session, stack=f"{pct}", days=(13, 1), slow_pct=pct) for pct in (17.9, 34.7)]
     number = make(pairs, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=34.7, proposal="stale")
     page = client.get(f"/regressions/{number}", headers=HTML).text
-    assert "<h1>2 jobs 17.9 and 34.7\u202f% slower in one run each on " in page
+    assert "<h1>2 jobs 17.9 and 34.7\u202f% slower on " in page
     assert words_of(client, number) == "2 jobs slow on 2 Nov, one run each."
     proposal = page[page.index('id="proposal"') :]
     assert (
