@@ -158,9 +158,11 @@ class Drawing:
     def colours(self) -> dict[str, str]:
         """Return the colour of each drawn dispatcher, or of each configuration unless several dispatchers are known.
 
-        Configurations beyond the number of colours, those with the fewest runs, have none. Empty if nothing varies.
+        Configurations beyond the number of colours, those with the fewest runs, have none, like a dispatcher that only
+        failed. Empty if nothing varies.
         """
-        dispatchers = {self.history.runs[position].dispatcher or "" for position in self.positions} - {""}
+        runs_drawn = (self.history.runs[position] for position in self.positions)
+        dispatchers = {run.dispatcher for run in runs_drawn if run.dispatcher and math.isfinite(run.log_step_time)}
         if len(dispatchers) > 1:
             return {name: name for name in sorted(dispatchers)}
         runs = Counter(self.letters[position] for position in self.positions)

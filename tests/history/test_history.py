@@ -246,6 +246,7 @@ def test_a_job_that_alternates_is_not_triaged_as_slower(client: TestClient, engi
         failed = {"dispatcher": "deepep", "dispatcher_type": "flex"}
         make_stack(session, [600.0], fields=failed | upgraded, started=later, status="failed", step_time_ms=None)
     text = client.get(f"/history/{key}").text
+    assert 'class="dispatcher deepep"' not in client.get(f"/history/{key}/chart", headers=HTMX).text
     levels = "alternates between 400 and 600"
     assert levels in re.search(r'<p class="answer">(.*?)</p>', text, re.DOTALL)[1]  # type: ignore[index]
     assert re.search(rf'class="button primary" href="/regressions/{number}">Open', text)
