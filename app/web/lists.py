@@ -31,8 +31,10 @@ def invalid_filter(name: str, message: str) -> InvalidQuery:
     return InvalidQuery(_REFUSAL, (FieldError(name, message),))
 
 
-_ALSO_CALLED = {"limit": "page_size", "per_page": "page_size", "size": "page_size", "count": "page_size"}
-"""Names of other APIs for our parameters."""
+_ALSO_CALLED = {
+    "limit": "page_size", "per_page": "page_size", "size": "page_size", "count": "page_size", "badge": "verdict",
+}  # fmt: skip
+"""Names of other APIs, and of earlier versions, for our parameters."""
 
 
 def meant_name(name: str, names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Drop the index of runs without a baseline: lists find them by the badge."""
+"""Drop the index of runs without a baseline, and the filter `badge`: `verdict` finds what lists show."""
 
 from alembic import op
 from sqlalchemy import text
@@ -16,6 +16,8 @@ _ONLY = text("verdict = 'no_baseline'")
 
 def upgrade() -> None:
     op.drop_index(_INDEX, "run")
+    # `=` within a value is escaped.
+    op.execute("UPDATE saved_view SET query = replace(query, 'badge=', 'verdict=') WHERE query LIKE '%badge=%'")
 
 
 def downgrade() -> None:

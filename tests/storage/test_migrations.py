@@ -17,7 +17,7 @@ from app.domain.access.principal import Scope
 from app.runs.queries import RunQuery, find_runs, get_run
 from app.settings import Settings
 from app.storage.database import alembic_config, make_engine, migrate, read_session, transaction
-from app.storage.tables import RESULT_COLUMNS, ProjectRow, RunRow, StoredObjectRow
+from app.storage.tables import RESULT_COLUMNS, ProjectRow, RunRow, SavedViewRow, StoredObjectRow
 from app.storage.tokens import find_token, make_token
 from app.storage.verdicts import current_verdict
 from tests.builders import make_run
@@ -96,6 +96,18 @@ def test_earlier_runs_name_the_token_that_uploaded_them(migrated_database: Setti
     with read_session(migrated_engine) as session:
         rows = session.exec(select(RunRow.uploaded_by).order_by(col(RunRow.id))).all()
     assert list(rows) == ["", f"token {'n' * 94}"]
+
+
+def test_saved_views_by_badge_filter_by_verdict(migrated_database: Settings, migrated_engine: Engine) -> None:
+    command.downgrade(alembic_config(migrated_engine), "0087")
+    with transaction(migrated_engine) as session:
+        project = session.get_one(RunRow, make_run(session, project="moe")).project_id
+        for name, query in (("slower", "badge=regression&gpu=H100"), ("words", "q=badge%3Dregression")):
+            session.add(SavedViewRow(project_id=project, name=name, query=query))
+    migrate(migrated_database)
+    with read_session(migrated_engine) as session:
+        queries = session.exec(select(SavedViewRow.query).order_by(col(SavedViewRow.id))).all()
+    assert list(queries) == ["verdict=regression&gpu=H100", "q=badge%3Dregression"]
 
 
 def test_projects_that_differ_by_case_get_names_and_keys_of_their_own(
