@@ -504,13 +504,15 @@ class ExperimentPage:
 
     @property
     def optional_runs(self) -> int:
-        """Return how many more runs per side would show a gain that counts, if a small result excludes none; else 0.
+        """Return how many more runs per side to offer for a small result that excludes no gain that counts; else 0.
 
-        At least one where the planned number was to show it; 0 as well if no number would.
+        As many as would decide; if no number would, those that show a gain that counts, at least one.
         """
-        needed = self.experiment.plan.sizing.needed
-        is_open = is_too_small(self.experiment) and self.experiment.result.excluded_gain_pct is None
-        return max(1, needed - self.experiment.runs_each) if self.undecided and is_open and needed else 0
+        result, needed = self.experiment.result, self.experiment.plan.sizing.needed
+        is_open = self.undecided and is_too_small(self.experiment) and result.excluded_gain_pct is None
+        if not is_open or result.verdict is None or result.verdict.step_time is None:
+            return 0
+        return result.verdict.step_time.need_runs or (max(1, needed - self.experiment.runs_each) if needed else 0)
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:

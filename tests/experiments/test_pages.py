@@ -235,9 +235,16 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     caption, of_bounded = (drawn.caption for row in (item.result, bounded) if (drawn := effect(row)))
     assert caption != of_bounded
     page = text(client, f"/experiments/{number}")
-    needed = max(2, item.plan.sizing.needed or 0)
-    assert re.findall(r'<input type="hidden" name="runs_each" value="(\d+)">', page) == [str(needed)]
+    more = item.result.verdict.step_time.need_runs
+    assert more, "the note of the API says it"
+    assert f"About {more} more run" in client.get(f"/api/v1/experiments/{number}").json()["result"]["notes"][0]
+    assert offered(page) == [str(1 + more)]
     assert primary_decisions(page) == ["runs"]
+
+
+def offered(page: str) -> list[str]:
+    """Return the numbers of runs per side that buttons plan."""
+    return re.findall(r'<input type="hidden" name="runs_each" value="(\d+)">', page)
 
 
 def primary_decisions(page: str) -> list[str]:
