@@ -287,10 +287,9 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
             tallies = best.overall.tallies if best.rankings == 1 else ()
             once = tuple(item for tally in tallies if tally.won for item in tally.once)
             return Cell("won", href, name, dispatcher, margin, board.runs, published, over=over, once=once)
-        candidate, baseline = contradicted[0].dispatchers
         return Cell(
-            "undecided", href, name, candidate, contradicted[0].than, board.runs, published, (dispatcher, over),
-            over=baseline, contradictions=tuple(item.text for item in contradicted),
+            "undecided", href, name, dispatcher, margin and f"{margin} than", board.runs, published, (dispatcher, over),
+            over=over, contradictions=tuple(item.text for item in contradicted),
         )  # fmt: skip
     first = [tally for tally in best.overall.tallies if tally.tied or tally.won]
     tied = tuple(tally.dispatcher for tally in first)

@@ -313,7 +313,7 @@ def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment]) ->
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
     """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
-    A leader is compared with the second place first. If the A/B of the two did not find it faster, that has the word.
+    A leader is compared with the second place first, and with the A/B of the two if that did not find it faster.
     """
     first = board.entries[0]
     if board.reading == "tie":
@@ -336,14 +336,12 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
 
 
 def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:
-    """Return the result of the A/B of the first two places, with its figure, where it did not find the first faster."""
+    """Return `deepep (17.03 s) leads, 2.0 % faster than hybridep; A/B #6 does not confirm it`."""
+    lead = f"{_timed(board, pair.first)} leads, {gain_change(pair.gain_pct).than} {_timed(board, pair.second)}"
     if ab.faster:
-        size = gain_change(pair.gain_pct).size
-        return f"Undecided: {_timed(board, pair.first)} ranks {size} ahead of {pair.second}; {ab.text}"
-    candidate, baseline = (_timed(board, name) for name in ab.dispatchers)
-    if ab.comparison and ab.comparison.outcome == "equal":
-        return f"{candidate} and {baseline} are equal in A/B #{ab.id}"
-    return f"{candidate} {f'is {ab.than}' if ab.than else 'against'} {baseline} in A/B #{ab.id}: {ab.result}"
+        return f"{lead}; {ab.text}"
+    is_equal = ab.comparison is not None and ab.comparison.outcome == "equal"
+    return f"{lead}; A/B #{ab.id} {'finds them equal' if is_equal else 'does not confirm it'}"
 
 
 def _timed(board: Board, name: str, ep: int | None = None) -> str:

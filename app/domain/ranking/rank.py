@@ -291,7 +291,7 @@ def head_text(head: Head) -> str:
 
 
 _QUALIFIERS = {
-    "contested": " (undecided)",
+    "contested": " (contested)",
     "tie": " (tie)",
     "directional": " (directional)",
     "not_compared": " (not compared with all)",
