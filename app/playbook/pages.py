@@ -169,6 +169,9 @@ NO_PROJECT = -1
 """Project id that has no counts, for a project that does not exist."""
 
 
+EQUAL_MEMORY_PCT = 0.5
+"""Peak memory that differs by less counts as equal. Our choice."""
+
 OtherData = Literal["", "baseline", "faster", "profile"]
 
 
@@ -177,6 +180,7 @@ class RuleItem:
     """A rule with its results here. `disputed`: number of contradictions of sources that involve it.
 
     `fired` counts what the data of one run decides. `other_data`: what else decides the rule on pages of a run.
+    `memory`: of a rule that saves memory, the changes of peak memory in its A/Bs, in percent, by run.
     """
 
     rule: Rule
@@ -186,6 +190,13 @@ class RuleItem:
     disputed: int
     replaces: bool
     other_data: OtherData
+    memory: Mapping[int, float]
+
+    @property
+    def saved(self) -> str:
+        """Return `0 of 6 saved memory here`; empty for rules that save none, or without a measurement."""
+        less = sum(change <= -EQUAL_MEMORY_PCT for change in self.memory.values())
+        return f"{less} of {len(self.memory)} saved memory here" if self.memory else ""
 
 
 def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple[RuleItem, ...]:
@@ -195,7 +206,7 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
     results = rule_results(session, rules.book.rules.values(), project_id)
     words = query.q.casefold().split()
     items = [
-        _item(rule, rules, fired, results)
+        _item(session, rule, rules, fired, results)
         for rule in rules.book.rules.values()
         if _matches(rule, query) and all(word in _texts(rules)[rule.id] for word in words)
     ]
@@ -206,7 +217,7 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str) -> RuleItem:
     project_id = counted_project(session, project)
     results = rule_results(session, rules.book.rules.values(), project_id)
-    return _item(rule, rules, fired_counts(session, project_id), results)
+    return _item(session, rule, rules, fired_counts(session, project_id), results)
 
 
 def counted_project(session: Session, project: str) -> int | None:
@@ -254,15 +265,23 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} tried, {paid} paid off."
 
 
-def _item(rule: Rule, rules: RulesInForce, fired: Mapping[str, int], results: Mapping[str, RuleResults]) -> RuleItem:
+def _item(
+    session: Session,
+    rule: Rule,
+    rules: RulesInForce,
+    fired: Mapping[str, int],
+    results: Mapping[str, RuleResults],
+) -> RuleItem:
+    own = results.get(rule.id, NOTHING)
     return RuleItem(
         rule=rule,
         sources=tuple(rules.book.sources[key] for key in rule.sources),
         fired=fired.get(rule.id, 0),
-        results=results.get(rule.id, NOTHING),
+        results=own,
         disputed=len(contradictions_of(rule.id)),
         replaces=bool(rule.overrides),
         other_data=_other_data(rule),
+        memory=memory_changes(session, own.gains) if rule.hints.for_memory and own.gains else {},
     )
 
 
@@ -440,10 +459,6 @@ _NAMED = re.compile(r"\b([A-Z]{2,3}) \{\w+\}(?![.:])")
 _SENTENCE = re.compile(r"(?<=[.?!]) ")
 
 
-EQUAL_MEMORY_PCT = 0.5
-"""Peak memory that differs by less counts as equal. Our choice."""
-
-
 class RulePageOf:
     """The data of the template. Raises NotFound for an unknown rule."""
 
@@ -545,7 +560,7 @@ class RulePageOf:
         """Format the change of peak memory in the A/Bs of a rule that saves memory; empty for others."""
         if not self.rule.hints.for_memory or not self.item.results.gains:
             return ""
-        changes = self._memory_changes.values()
+        changes = self.item.memory.values()
         if not changes:
             return "no A/B measured its peak memory"
         where = plural(len(changes), "A/B")
@@ -553,13 +568,13 @@ class RulePageOf:
             return f"no difference in peak memory in {where}"
         return f"peak memory changed by {signed(min(changes))} to {signed(max(changes))} in {where}"
 
-    @cached_property
-    def _memory_changes(self) -> Mapping[int, float]:
-        return memory_changes(self._session, self.item.results.gains) if self.rule.hints.for_memory else {}
+    def degrees_of(self, measurement: MeasuredHere) -> str:
+        """Return the expert parallelism of A/Bs: `EP4`, which differs among the stack's runs; empty if unknown."""
+        return degrees_of(gain for gain in self.item.results.gains if gain.run_id in measurement.runs)
 
     def memory_of(self, measurement: MeasuredHere) -> str:
         """Return the change of peak memory on the stack of an A/B: `+0.1 %`; empty if unknown or of no interest."""
-        changes = [self._memory_changes[run] for run in measurement.runs if run in self._memory_changes]
+        changes = [self.item.memory[run] for run in measurement.runs if run in self.item.memory]
         return " to ".join(dict.fromkeys((signed(min(changes)), signed(max(changes))))) if changes else ""
 
     @property
