@@ -121,10 +121,17 @@ def _fit(evaluation: Evaluation, _: Sequence[Step]) -> Judgement:
     return "open", "No iteration has been measured yet."
 
 
+def _before_fit(evaluation: Evaluation) -> str:
+    """Return what a step waits for while no run shows that the job fits: memory only if that is what failed."""
+    if evaluation.facts.get("oom") is not True and evaluation.blockers:
+        return _titles(evaluation.blockers)
+    return "The job must fit into memory first."
+
+
 def _scale(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     fit = before[-1]
     if fit.state != "done":
-        return "blocked", "The job must fit into memory first."
+        return "blocked", _before_fit(evaluation)
     if warnings := _scale_warnings(evaluation):
         return "open", _titles(warnings)
     if not {"tp", "pp", "ep", "dp"} & evaluation.facts.keys():
@@ -171,7 +178,7 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
 def _validate(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     facts = evaluation.facts
     if before[1].state != "done":
-        return "blocked", "The job must fit into memory first."
+        return "blocked", _before_fit(evaluation)
     if facts.get("evidence_level") != "validated":
         lacks = facts.get("full_length_lacks") or f"fewer than {VALIDATED_STEPS} healthy, steady steps"
         return "open", f"Enough for screening only: {lacks}."

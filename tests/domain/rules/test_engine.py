@@ -672,6 +672,13 @@ def test_an_unknown_layout_is_not_called_even() -> None:
     assert (of(**FITS).step("scale").state, of(**FITS, tp=1).step("scale").state) == ("open", "done")
 
 
+def test_a_blocker_is_the_reason_of_every_step_that_waits_for_a_first_run() -> None:
+    progress = of(unknown_fields=0, steps_done=0, tp=3)
+    waits = [step.because for step in progress.steps if step.state == "blocked" and step.phase in ("scale", "validate")]
+
+    assert waits == ["scale-bad-mesh."] * 2, "memory was not tested"
+
+
 def test_memory_comes_before_everything_that_follows() -> None:
     progress = of(unknown_fields=2, oom=True, oom_phase="warmup", steps_done=1)
 
