@@ -399,10 +399,12 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
     if (delta := job.worst.delta_pct) is not None:
         change = change_text(delta, metric=metric).figure
         was = "was " if job.is_back or (job.newest_change is not None and not job.is_once) else ""
-        is_slow_elsewhere = any(point.role == _ROLES[-1] for point in row.points)
-        parts.append(f"{was}{change}{how_often_here(job, is_slow_elsewhere=is_slow_elsewhere)}")
-        if job.newest_change is not None:
-            parts.append(f"newest here {change_text(job.newest_change, metric=metric).delta}")
+        elsewhere = [point for point in row.points if point.stack == _ELSEWHERE]
+        slow = sum(point.role == _ROLES[-1] for point in elsewhere)
+        often = f" in {slow + 1} runs" if job.is_once and slow else how_often_here(job, is_slow_elsewhere=False)
+        parts.append(f"{was}{change}{often}")
+        if job.newest_change is not None and not elsewhere:
+            parts.append(f"newest {change_text(job.newest_change, metric=metric).delta}")
     if job.last.gpu_hours_per_day:
         parts.append(f"{gpu_hours(job.last.gpu_hours_per_day)} GPU-h/day")
     texts = {

@@ -255,6 +255,7 @@ class _OtherStacks:
     slow_before: RunOfJob | None
     slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
+    alternates_again: tuple[datetime, ...]
 
 
 _remembered = Remembered[_OtherStacks](most=1000)
@@ -273,8 +274,9 @@ def add_evidence(session: Session, item: Regression) -> Regression:
         _remembered.keep(question, state, others)
     cause = shown_cause(session, item, firsts)
     return replace(
-        item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after, alternates=others.alternates
-    )
+        item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after,
+        alternates=others.alternates, alternates_again=others.alternates_again,
+    )  # fmt: skip
 
 
 _MOST_AFTER = 3
@@ -287,24 +289,26 @@ def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
     before = (pair for pair in runs if pair[1].is_before)
     first = min(before, key=lambda pair: (pair[1].ordered_at, pair[1].id), default=None)
     is_alone = regression.is_once and len(regression.counted_jobs) == 1
+    alternating, levels = _alternating_job(session, regression) or (None, None)
     return _OtherStacks(
         _run_of_job(session, *first) if first else None,
         tuple(run.id for _, run in runs if is_alone and not run.is_before)[:_MOST_AFTER],
-        _alternating_levels(session, regression),
+        levels,
+        tuple(run.ordered_at for job, run in runs if job == alternating and not run.is_before),
     )
 
 
-def _alternating_levels(session: Session, regression: Regression) -> tuple[float, float] | None:
-    """Return the two levels (ms) of the first counted job that alternates between them, if any."""
+def _alternating_job(session: Session, regression: Regression) -> tuple[SlowJob, tuple[float, float]] | None:
+    """Return the first counted job that alternates between two levels (ms), with them, if any."""
     if regression.metric != "step_time_ms":
         return None
-    measured = ((job.first.run_id, job.first.usual, job.first.slow) for job in regression.counted_jobs)
-    levels = (
-        alternation(session, session.get_one(RunRow, run_id), usual, slow)
-        for run_id, usual, slow in measured
-        if usual and slow and slow > usual
-    )
-    return next((both for both in levels if both), None)
+    for job in regression.counted_jobs:
+        usual, slow = job.first.usual, job.first.slow
+        if usual and slow and slow > usual:
+            levels = alternation(session, session.get_one(RunRow, job.first.run_id), usual, slow)
+            if levels:
+                return job, levels
+    return None
 
 
 def alternation_of_run(session: Session, run_id: int, regressions: Iterable[Regression]) -> tuple[float, float] | None:

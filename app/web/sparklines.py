@@ -12,7 +12,7 @@ from app.domain.numbers import metric_text, plural
 from app.domain.verdict.regression import Regression
 from app.storage.remembered import Remembered
 from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_indexed, select_any
-from app.storage.verdicts import current_verdict
+from app.storage.verdicts import current_verdict, later_runs
 
 WIDTH, HEIGHT, EDGE = 120, 28, 3
 _LEAST_RANGE = 0.02
@@ -111,7 +111,7 @@ _SLOW = OF_STACK.where(col(RunRow.id) == bindparam("run_id"))
 class SlowRun:
     """The first slow run of a regression in a stack. `usual`: value of `metric` before it; None if unknown.
 
-    `then`: values of later runs with another configuration.
+    `then`: values of later runs with another configuration or in another stack.
     """
 
     project_id: int
@@ -130,14 +130,20 @@ _drawn = Remembered[tuple[Sparkline | None]](4000)
 
 
 def sparklines_of_regressions(session: Session, regressions: Sequence[Regression]) -> dict[int, Sparkline | None]:
-    """Return sparklines by number, each of the job that became slow first, whose run lists name."""
+    """Return sparklines by number, each of the job that became slow first, whose run lists name.
+
+    They end with its newest run, which may be in a later container or cluster.
+    """
     slow_runs = {}
+    later = later_runs(session, [item.id for item in regressions if item.newest])
     for item in regressions:
         job = item.first_job
         # The runs that show a recovery may be in a later stack, which is not drawn.
         if item.metric in DRAWN_METRICS and job and not (item.is_back and job.moves):
             first = job.first
-            slow_runs[item.id] = SlowRun(item.project_id, first.stack_key, first.run_id, first.usual, item.metric)
+            moved = later.get((item.id, job.last.run_id), ()) if first.usual else ()
+            then = tuple((first.usual or 0.0) * (1 + run.change_pct / 100) for run in moved)
+            slow_runs[item.id] = SlowRun(item.project_id, first.stack_key, first.run_id, first.usual, item.metric, then)
     drawn = regression_sparklines(session, list(slow_runs.values()))
     return {number: drawn[slow] for number, slow in slow_runs.items()}
 

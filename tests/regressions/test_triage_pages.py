@@ -446,6 +446,32 @@ def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_i
     assert (re.search(r"in one run here\s*</span>", page) is not None) is named
 
 
+def test_a_job_that_alternates_names_its_later_slow_days_and_its_sparkline_ends_with_the_newest_run(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    facts = {"model": "moe", "gpu": "H100", "gpus": 16}
+    with transaction(engine) as session:
+        pair = [
+            make_slow_stack(session, stack=job, days=(13, 1), slow_pct=40.0, back=2, job=f"nightly/{job}", **facts)
+            for job in ("one", "two")
+        ]
+        for day, ms in ((17, 28_000.0), (18, 20_000.0), (19, 28_000.0)):
+            make_run(
+                session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=ms,
+                log_step_time=math.log(ms), ordered_at=FIRST + timedelta(days=day), is_steady=True, short=False,
+                commit=f"{day}" * 20, job="nightly/one", **facts,
+            )  # fmt: skip
+    number = make(pair, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=40.0, proposal="stale")
+    assert words_of(client, number) == "2 jobs slow on 2 Nov; one alternates: slow again on 6 Nov, 8 Nov."
+    listed = client.get("/regressions", headers=HTML).text
+    assert "40.0\u202f% slower at times</a>" in listed
+    (last,) = re.findall(r"Step time of[^\"]*?([\d.]+)\s+s last", listed)
+    assert float(last) == pytest.approx(28.0, abs=0.05)
+    figures = [row["figures"] for row in spec_of(client, f"/regressions/{number}/chart")["names"]]
+    assert ["in 3 runs" in text for text in figures] == [True, False]
+    assert ["newest" in text for text in figures] == [False, True]
+
+
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         slow = make_slow_stack(session, stack="moves", days=(13, 4), back=4)
@@ -1038,7 +1064,7 @@ def test_a_job_whose_newest_run_is_half_back_says_so(client: TestClient, engine:
         lasting, half_back = make_slow_stack(session, stack="lasting"), make_slow_stack(session, stack="half back")
         session.get_one(RunRow, half_back.runs[-1]).step_time_ms = 20_200.0
     page = client.get(f"/regressions/{make([lasting, half_back])}").text.partition('id="members"')[2]
-    shown = re.findall(r'newest run here, <a href="/runs/(\d+)">.*?(\+[\d.]+)', page, re.DOTALL)
+    shown = re.findall(r'newest run of this stack, <a href="/runs/(\d+)">.*?(\+[\d.]+)', page, re.DOTALL)
     assert shown == [(str(half_back.runs[-1]), "+1.0")]
 
 
@@ -1053,7 +1079,7 @@ def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
         session.delete(member)
         session.add(RegressionMemberRow(regression_id=later, run_id=newest, **keys))
     page = client.get(f"/regressions/{number}").text.partition('id="members"')[2]
-    shown = re.search(r"newest run here.*?(\+[\d.]+).*?href=\"(/regressions/\d+)\"", page, re.DOTALL)
+    shown = re.search(r"newest run of this stack.*?(\+[\d.]+).*?href=\"(/regressions/\d+)\"", page, re.DOTALL)
     assert shown is not None
     assert shown.groups() == ("+15.0", f"/regressions/{later}")
 

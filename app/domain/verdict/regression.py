@@ -130,7 +130,8 @@ class Regression:
     newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
     `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
     members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
-    slow run. `alternates`: the levels (ms) of a job that moves between two of them. Lists without evidence have none.
+    slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternates_again`: the positions
+    of its later slow runs in other stacks. Lists without evidence have none.
     `cost_until`: the position of the newest run of its counted jobs, if it costs time in a history that ended.
     """
 
@@ -163,6 +164,7 @@ class Regression:
     slow_before: RunOfJob | None = None
     slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
+    alternates_again: tuple[datetime, ...] = ()
 
     @property
     def idle_since(self) -> str:

@@ -60,11 +60,12 @@ def what(regression: Regression) -> str:
 def how_often(regression: Regression) -> str:
     """Return how often the jobs were slow, if no stack shows it in several runs: `in one run each`; else empty.
 
-    A single job that alternates is slow `at times`; one that is as slow elsewhere later, `in one run, again elsewhere`.
+    If one alternates, they are slow `at times`; a single job that is as slow elsewhere later, `in one run, again
+    elsewhere`.
     """
     if not regression.is_once:
         return ""
-    if regression.alternates is not None and len(regression.counted_jobs) == 1:
+    if regression.alternates is not None:
         return "at times"
     if regression.slow_after:
         return "in one run, again elsewhere"
@@ -94,7 +95,7 @@ def _text(regression: Regression) -> str:
     A second sentence names a job that alternates between two levels.
     """
     text = _answer(regression)
-    if regression.alternates is None:
+    if regression.alternates is None or _again(regression):
         return text
     if regression.is_once and len(regression.counted_jobs) > 1:
         return f"{text} One alternates: suspect the node."
@@ -186,7 +187,7 @@ def _once(regression: Regression) -> str:
     when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
     slow = slow_or_affected(regression.metric)
     if len(jobs) > 1:
-        return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
+        return f"{plural(len(jobs), 'job')} {slow} {when}{_again(regression) or ', one run each'}"
     run = f"#{jobs[0].first.run_id}"
     if regression.alternates is not None:
         return f"{slow.capitalize()} {when} ({run})"
@@ -194,6 +195,19 @@ def _once(regression: Regression) -> str:
         again = ", ".join(f"#{number}" for number in regression.slow_after)
         return f"{slow.capitalize()} {when}, in one run here ({run}), again in {again}"
     return f"{slow.capitalize()} {when}, in one run ({run})"
+
+
+def _again(regression: Regression) -> str:
+    """Return `; one alternates: slow again on 7 May, 25 Jul`, of idle jobs that single runs show; else empty."""
+    days = list(dict.fromkeys(days_text(at, at) for at in regression.alternates_again))
+    is_idle = regression.is_once and not regression.is_back and not regression.again and regression.idle_since
+    if not days or not is_idle or len(regression.counted_jobs) == 1:
+        return ""
+    text = ", ".join(days) if len(days) <= _MOST_DAYS else f"{len(days)} days until {days[-1]}"
+    return f"; one alternates: {slow_or_affected(regression.metric)} again on {text}"
+
+
+_MOST_DAYS = 2
 
 
 def _claim(regression: Regression) -> str:
