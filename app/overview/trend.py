@@ -155,6 +155,14 @@ class TrendLine:
         return median(percent for _, percent in self.newest)
 
     @property
+    def judged(self) -> str:
+        """Return whether its step time differs from the reference: `slower`, or why that is not said."""
+        if self.direction:
+            return "faster" if self.direction > 0 else "slower"
+        named = {"": "not judged", "inconclusive": "inconclusive", "no_change": "no change"}
+        return named.get(self.decision, "no longer different")
+
+    @property
     def direction(self) -> int:
         """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
         if self.decision == "improvement" and self.now - 100 > _WITHIN:
@@ -216,16 +224,20 @@ class Trend:
         """Return the range: `Throughput is 2.1 to 9.7 % below train:2026.09.`; empty without a reference.
 
         Lines with several references or projects, or in both directions, have no range: they are counted. If several
-        projects are shown and the lines are of one, it begins `Throughput of moe:`. A line whose configuration changed
-        since then is in the range only if all are.
+        projects are shown and the lines are of one, it begins `Throughput of moe:`. It counts the lines whose
+        configuration changed since then, which may explain their change, unless all did.
         """
         all_compared = [line for line in self.lines if line.reference]
         if not all_compared:
             return ""
-        compared = [line for line in all_compared if not line.is_reconfigured_since] or all_compared
-        which = f" in {len(compared)} of {len(self.lines)} jobs" if len(compared) < len(all_compared) else ""
-        changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
-        is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
+        changed = sum(line.is_reconfigured_since for line in all_compared)
+        also = (
+            f"; {changed} of {len(self.lines)} jobs also changed configuration"
+            if 0 < changed < len(all_compared)
+            else ""
+        )
+        changes, projects = [line.now - 100 for line in all_compared], {line.project for line in all_compared}
+        is_mixed = len(projects) > 1 or len({line.reference for line in all_compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
@@ -234,7 +246,7 @@ class Trend:
         subject = f"Throughput of {project}:" if project else "Throughput is"
         side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"
-        return f"{subject} {range_text}{which}."
+        return f"{subject} {range_text}{also}."
 
     def _counted(self, compared: Sequence[TrendLine]) -> str:
         """Return `2 of 6 drawn jobs judged faster, 3 slower.`, or `Up to 25.8 % lower throughput in 3 of 6 drawn jobs.`

@@ -259,7 +259,8 @@ def test_the_range_leaves_out_a_job_whose_configuration_changed(client: TestClie
         nightly(make, f"hub{gpus}.example/train:2", 5, [21_000] * 3, gpus=gpus, config_key="usual", project="mine")
         key = "usual" if gpus == 16 else "other knob"
         nightly(make, f"hub{gpus}.example/train:2", 8, [slow] * 3, gpus=gpus, config_key=key, project="mine")
-    assert "Throughput is 4.8 % below train:1 in 1 of 2 jobs." in answer(overview(client))
+    range_text = "Throughput is 4.8 to 9.1 % below train:1; 1 of 2 jobs also changed configuration."
+    assert range_text in answer(overview(client))
     make(project="without CI runs")
     assert '<a href="/?project=without+CI+runs">' in client.get("/overview/trend").text, "it is not drawn"
 
@@ -273,7 +274,10 @@ def test_judged_lines_with_several_references_are_counted(client: TestClient, ma
     nightly(make, "hub.example/new:16", 5, [9_000], gpus=16, job="perf/b")
     for gpus, decision in ((8, "regression"), (16, "regression"), (32, "improvement"), (64, "inconclusive")):
         upgraded(first[gpus], decision, 20_000, {8: 24_000, 16: 25_000, 32: 16_000, 64: 40_000}[gpus])
-    assert "1 of 4 drawn jobs judged faster, 2 slower." in answer(overview(client))
+    page = overview(client)
+    assert "1 of 4 drawn jobs judged faster, 2 slower." in answer(page)
+    judged = re.findall(r'data-label="step time">([^<]*)<', client.get("/overview/trend").text)
+    assert sorted(judged) == ["faster", "inconclusive", "slower", "slower"]
     notes = {row["name"]: row["note"] for row in trend_data(client)["labels"]}
     assert notes == {"8": "vs. 8", "16": "a · vs. 16", "32": "vs. 32", "64": "vs. 64"}
 
