@@ -96,7 +96,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     cause = likely[0].suspect.difference if likely else None
     rerun = "" if request is None else rerun_text(request, document.decision, str(run.id))
     if not is_opened and contrast is not None and document.rerun_decides:
-        rerun = "A rerun shows whether it is slower."
+        rerun = "A rerun shows whether the step time changed."
     own_ids = {item.id for item in regressions}
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
