@@ -31,7 +31,7 @@ def first_seen(metric: str, job: SlowJob) -> str:
 def list_answer(counted: StateCounts, listed: Iterable[Regression], *, is_filtered: bool) -> str:
     """Return the number of regressions to triage and the cost of active ones as a sentence."""
     cost = counted.cost
-    cost_text = f"{cost.text}{common_end(listed, cost.costly)}"
+    end = common_end(listed, cost.costly)
     if not counted.by_state[ACTIVE_STATES]:
         return f"No {'matching ' if is_filtered else ''}active regressions."
     others = ((counted.in_work, "in work"), (counted.proposed, "to close"))
@@ -41,8 +41,8 @@ def list_answer(counted: StateCounts, listed: Iterable[Regression], *, is_filter
     if not cost.hours:
         return f"{', '.join(parts)}; no current cost."
     if counted.in_work or counted.triage == counted.proposed:
-        return f"{', '.join(parts)}; {cost_text} in all."
-    return f"{', '.join([f'{parts[0]} ({cost_text})', *parts[1:]])}."
+        return f"{', '.join(parts)}; {cost.text} in all{end}."
+    return f"{', '.join([f'{parts[0]} ({cost.text}{end})', *parts[1:]])}."
 
 
 def cost_factors(cost: Cost) -> str:

@@ -1084,6 +1084,12 @@ def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
     assert shown.groups() == ("+15.0", f"/regressions/{later}")
 
 
+def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(client: TestClient, make: Make) -> None:
+    number = make()
+    assert re.search(r"GPU-h/day; last ran \d+ Nov\.$", words_of(client, number))
+    assert re.search(r"GPU-h/day; last ran \d+ Nov", client.get("/regressions").text)
+
+
 def test_a_job_that_is_nearly_back_does_not_tell_when_the_slow_ones_last_ran(
     client: TestClient, engine: Engine, make: Make
 ) -> None:

@@ -229,4 +229,4 @@ def _cost(regression: Regression) -> str:
     if regression.gpu_hours_per_day is None:
         return ", at unknown cost"
     hours = regression.gpu_hours_per_day
-    return f", {daily_cost(hours)}{regression.until_text}" if hours else ", no cost now"
+    return f", {daily_cost(hours)}{regression.last_ran_text}" if hours else ", no cost now"
