@@ -182,6 +182,10 @@ class _RunHeadOut(ApiValue):
         description="What lists show: `verdict`, but for a run without a baseline `regression` if an upgrade made it "
         "slower (`contrast_pct`) or need more memory, and `inconclusive` if that is undecided."
     )
+    label: str = Field(
+        description="What pages show instead of `badge`: `slower`, `slower, unconfirmed` (a rerun must confirm it), "
+        "`more memory`; empty if that says no more."
+    )
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     memory_pct: Finite = Field(
         description="The increase of peak memory, if it alone made the verdict a regression; else null."

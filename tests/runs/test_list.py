@@ -368,6 +368,8 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
         [label] = [stack.judged.label for stack in find_stacks(session, StackQuery()).items if stack.judged]
     [item] = [run for run in items if run.id == slow]
     change = item.contrast_pct if upgraded else item.verdict_delta_pct
+    listed, single = client.get("/api/v1/runs").json()["items"], client.get(f"/api/v1/runs/{slow}").json()
+    assert [run["label"] for run in (*listed, single) if run["id"] == slow] == ["slower, unconfirmed"] * 2
     assert (item.label, label) == ("slower, unconfirmed",) * 2
     assert change == pytest.approx(39.9, abs=0.2)
     strip = run_strip(items)
