@@ -375,13 +375,13 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
     run = make(slower=0.02)
     decisions = part(page(client, run, tab="record"), "decisions")
     assert f"#{stack[0]} , pinned by Ada" in decisions
-    drift = re.findall(r"Compared with [^#:]*#(\d+) ?: (\d\.\d) % slower", decisions)
-    assert drift == [(str(stack[0]), "2.0"), (str(release), "7.3")]
+    drift = re.findall(r"Step time against [^#:]*#(\d+) ?: (\+\d\.\d) %, not judged", decisions)
+    assert drift == [(str(stack[0]), "+2.0"), (str(release), "+7.3")]
 
     client.post(f"/runs/{run}/pin", data={"author": "Bea", "note": "after the <upgrade>"})
     text = page(client, run, tab="record")
     assert "golden baseline" in text
-    assert re.findall(r"Compared with [^#:]*#(\d+)", part(text, "decisions")) == [str(stack[0]), str(release)]
+    assert re.findall(r"Step time against [^#:]*#(\d+)", part(text, "decisions")) == [str(stack[0]), str(release)]
     assert "&lt;upgrade&gt;" in client.get(f"/runs/{run}?tab=record").text
     client.post(f"/runs/{run}/unpin", data={"author": "Cleo"})
     with read_session(engine) as session:
