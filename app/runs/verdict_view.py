@@ -113,8 +113,8 @@ class VerdictView:
     much the slowest run of the candidate exceeds the fastest.
     `ab`: the run belongs to an experiment or has another configuration than its baseline, so it opens no regression.
     `lead`: the answer in one short sentence. `direction`: its decision, without a baseline that of the contrast.
-    `cause`: the difference that the evidence supports as the cause, None without one. `ongoing` and `elsewhere`: as in
-    `RunAnswer`.
+    `cause`: the difference that the evidence supports as the cause, None without one. `ongoing`, `elsewhere` and
+    `alternates`: as in `RunAnswer`.
     """
 
     document: VerdictDocument
@@ -145,6 +145,7 @@ class VerdictView:
     launches_differ_pct: float | None
     ongoing: OngoingRegression | None
     elsewhere: tuple[Regression, ...]
+    alternates: bool
 
     @property
     def is_verdict(self) -> bool:
@@ -176,9 +177,15 @@ class VerdictView:
 
     @property
     def metrics(self) -> Mapping[str, MetricChange | None]:
-        """Return the changes of the verdict, or of the contrast when there is no baseline."""
+        """Return the changes of the verdict, or of the contrast when there is no baseline.
+
+        A job that alternates has only one of memory: the mean of two levels of step time is no level to compare with.
+        """
         contrast = self.document.contrast
-        return contrast.metrics if contrast is not None and not self.baseline else self.document.metrics
+        changes = contrast.metrics if contrast is not None and not self.baseline else self.document.metrics
+        return (
+            {"peak_memory_gib": changes.get("peak_memory_gib")} if self.alternates and len(self.judged) < 2 else changes
+        )
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -291,6 +298,7 @@ def verdict_view(session: Session, run: RunDetail) -> VerdictView | None:
         launches_differ_pct=_spread_pct([runs[run].step_time_ms for run in document.candidates if run in runs]),
         ongoing=answered.ongoing,
         elsewhere=answered.elsewhere,
+        alternates=answered.alternates,
     )
 
 

@@ -39,6 +39,7 @@ class RunAnswer:
     verdict or an unsteady contrast requests, and how to start them; empty for none. `asks_rerun`: a rerun is the next
     step, because it would confirm or decide the answer. `ongoing`: the regression that a run without a change
     continues. `elsewhere`: other regressions, of its job in another container or cluster, whose pages list the run.
+    `alternates`: nothing is decided, because its job moves between two levels, whose mean has no meaning.
     """
 
     document: VerdictDocument
@@ -55,6 +56,7 @@ class RunAnswer:
     asks_rerun: bool
     ongoing: OngoingRegression | None
     elsewhere: tuple[Regression, ...]
+    alternates: bool = False
 
     @property
     def word(self) -> str:
@@ -145,6 +147,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         or is_undecided,
         ongoing=ongoing,
         elsewhere=elsewhere,
+        alternates=is_undecided,
     )
 
 

@@ -266,7 +266,10 @@ def test_a_run_of_a_job_that_alternates_is_to_be_rerun(client: TestClient, engin
     verdict = client.get(f"/api/v1/runs/{last}/verdict").json()
     assert verdict["reason"].startswith("Inconclusive: ")
     assert "alternates between 400 and 600" in verdict["reason"]
-    assert f'href="/runs/{last}?tab=why#rerun"' in client.get(f"/runs/{last}").text
+    page = client.get(f"/runs/{last}").text
+    assert f'href="/runs/{last}?tab=why#rerun"' in page
+    step_time = page.partition(">Step time</span>")[2].partition("</tr>")[0]
+    assert re.findall(r'<span class="muted">(\w+)</span>', step_time) == ["alternates"], "no percentage of a mean"
 
 
 def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(
