@@ -318,6 +318,8 @@ _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 class ExperimentPage:
     """The data of the template. Raises NotFound."""
 
+    full_steps = STEPS
+
     def __init__(
         self,
         session: Session,
@@ -377,6 +379,9 @@ class ExperimentPage:
         experiment, result = self.experiment, self.experiment.result
         if experiment.state == "withdrawn":
             return f"Withdrawn by {experiment.decided_by} before a result."
+        if not self.is_validated and result.gain:
+            change = gain_change(result.gain.pct, result.gain.low_pct, result.gain.high_pct).text
+            return f"{capitalized(experiment.state_text)}: {change}."
         if experiment.state in ("accepted", "rejected"):
             return f"{experiment.state.capitalize()}. {result.sentence}".rstrip()
         if result.finished or experiment.state == "done":
@@ -417,13 +422,24 @@ class ExperimentPage:
         return f"{cost}, pays back after {grouped(float(f'{steps:.2g}'))} steps of B"
 
     @property
+    def is_validated(self) -> bool:
+        """Return whether nothing is left to show of an accepted change; True for other states."""
+        return self.experiment.state != "accepted" or self.experiment.result.evidence_level == "validated"
+
+    @property
     def accepted_flags(self) -> str:
-        """Return the flags of an accepted change, for the trainer of the run; empty without any."""
+        """Return the flags of an accepted change, for the trainer of the run; empty without any.
+
+        One that is not validated has the number of steps that does it.
+        """
         if self.experiment.state != "accepted":
             return ""
         commands = self.experiment.plan.change.commands
         own = [command for command in commands if command.candidate] or commands
-        return next((command.add for command in own if command.add), "")
+        command = next((command for command in own if command.add), None)
+        if command is None:
+            return ""
+        return command.add if self.is_validated else _launch(command, "candidate").add
 
     @property
     def measured_on(self) -> str:

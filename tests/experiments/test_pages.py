@@ -115,7 +115,9 @@ def test_an_accepted_experiment_copies_its_flag_and_a_planned_one_opens_the_next
     add_runs(engine, read(engine, number).tag, FAST[:1])
     sent = {"decision": "accept", "note": "faster", **AUTHOR}
     page = client.post(f"/experiments/{number}", data=sent).text
-    assert re.search(r"Copy flag\s*</button>\s*<code hidden>--overlap-moe-expert-parallel-comm</code>", page)
+    copied = re.search(r"data-copy hidden>\s*Copy flags[^<]*</button>\s*<code hidden>([^<]*)</code>", page)
+    assert copied is not None
+    assert copied[1] == "--overlap-moe-expert-parallel-comm --train-iters 50", "what validates it"
 
 
 def test_a_form_without_a_name_keeps_its_input(client: TestClient, baseline: int) -> None:
@@ -161,6 +163,9 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     assert read(engine, number).state_text == "accepted, not validated"
     for path in (f"/experiments/{number}", "/experiments"):
         assert re.search(r'class="badge plain"[^>]*>.*?accepted, not validated', client.get(path).text, re.DOTALL), path
+    accepted = client.get(f"/experiments/{number}").text
+    lead = accepted.partition('class="answer">')[2].partition("</p>")[0]
+    assert lead.startswith("Accepted, not validated: 20.0\u202f% faster (")
     assert "&lt;b&gt;other&lt;/b&gt;" in page
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 
