@@ -155,12 +155,6 @@ class NextPage:
             return self._slower(first) or self._lead(first)
         return "No rule suggests a change for this run."
 
-    @property
-    def under_way(self) -> Markup:
-        """Return the experiments of this run that wait for runs, where the lead does not name them; else empty."""
-        continued = self.continued
-        return Markup() if continued.leads or not continued.under_way else continued_text(continued)
-
     def _slower(self, first: Suggestion) -> str:
         """Return the lead for a regression that a rerun or a bisection comes first for; else empty."""
         facts = self._advice.evaluation.facts
@@ -179,8 +173,7 @@ class NextPage:
             title = f"Set {change}. " if change else title
             return f"{title}{experiment_text(experiment)}."
         if first.place.tier == "other" and not self._low_mfu:
-            begin = "" if self.continued.under_way else "No A/B of this stack applies yet. "
-            return f"{begin}Next: {sentence(first.title)}"
+            return f"No A/B of this stack applies yet. Next: {sentence(first.title)}"
         gain = gain_view(first)
         if gain is None or len(first.title.split()) > MOST_TITLE_WORDS:
             return f"{self._low_mfu}Next: {sentence(first.title)}"

@@ -159,8 +159,8 @@ class StepPage:
         accepted = self.experiment if self.is_accepted else None
         if accepted is not None:
             lead = Markup('<a href="/experiments/{}">{}</a>.').format(accepted.id, experiment_text(accepted))
-            if self.continued.leads:
-                lead += Markup(" {}").format(continued_text(replace(self.continued, under_way=())))
+            if (continued := replace(self.continued, under_way=())).leads:
+                lead += Markup(" {}").format(continued_text(continued))
             return lead, self.why
         if self.continued.leads:
             return continued_text(self.continued), self.why

@@ -395,7 +395,8 @@ def continued_text(continued: Continuation) -> Markup:
     if continued.decide:
         parts.append(Markup("decide {}").format(_experiments(continued.decide, _DECIDE_LINK)))
     if continued.under_way:
-        parts.append(Markup("{} under way").format(_experiments(continued.under_way, _OPEN_LINK)))
+        text = Markup("{} under way") if parts else Markup("continue {} first")
+        parts.append(text.format(_experiments(continued.under_way, _OPEN_LINK)))
     return Markup("{}.").format(capitalized(Markup("; ").join(parts)))
 
 

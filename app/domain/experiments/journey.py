@@ -191,7 +191,7 @@ class Continuation:
     @property
     def leads(self) -> bool:
         """Return whether this comes before any other next step of the run."""
-        return self.run_id is not None or bool(self.decide)
+        return self.run_id is not None or bool(self.decide or self.under_way)
 
 
 def continuation(journey: Journey, run_id: int) -> Continuation:

@@ -482,7 +482,8 @@ def test_a_run_of_the_journey_leads_to_where_it_continued_and_to_what_is_not_dec
     assert continuation(journey, 12) == Continuation(11, (3,), (4,)), "the rejected side"
     assert continuation(journey, 2) == Continuation(11, (3,), (4, 5))
     assert continuation(journey, 2).leads
-    assert not continuation(make_journey(1, "moe", ROOT, [step(1, None, None, "planned")]), 1).leads
+    assert continuation(make_journey(1, "moe", ROOT, [step(1, None, None, "planned")]), 1).leads
+    assert not continuation(make_journey(1, "moe", ROOT, [step(1, None, -2.0, "rejected")]), 1).leads
 
 
 def test_without_accepted_changes_the_journey_is_at_its_root() -> None:
