@@ -19,11 +19,12 @@ from app.domain.rules.engine import Suggestion
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import WALLS, Knob, RuleBook
 from app.domain.verdict.comparability import axis_of
+from app.domain.verdict.evidence import value_text
 from app.errors import InvalidChange, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, ExperimentRequest, blockers_of, knobs_of, propose
 from app.pipeline.suggest import MeasuredKnob, RunSuggestions, experiments_of, measured_knobs, suggest
 from app.settings import Settings
-from app.storage.experiments import ExperimentItem
+from app.storage.experiments import ExperimentItem, experiments_of_stacks
 from app.storage.rules import rules_in_force
 from app.storage.stacks import names_of_stacks
 from app.web.forms import PREFIX, ContractInput, Form, contract_input
@@ -117,7 +118,7 @@ class TryRow:
 
     `change`: the values of a knob; empty for a suggestion, which has a title instead. `stack`: key and name of another
     stack that measured it. `experiment`: the one that makes this change on the run's stack; None without
-    one. `is_open`: it is not decided.
+    one. `is_open`: it is not decided. `is_measured`: False for an open experiment without a result, whose gain is 0.
     """
 
     title: str
@@ -130,6 +131,7 @@ class TryRow:
     stack: tuple[str, str] | None = None
     experiment: int | None = None
     is_open: bool = False
+    is_measured: bool = True
 
     @property
     def leads(self) -> bool:
@@ -190,9 +192,10 @@ class IdeaPage:
         for name in knob_fields():
             wall = "environment" if name.startswith(ENVIRONMENT_PREFIX) else walls.get(name, "other")
             groups[_WALL_TITLES[wall]].append((name, self.value_now(name)))
-        return {title: rows for title, rows in groups.items() if rows}
+        # Knobs that the run does not use, such as those of another dispatcher, come last.
+        return {title: sorted(rows, key=lambda row: row[1] == "unset") for title, rows in groups.items() if rows}
 
-    most_of_wall = 10
+    most_of_wall = 12
     """Knobs listed of each wall; the select below has all."""
 
     @property
@@ -214,6 +217,12 @@ class IdeaPage:
             if self.starts(row.knob.field, row.knob.wanted)
         ]
         changed = {row.knob.field for row in faster.values()}
+        listed = {row.experiment for row in measured}
+        begun = [
+            self._open_row(item)
+            for item in self._open_experiments
+            if item.id not in listed and self._starts_with(item.knobs)
+        ]
         suggested = [
             row
             for suggestion in self._advice.ranked
@@ -221,7 +230,40 @@ class IdeaPage:
             if (row := _suggested_row(suggestion)) is not None
             and self._starts_with(knobs_of(suggestion, self.run.contract))
         ]
-        return sorted([*measured, *suggested], key=lambda row: not row.leads)[:_SHOWN_FIRST]
+        return sorted([*measured, *begun, *suggested], key=lambda row: (not row.is_open, not row.leads))[:_SHOWN_FIRST]
+
+    @property
+    def _open_experiments(self) -> list[ExperimentItem]:
+        """Return the undecided experiments of this project that change this configuration."""
+        of_stack = experiments_of_stacks(self._session, [self.run.stack_key]) if self.run.stack_key else ()
+        return [
+            item
+            for item in of_stack
+            if item.project_id == self.run.project_id
+            and item.state in UNDECIDED
+            and item.knobs
+            and all(
+                (shown(knob.before) if knob.known else "") == value_text(self.run.contract.get(knob.field))
+                for knob in item.knobs
+            )
+        ]
+
+    def _open_row(self, item: ExperimentItem) -> TryRow:
+        gain = item.result.gain
+        return TryRow(
+            title="",
+            change="; ".join(
+                f"{knob.field} {knob.before_text} \N{RIGHTWARDS ARROW} {knob.after_text}" for knob in item.knobs
+            ),
+            query="",
+            pct=gain.pct if gain else 0.0,
+            low=gain.low_pct if gain else 0.0,
+            high=gain.high_pct if gain else 0.0,
+            evidence="so far" if gain else f"{item.state}, not measured yet",
+            experiment=item.id,
+            is_open=True,
+            is_measured=gain is not None,
+        )
 
     @property
     def groups_shown(self) -> list[tuple[str, list[TryRow]]]:
