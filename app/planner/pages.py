@@ -143,6 +143,11 @@ class PlanPage:
         """Return the part of the page with the flags of the chosen layout; "" if it is not feasible."""
         return "flags" if self.chosen is not None and not self.chosen.violations else ""
 
+    @cached_property
+    def untested(self) -> Offer | None:
+        """Return the layout that the lead predicts to be faster than the first, without a record; None without one."""
+        return queries.untested_offer(self.plan) if self.plan else None
+
     @property
     def frees_first(self) -> bool:
         """Return whether the next step is to free the degrees, because what they fix is not feasible."""

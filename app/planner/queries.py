@@ -327,19 +327,33 @@ AT_FLOOR = "Other predictions hit their floor; speed cannot order them."
 """Said where layouts are predicted to be faster than the best record makes plausible."""
 
 
+def faster_offer(plan: Plan) -> Offer | None:
+    """Return the fastest offer if it is clearly faster than the first; None without step times for both."""
+    first = plan.offers[0]
+    times = [(time, offer) for offer in plan.offers if (time := offer_seconds(offer, plan.request)) is not None]
+    if not times or times[0][1] is not first:
+        return None
+    seconds, fastest = min(times, key=lambda item: item[0])
+    is_close = seconds >= (1 - _SAME) * times[0][0]
+    return None if is_close or first.prediction is None or fastest.prediction is None else fastest
+
+
+def untested_offer(plan: Plan) -> Offer | None:
+    """Return the faster offer that no record shows and whose prediction can order it: the one that the lead names."""
+    fastest = faster_offer(plan) if plan.offers and plan.given is None else None
+    is_named = fastest is not None and fastest.prediction is not None and not fastest.prediction.is_capped
+    return fastest if fastest and is_named and measured_time(fastest, plan.request) is None else None
+
+
 def against_fastest(plan: Plan) -> str:
     """Return the time of the first layout next to that of a faster one; "" where none is clearly faster.
 
     `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested.`
     """
-    first = plan.offers[0]
-    times = [(time, offer) for offer in plan.offers if (time := offer_seconds(offer, plan.request)) is not None]
-    if not times or times[0][1] is not first:
+    first, fastest = plan.offers[0], faster_offer(plan)
+    if fastest is None or first.prediction is None or fastest.prediction is None:
         return ""
-    seconds, fastest = min(times, key=lambda item: item[0])
     timed, other = measured_time(first, plan.request), measured_time(fastest, plan.request)
-    if seconds >= (1 - _SAME) * times[0][0] or first.prediction is None or fastest.prediction is None:
-        return ""
     if timed is not None and timed.is_of_offer:
         own = f"Proven: {timed.time}{'' if timed.kind == 'measured' else f' ({timed.kind})'}"
     else:

@@ -5,7 +5,7 @@ import json
 import re
 from datetime import timedelta
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import pytest
 from sqlalchemy import Engine
@@ -347,6 +347,19 @@ def test_a_published_figure_of_another_batch_is_called_scaled_and_names_what_was
         )
         signed = int(pct) if word == "slower" else -int(pct)
         assert 100 * (float(seconds) / 61.76 - 1) == pytest.approx(signed, abs=0.6), "against the time that is shown"
+
+
+def test_the_untested_layout_of_the_lead_is_the_first_action(client: TestClient) -> None:
+    query = {"model": "DeepSeek-V3", "gpu": "H100", "gpus": "1024", "seq_len": "4096", "gbs": "8192"}
+    shown = page(client, query)
+    lead = shown.partition('class="answer">')[2].partition("</p>")[0]
+    predicted = re.search(r"Fastest predicted: ([\d.]+)", lead)
+    assert predicted is not None
+    (address,) = re.findall(r'class="button primary" href="(/plan[^"]*)"', shown.partition('class="answer"')[0])
+    body = planned(client, **{name: values[0] for name, values in parse_qs(address.partition("?")[2]).items()})
+    assert body["given"]["prediction"]["step_time_s"] == pytest.approx(float(predicted[1]), abs=0.06)
+    heading = shown.partition('id="layouts-title">')[2].partition("</h2>")[0]
+    assert f" of {planned(client, **query)['feasible']:,} feasible" in heading
 
 
 def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestClient, engine: Engine) -> None:
