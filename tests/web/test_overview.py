@@ -69,8 +69,9 @@ def overview(client: TestClient, query: str = "") -> str:
 
 
 def answer(text: str) -> str:
-    match = re.search(r'<p class="answer"[^>]*>(.*?)</p>', text, re.DOTALL)
-    return match[1].strip() if match else ""
+    """Return the lead and the sentence of the trend below it."""
+    match = re.search(r'<p class="answer"[^>]*>(.*?)</p>\s*(?:<p class="measured">(.*?)</p>)?', text, re.DOTALL)
+    return " ".join(part.strip() for part in match.groups("")).strip() if match else ""
 
 
 def counts(text: str, *names: str) -> dict[str, float | None]:
