@@ -319,7 +319,6 @@ def answer(plan: Plan) -> list[str]:
         reasons.append(f"{capitalized(origin)}.")
     if plan.request.gbs is None and first.prediction is not None:
         reasons.append("Without a global batch size no step time is predicted.")
-    reasons.append(f"{grouped(plan.feasible)} of {grouped(plan.tried)} feasible.")
     return reasons
 
 
