@@ -227,22 +227,20 @@ class Trend:
         projects are shown and the lines are of one, it begins `Throughput of moe:`. It counts the lines whose
         configuration changed since then, which may explain their change, unless all did.
         """
-        all_compared = [line for line in self.lines if line.reference]
-        if not all_compared:
+        compared = [line for line in self.lines if line.reference]
+        if not compared:
             return ""
-        changed = sum(line.is_reconfigured_since for line in all_compared)
+        changed = sum(line.is_reconfigured_since for line in compared)
         also = (
-            f"; {changed} of {len(self.lines)} jobs also changed configuration"
-            if 0 < changed < len(all_compared)
-            else ""
+            f"; {changed} of {len(self.lines)} jobs also changed configuration" if 0 < changed < len(compared) else ""
         )
-        changes, projects = [line.now - 100 for line in all_compared], {line.project for line in all_compared}
-        is_mixed = len(projects) > 1 or len({line.reference for line in all_compared}) > 1
+        changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
+        is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""
         low, high = min(changes), max(changes)
         is_equal = max(-low, high) < _WITHIN
         if not is_equal and (is_mixed or low < -_WITHIN < _WITHIN < high):
-            return f"{project}: {self._counted(all_compared)}" if project else self._counted(all_compared)
+            return f"{project}: {self._counted(compared)}" if project else self._counted(compared)
         subject = f"Throughput of {project}:" if project else "Throughput is"
         side = "below" if -low > high else "above"
         range_text = f"equal to {self.reference}" if is_equal else f"{_percents(changes)} {side} {self.reference}"

@@ -84,10 +84,10 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
 
 def badges_agree(address: str) -> bool:
     """Return whether the filter by verdict finds the runs that are shown so, also those that an upgrade made slower."""
-    found = get(address, "runs?page_size=200&verdict=regression")["items"]
-    assert "no_baseline" in {run["verdict"] for run in found}
+    filtered = get(address, "runs?page_size=200&verdict=regression")["items"]
+    assert "no_baseline" in {run["verdict"] for run in filtered}
     shown = {run["id"] for run in get(address, "runs?page_size=200")["items"] if run["badge"] == "regression"}
-    return shown <= {run["id"] for run in found} and {run["badge"] for run in found} == {"regression"}
+    return shown <= {run["id"] for run in filtered} and {run["badge"] for run in filtered} == {"regression"}
 
 
 def upgrades_agree(address: str) -> bool:
