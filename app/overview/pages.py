@@ -1,5 +1,6 @@
 """The first page."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,8 +10,8 @@ from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
 from app.domain.numbers import change_text, plural
-from app.domain.text import capitalized, some_of
-from app.domain.verdict.regression import common_end
+from app.domain.text import some_of
+from app.domain.verdict.regression import Regression, common_end
 from app.domain.verdict.regression_text import what
 from app.domain.verdict.triage import active_text
 from app.overview import trend
@@ -137,7 +138,18 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
         return active_text(attention.open + attention.acknowledged, attention.cost)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
     until = common_end(attention.items, attention.cost.costly)
-    return f"{capitalized(up_to + change_text(worst).text)}, {attention.cost.text}{until}."
+    slower = _slower_jobs(costly) if len(costly) == attention.cost.costly else "Jobs are"
+    return f"{slower} {up_to}{change_text(worst).text}, {attention.cost.text}{until}."
+
+
+def _slower_jobs(regressions: Sequence[Regression]) -> str:
+    """Return subject and verb: `Qwen3-30B-A3B on H100 is`, or `4 jobs are` for several models or GPUs."""
+    firsts = [job.first for regression in regressions for job in regression.counted_jobs]
+    names = {(first.model, first.gpu) for first in firsts}
+    if len(names) == 1:
+        ((model, gpu),) = names
+        return f"{model or 'A model'} on {gpu or 'unknown GPUs'} is"
+    return plural(len(firsts), "job is", "jobs are")
 
 
 def arrived(overview: Overview, filters: OverviewQuery) -> str:

@@ -14,7 +14,7 @@ from app.storage.remembered import Remembered
 from app.storage.tables import ProjectRow, RunRow, StackRow, VerdictRow, not_indexed, select_any
 from app.storage.verdicts import current_verdict, later_runs
 
-WIDTH, HEIGHT, EDGE = 120, 28, 3
+WIDTH, HEIGHT, EDGE = 120, 28, 5
 _LEAST_RANGE = 0.02
 """Minimum range of the axis as a share of the value, so that noise does not look like a change."""
 

@@ -99,7 +99,7 @@ def test_open_regressions_stand_first_the_dearest_at_the_top(
     make_regression(run, state="fixed", gpu_hours_per_day=900.0)
     text = overview(client)
     assert "618 GPU-h/day" in answer(text)
-    assert answer(text).startswith("Up to 9.8 % slower, at least 618 GPU-h/day.")
+    assert answer(text).startswith("Qwen3-30B-A3B on H100 is up to 9.8 % slower, at least 618 GPU-h/day.")
     assert counts(text, "open", "acknowledged", "hours") == {"open": 3, "acknowledged": 1, "hours": 617.6}
     rows = table(text)
     assert [row.split(" ")[0] for row in rows] == ["500", "62", "55", "unknown"]
