@@ -684,7 +684,7 @@ class HistoryPage:
         return drawn_positions(self.history, self.positions, self.view.metric, self.versions, MOST_DRAWN)
 
     @cached_property
-    def versions(self) -> tuple[VersionChange, ...]:
+    def versions(self) -> Sequence[VersionChange]:
         """Return version changes between the first and the last shown run."""
         first, last = self.positions[0], self.positions[-1]
         of_stack: dict[str, list[int]] = {}

@@ -425,22 +425,34 @@ def read_alarms(session: Session, stack_keys: Collection[str]) -> tuple[HistoryA
 
 def read_versions(
     session: Session, runs: Sequence[StackRun], stacks: Collection[Sequence[int]]
-) -> tuple[VersionChange, ...]:
+) -> Sequence[VersionChange]:
     """Return the version changes within each stack, in history order. `stacks`: the positions of the runs of each.
 
     Contracts are read at up to MOST_PROBES runs in all, evenly spread in each stack, and at FEWEST_PROBES of each.
     """
     most = max(FEWEST_PROBES, MOST_PROBES // len(stacks))
     probed = [_evenly(positions, most) for positions in stacks]
-    contracts = _contracts(session, [runs[position].id for positions in probed for position in positions])
-    changes = [
-        change
-        for positions in probed
-        for change in changed_versions(
-            [VersionProbe(position, contracts.get(runs[position].id, {})) for position in positions]
+    run_ids = tuple(runs[position].id for positions in probed for position in positions)
+    question = (str(session.get_bind().engine.url), run_ids)
+    changes = _remembered_changes.find(question, runs)
+    if changes is None:
+        contracts = _contracts(session, run_ids)
+        changes = sorted(
+            (
+                change
+                for positions in probed
+                for change in changed_versions(
+                    [VersionProbe(position, contracts.get(runs[position].id, {})) for position in positions]
+                )
+            ),
+            key=lambda change: change.run,
         )
-    ]
-    return tuple(sorted(changes, key=lambda change: change.run))
+        _remembered_changes.keep(question, runs, changes)
+    return changes
+
+
+_remembered_changes = Remembered[Sequence[VersionChange]](32)
+"""Version changes, valid until one of the runs of the history changes."""
 
 
 def _evenly(positions: Sequence[int], most: int) -> Sequence[int]:

@@ -16,6 +16,7 @@ from app.domain.verdict.history_view import ConfigurationHistory, SegmentChange,
 from app.domain.verdict.step_time import StepTimeChange
 from app.domain.verdict.words import knobs_text, sides_text
 from app.history.queries import HistoryOfStack, HistoryStack, Neighbour, get_stacks, read_histories
+from app.storage.remembered import Remembered
 from app.storage.runs import stored_contract
 from app.storage.stacks import StackRun, changed_knobs
 from app.storage.tables import RunResultRow, select_any
@@ -181,7 +182,17 @@ def across_containers(
     if len(histories) == 1:
         return own, {}
     stacks = {history.stack.stack_key: history.stack for history in histories}
-    return _joined(histories, _letters(session, histories)), stacks
+    question = (str(session.get_bind().engine.url), own.stack.project_id, *stacks)
+    state = own.stack, [(history.runs, history.configurations, history.pins) for history in histories]
+    joined = _remembered.find(question, state)
+    if joined is None:
+        joined = _joined(histories, _letters(session, histories))
+        _remembered.keep(question, state, joined)
+    return joined, stacks
+
+
+_remembered = Remembered[HistoryOfStack](16)
+"""Joined histories, so that the chart does not join again what the page has joined."""
 
 
 def _others(session: Session, own: HistoryOfStack, neighbours: Sequence[Neighbour]) -> list[HistoryOfStack]:
