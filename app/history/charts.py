@@ -6,7 +6,7 @@ titles and in the layers that have data. The data are separate, under `datasets`
 
 import json
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -287,17 +287,15 @@ def drawn_positions(
     size = -(-len(positions) // parts)
     letters = history.letters  # equal settings in several containers share a letter
     lines: dict[tuple[str, bool], list[int]] = {}
+    values: dict[int, float] = {}
     for position in positions:
         lines.setdefault((letters[position], history.eligibilities[position] == "counts"), []).append(position)
-
-    def value(position: int) -> float:
         figure = runs[position].peak_memory_gib if metric == NOT_OF_STEP_TIME else runs[position].log_step_time
-        return 0.0 if figure is None or math.isnan(figure) else figure
-
+        values[position] = 0.0 if figure is None or math.isnan(figure) else figure
     for line in lines.values():
         for start in range(0, len(line), size):
             part = line[start : start + size]
-            chosen |= {min(part, key=value), max(part, key=value), part[-1]}
+            chosen |= {min(part, key=values.__getitem__), max(part, key=values.__getitem__), part[-1]}
     shown = set(positions)
     return sorted(position for position in chosen if position in shown)
 
@@ -471,11 +469,12 @@ def _levels(drawing: Drawing) -> list[Row]:
         for position in drawing.positions
         if (drawn := drawing.metric_at(position))
     ]
+    places = [at for at, _ in marks]
     width, half = (end - begin) / _COLUMNS, (high - low) / HEIGHT * _LABEL / 2
     for row in rows:
         bottom, top = row["label_at"] - half, row["label_at"] + half
-        covers = (row["to"] < at < row["to"] + width and ends[0] < top and ends[-1] > bottom for at, ends in marks)
-        if not row["in_lane"] and any(covers):
+        beside = marks[bisect_right(places, row["to"]) : bisect_left(places, row["to"] + width)]
+        if not row["in_lane"] and any(ends[0] < top and ends[-1] > bottom for _, ends in beside):
             row["label"] = ""
     return rows
 
@@ -526,7 +525,7 @@ def _events(drawing: Drawing, bottom: float) -> list[Row]:
 
 def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
     history = drawing.history
-    positions = {run.id: position for position, run in enumerate(history.runs)}
+    positions = {history.runs[position].id: position for position in drawing.positions}
     for pin in history.pins:
         if pin.run_id in positions:
             state = "golden run" if pin.in_force else "was the golden run"
@@ -535,7 +534,8 @@ def _all_events(drawing: Drawing) -> Iterator[tuple[int, str, str]]:
                 "golden" if pin.in_force else "once golden",
                 f"{state}, pinned by {pin.pinned_by}",
             )
-    for position, run in enumerate(history.runs):
+    for position in drawing.positions:
+        run = history.runs[position]
         if run.purpose == "release":
             yield position, "release", f"release {run.name}"
     for change in drawing.versions:
