@@ -51,7 +51,16 @@ from app.storage.rules import (
 )
 from app.storage.runs import RunDetail
 from app.storage.stacks import FamilyKey, FamilyPrior, full_record, stack_runs
-from app.storage.suspect_evidence import AB, MeasuredGain, MeasuredHere, gains_by_rule, gains_of, matched_abs, measured
+from app.storage.suspect_evidence import (
+    AB,
+    MeasuredGain,
+    MeasuredHere,
+    gains_by_rule,
+    gains_of,
+    matched_abs,
+    measured,
+    over_all_runs,
+)
 from app.storage.tables import RunResultRow, RunRow, from_row, select_any, utc_now
 from app.storage.worker_activity import timed
 
@@ -180,7 +189,8 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
         if value and value != (now := value_text(run.contract.get(field)))
     ]
     stated = [knob for knob in knobs if knob.now]
-    results_by_knob = _by_likeness(session, run, [("", gains_of(rows, knob)) for knob in stated], apart=True)
+    gains = over_all_runs(session, {knob: gains_of(rows, knob) for knob in stated})
+    results_by_knob = _by_likeness(session, run, [("", gains[knob]) for knob in stated], apart=True)
     results = [
         [MeasuredKnob(knob, stack) for stack in stacks if stack.result.is_like(stacks[0].result)]
         for knob, stacks in zip(stated, results_by_knob, strict=True)

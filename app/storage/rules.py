@@ -259,8 +259,8 @@ class RuleResults:
     @property
     def kinds(self) -> list[str]:
         """Return what `tried` counts."""
-        verdicts = sum(gain.experiment_id is None for gain in self.gains)
-        return kinds_of(self.tried - verdicts, verdicts)
+        matched = sum(gain.experiment_id is None for gain in self.gains)
+        return kinds_of(self.tried - matched, matched)
 
     @property
     def suggests_it(self) -> bool:
@@ -297,9 +297,9 @@ def degrees_of(gains: Iterable[MeasuredGain]) -> str:
     return "EP" + "\u2013".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) if degrees else ""
 
 
-def kinds_of(experiments: int, verdicts: int) -> list[str]:
-    """Return what tries are: `1 experiment`, `3 verdicts`. Of runs that differ from their baseline in one knob."""
-    kinds = ((experiments, "experiment"), (verdicts, "verdict"))
+def kinds_of(experiments: int, matched: int) -> list[str]:
+    """Return what tries are: `1 experiment`, `3 matched A/Bs`."""
+    kinds = ((experiments, "experiment"), (matched, "matched A/B"))
     return [plural(count, kind) for count, kind in kinds if count]
 
 

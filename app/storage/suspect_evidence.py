@@ -5,13 +5,16 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from statistics import median
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from sqlalchemy import ColumnElement, Row, Select, case, func, select, tuple_, union_all
 from sqlmodel import Session, col
 
+from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import headroom_pct
+from app.domain.ranking.scaling import ScalingRuns, compare_configurations
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import can_apply, is_decided_by_contract, was_met
 from app.domain.rules.evidence import OwnResult
@@ -45,6 +48,7 @@ from app.domain.verdict.step_time import RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
 from app.storage.experiments import experiment_sides
+from app.storage.json_text import column_value, from_json
 from app.storage.remembered import Remembered, WhileSlow
 from app.storage.runs import entries_of, stored_contracts
 from app.storage.tables import (
@@ -56,6 +60,7 @@ from app.storage.tables import (
     RegressionRow,
     RunLabelRow,
     RunRow,
+    StandingRow,
     VerdictRow,
     from_row,
     in_batches,
@@ -750,9 +755,12 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 # --- The gain that each matched A/B on a knob measured, in the direction of a suggestion.
 
 
+Name = TypeVar("Name")
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredGain:
-    """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: the verdict on that run.
+    """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: a verdict on that run.
 
     `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has
     `after`, not `before`. `ep`: the expert parallelism of its runs; None if it is unknown.
@@ -853,7 +861,76 @@ def gains_by_rule(
             if gain.forwards or gain.run_id not in once:
                 ep = contract.get("ep")
                 once[gain.run_id] = replace(gain, ep=ep if isinstance(ep, int) else None)
-    return {rule: list(once.values()) for rule, once in gains.items()}
+    return over_all_runs(session, {rule: list(once.values()) for rule, once in gains.items()})
+
+
+def over_all_runs(session: Session, gains: Mapping[Name, Sequence[MeasuredGain]]) -> dict[Name, list[MeasuredGain]]:
+    """Return the gains over all runs of each two configurations, as boards state them, one for each pair.
+
+    An experiment keeps its own result: its runs alternate, and more runs of one side do not change it. So does a
+    verdict on configurations that no segment of the stack's history has runs of.
+    """
+    pooled = _pooled(session, {gain.run_id: gain for own in gains.values() for gain in own})
+    return {name: _once_a_pair(own, pooled) for name, own in gains.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Pooled:
+    """All runs of an A/B's two configurations: `comparison` is of the candidate with its baseline."""
+
+    configurations: frozenset[str]
+    comparison: PairwiseComparison
+
+
+def _once_a_pair(gains: Iterable[MeasuredGain], pooled: Mapping[int, _Pooled]) -> list[MeasuredGain]:
+    pairs: dict[object, MeasuredGain] = {}
+    for gain in gains:
+        pair = pooled.get(gain.run_id) if gain.experiment_id is None else None
+        if pair is None:
+            pairs[gain.run_id] = gain
+            continue
+        seen = pair.comparison if gain.forwards else pair.comparison.turned()
+        low, high = (seen.gain_pct if end is None else end for end in (seen.low_pct, seen.high_pct))
+        pairs.setdefault(
+            (gain.stack_key, pair.configurations, gain.after), replace(gain, pct=seen.gain_pct, low=low, high=high)
+        )
+    return list(pairs.values())
+
+
+def _pooled(session: Session, gains: Mapping[int, MeasuredGain]) -> dict[int, _Pooled]:
+    """Return the two configurations of verdicts by run, compared over all their ranked runs, where both have some."""
+    alone = {run_id: gain for run_id, gain in gains.items() if gain.experiment_id is None}
+    baselines: dict[int, int] = {}
+    for some in in_batches(sorted(alone)):
+        chosen = select_any(VerdictRow.run_id, col(VerdictRow.document)["baseline"].label("baseline")).where(
+            col(VerdictRow.run_id).in_(some), col(VerdictRow.current)
+        )
+        baselines |= {row.run_id: int(row.baseline[-1]) for row in session.execute(chosen) if row.baseline}
+    keys: dict[int, str] = {}
+    for some in in_batches(sorted({*baselines, *baselines.values()})):
+        chosen = select_any(RunRow.id, RunRow.config_key).where(col(RunRow.id).in_(some))
+        keys |= {row.id: row.config_key for row in session.execute(chosen)}
+    configurations = _ranked_runs(session, {alone[run_id].stack_key for run_id in baselines})
+    pooled: dict[int, _Pooled] = {}
+    for run_id, baseline in baselines.items():
+        pair = [configurations.get((alone[run_id].stack_key, keys.get(run, ""))) for run in (run_id, baseline)]
+        if pair[0] is not None and pair[1] is not None:
+            comparison = compare_configurations(pair[0], pair[1])
+            if comparison is not None:
+                pooled[run_id] = _Pooled(frozenset((pair[0].config_key, pair[1].config_key)), comparison)
+    return pooled
+
+
+def _ranked_runs(session: Session, stack_keys: Collection[str]) -> dict[tuple[str, str], ScalingRuns]:
+    """Return the ranked runs of the configurations of stacks, by stack key and configuration key."""
+    configurations: dict[tuple[str, str], ScalingRuns] = {}
+    for some in in_batches(sorted(stack_keys)):
+        scaling = col(StandingRow.document)["scaling"].as_string().label("scaling")
+        chosen = select_any(StandingRow.stack_key, scaling).where(col(StandingRow.stack_key).in_(some))
+        for stack_key, runs in session.execute(chosen):
+            for of_configuration in map(partial(from_json, ScalingRuns), column_value(runs or "[]")):
+                configurations[stack_key, of_configuration.config_key] = of_configuration
+    return configurations
 
 
 def _gain(row: AB, knob: Knob) -> MeasuredGain | None:

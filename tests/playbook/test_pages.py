@@ -18,6 +18,7 @@ from app.storage.database import transaction
 from app.storage.rules import RuleResults, in_one_direction
 from app.storage.suspect_evidence import MeasuredGain
 from app.storage.tables import ExperimentRow, ExperimentRunRow, RunRow
+from tests.builders import stated_activity
 from tests.domain.rules.builders import GOOD, SOURCES
 from tests.runs.uploading import assert_problem
 from tests.statements import statements
@@ -308,7 +309,26 @@ def test_an_ab_counts_for_one_of_two_opposite_rules_as_what_it_is_at_its_degree(
     assert [client.get(f"/api/v1/rules/{rule}").json()["tried"] for rule in opposite] == [1, 0]
     row = client.get("/playbook?only=tried").text.partition('href="/playbook/comp-fusions')[2].partition("</tr>")[0]
     assert "EP16" in row
-    assert ">1 verdict<" in row
+    assert ">1 matched A/B<" in row
+
+
+def test_an_ab_has_the_gain_over_all_runs_that_the_board_states(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for dispatcher, purpose, *times in (
+            ("alltoall", "ci", 31_300.0, 32_100.0),
+            ("hybridep", "experiment", 25_000.0, 25_700.0),
+        ):
+            fields: dict[str, Any] = {"gpu": "GB200", "ep": 32, "dispatcher": dispatcher}
+            for ms in times:
+                ran = {"activity": stated_activity(dispatcher), "evidence_level": "validated"}
+                make_advised(session, fields=fields, ms=ms, purpose=purpose, **ran)
+    (own,) = client.get("/api/v1/rules/disp-ab-nvl72").json()["measured_here"]
+    (stack,) = client.get("/api/v1/leaderboards").json()["items"]
+    (pair,) = stack["boards"][0]["comparisons"]
+    assert own["n"] == 1, "reruns are one A/B"
+    assert (pair["first"], pair["outcome"]) == ("hybridep", "first")
+    figures = [own[name] for name in ("median_gain_pct", "low_pct", "high_pct")]
+    assert figures == pytest.approx([pair[name] for name in ("gain_pct", "low_pct", "high_pct")])
 
 
 def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(

@@ -23,7 +23,7 @@ import numpy as np
 
 from app.domain.contract.fields import CONFIG_FIELDS, PREFIX, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.ranking.pairwise import gain
+from app.domain.ranking.pairwise import PairwiseComparison, compare_pair, gain
 from app.domain.ranking.pools import (
     HistoryPosition,
     Segments,
@@ -136,6 +136,19 @@ class ScalingPool:
     def half_width(self) -> float:
         """Return the half width of the 95 % interval of ln(step time) over launches."""
         return interval_half_width(len(self.runs), self.variance, self.noise, self.prior)
+
+
+def compare_configurations(first: ScalingRuns, second: ScalingRuns) -> PairwiseComparison | None:
+    """Compare all runs of two configurations of one stack, as its boards do: those of the newest segment with both.
+
+    None if no segment has runs of both.
+    """
+    changes = merged(dated.change for dated in first.changes)
+    ours, theirs = (_by_code(runs, changes) for runs in (first, second))
+    segment = max(ours.keys() & theirs.keys(), default=None)
+    if segment is None:
+        return None
+    return compare_pair(ScalingPool(first, ours[segment]), ScalingPool(second, theirs[segment]), ("first", "second"))
 
 
 def scaling_runs(
