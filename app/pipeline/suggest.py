@@ -221,12 +221,14 @@ def _by_likeness(
 
     Of the other stacks those of the run's model come first, then those of other models, of either those of a similar
     number of GPUs apart from the others. Those on another kind of GPU come last. `apart`: combine no two stacks.
+    A/Bs of other stacks that say nothing are left out; of the run's own stack, they tell that this was tried.
     """
     asked = []
     for rule, gains in gains_of_rules:
         by_stack: dict[str, list[MeasuredGain]] = {}
         for gain in gains:
-            by_stack.setdefault(gain.stack_key, []).append(gain)
+            if gain.stack_key == run.stack_key or not gain.says_nothing:
+                by_stack.setdefault(gain.stack_key, []).append(gain)
         asked.append((rule, by_stack))
     newest = {key: gains[0].run_id for _, by_stack in asked for key, gains in by_stack.items()}
     contracts = _contracts(session, {gains[0].run_id for _, by_stack in asked for gains in by_stack.values()})

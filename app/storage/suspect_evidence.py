@@ -44,6 +44,7 @@ from app.domain.verdict.evidence import (
     value_text,
     without_likely,
 )
+from app.domain.verdict.policy import EQUAL_PCT
 from app.domain.verdict.step_time import RELEVANT_SHIFT, shows_no_difference
 from app.domain.verdict.triage import counted_jobs
 from app.domain.verdict.words import side_text
@@ -787,6 +788,11 @@ class MeasuredGain:
     def is_decided(self) -> bool:
         """Return whether its interval excludes zero."""
         return self.low > 0 or self.high < 0
+
+    @property
+    def says_nothing(self) -> bool:
+        """Return whether it could not detect a relevant difference: its interval contains one of either sign."""
+        return self.low < -EQUAL_PCT and self.high > EQUAL_PCT
 
     def turned(self) -> "MeasuredGain":
         """Return the same A/B as the gain of the other value."""

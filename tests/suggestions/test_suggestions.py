@@ -165,6 +165,20 @@ def test_an_ab_counts_backwards_and_on_other_stacks_for_less(client: TestClient,
     assert measured["measured_here"]["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
 
 
+def test_an_ab_of_another_stack_that_could_detect_nothing_is_no_evidence(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        elsewhere: dict[str, Any] = {"container": "nvcr.io/nvidia/nemo:26.02", "gbs": 512}
+        make_advised(session, fields={"ep_overlap": True, **elsewhere})
+        make_advised(session, fields=elsewhere, purpose="experiment")  # one run each, so the interval is wide
+        run = make_advised(session, metadata_stated=PROFILED)
+    evidence = named(suggestions(client, run), "eo-enable")["evidence"]
+    assert not [result for result in evidence if result["measured_here"]]
+    with transaction(engine) as session:
+        make_advised(session, fields={"ep_overlap": True}, purpose="experiment")
+    own = [result["measured_here"] for result in named(suggestions(client, run), "eo-enable")["evidence"]]
+    assert [result["same_stack"] for result in own if result] == [True], "on its own stack, it was tried"
+
+
 def test_a_quarantined_ab_is_evidence_of_nothing(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         run = make_advised(session, metadata_stated=PROFILED)
