@@ -36,6 +36,7 @@ from app.storage.rules import (
     last_fired,
     planned,
     project_id_of,
+    results_of_rule,
     rule_results,
     waiting,
 )
@@ -216,8 +217,8 @@ def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple
 
 def item_of(session: Session, rules: RulesInForce, rule: Rule, project: str) -> RuleItem:
     project_id = counted_project(session, project)
-    results = rule_results(session, rules.book.rules.values(), project_id)
-    return _item(session, rule, rules, fired_counts(session, project_id), results)
+    results = results_of_rule(session, rule, rules.book.rules.values(), project_id)
+    return _item(session, rule, rules, fired_counts(session, project_id), {rule.id: results})
 
 
 def counted_project(session: Session, project: str) -> int | None:

@@ -329,6 +329,17 @@ def rule_results(session: Session, rules: Iterable[Rule], project_id: int | None
     return {rule.id: _together(rule, gains.get(rule.id, ()), experiments.get(rule.id, ())) for rule in tried}
 
 
+def results_of_rule(session: Session, rule: Rule, rules: Iterable[Rule], project_id: int | None) -> RuleResults:
+    """Return the results of one rule. Of `rules`, only those that may claim its A/Bs are read."""
+    fields = {knob.field for knob in knobs_of_rule(rule)}
+    claiming = (
+        other
+        for other in rules
+        if other.seeks_gain and not rule.seeks_gain and any(knob.field in fields for knob in knobs_of_rule(other))
+    )
+    return rule_results(session, (rule, *claiming), project_id).get(rule.id, NOTHING)
+
+
 def project_id_of(session: Session, slug: str) -> int | None:
     """Return the number of a project; None if there is no project of this name."""
     project_id: int | None = session.execute(

@@ -87,6 +87,20 @@ def test_a_rule_is_planned_for_the_newest_run_that_did_not_continue_and_few_jour
     assert counts[3:] == [counts[3]] * 3
 
 
+def test_the_page_of_a_rule_reads_only_what_decides_its_own_results(
+    client: TestClient, engine: Engine, tried: dict[str, int]
+) -> None:
+    in_list = {row["rule"]: (row["tried"], row["paid_off"]) for row in listed(client)["rules"]}
+    read = {}
+    for name in ("eo-enable", "disp-alltoall-first", "disp-flex-flag-only"):
+        with statements(engine) as executed:
+            body = client.get(f"/api/v1/rules/{name}").json()
+        assert (body["tried"], body["paid_off"]) == in_list[name]
+        read[name] = sum("FROM verdict" in statement for statement in executed)
+    assert read["eo-enable"] > read["disp-flex-flag-only"] == 0, "a rule without a knob has no A/Bs"
+    assert in_list["eo-enable"] == (1, 1), tried
+
+
 def test_every_rule_is_listed_and_has_its_page(client: TestClient) -> None:
     listing = listed(client)
     assert {rule["rule"] for rule in listing["rules"]} == set(RULES)
