@@ -296,9 +296,7 @@ def _cell(pair: Pair, board: _Board, project: str, experiments: Mapping[Key, Seq
     if all(tally.equal == tally.tied + tally.won for tally in first):
         return Cell("equal", href, name, runs=board.runs, published=published, tied=tied)
     few = min((tally.more_runs for tally in first if tally.more_runs), default=None)
-    ahead = [
-        (tally.dispatcher, f"{gain_change(pct).size} ahead of", rival) for tally in first for rival, pct in tally.rivals
-    ]
+    ahead = [(tally.dispatcher, gain_change(pct).than, rival) for tally in first for rival, pct in tally.rivals]
     leader, margin, over = ahead[0] if best.rankings == 1 and ahead else ("", "", REFERENCE)
     return Cell(
         "undecided", href, name, leader, margin, board.runs, published, tied,

@@ -414,8 +414,8 @@ def _tie_word(pair: PairwiseComparison) -> str:
 def _tied(board: Board, names: Sequence[str], pairs: Sequence[PairwiseComparison]) -> str:
     """Return `deepep (400.0 ms) and hybridep are equal` if all pairs were shown to be within 2 %.
 
-    Of two undecided ones: `hybridep (16.4 s) is 5.4 % ahead of deepep, undecided (1.2 slower to 11.5 faster at
-    99.6 %)`.
+    Of two undecided ones: `hybridep (16.4 s) is 5.4 % faster than deepep, undecided (1.2 slower to 11.5 faster
+    at 99.6 %)`.
     """
     if all(pair.outcome == "equal" for pair in pairs):
         return f"{listed([_timed(board, name) for name in names])} are equal"
@@ -423,7 +423,7 @@ def _tied(board: Board, names: Sequence[str], pairs: Sequence[PairwiseComparison
         return f"Undecided between {listed([_timed(board, name) for name in names])}"
     pair = pairs[0] if pairs[0].gain_pct > 0 else pairs[0].turned()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    ahead = f"{_timed(board, pair.first)} is {change.size} ahead of {_timed(board, pair.second)}"
+    ahead = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     return f"{ahead}, undecided ({change.interval} at {level_text(pair.interval_level_pct)})"
 
 

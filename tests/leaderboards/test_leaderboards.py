@@ -120,9 +120,9 @@ def test_the_matrix_keeps_equal_and_undecided_leaders_apart(client: TestClient, 
     matrix = cells(client)
     assert matrix["Qwen3-30B-A3B on H100"][0] == "equal"
     outcome, text = matrix["Qwen3-30B-A3B on B200"]
-    assert (outcome, bool(re.search(r"ahead of deepep; [0-9] more run", text))) == ("undecided", True)
+    assert (outcome, bool(re.search(r"faster than deepep; [0-9] more run", text))) == ("undecided", True)
     page = client.get("/leaderboards").text
-    assert re.search(r"hybridep</span>\s+[0-9.]+.% ahead of deepep", page)
+    assert re.search(r"hybridep</span>\s+[0-9.]+.% faster than deepep", page)
     assert "No dispatcher leads in 2 leaderboards: 1 is undecided, 1 has equal leaders." in page
     assert re.search(r'class="button primary"\s+href="/leaderboards/b200/qwen3-30b-a3b"', page)
 
@@ -747,7 +747,7 @@ def test_two_undecided_leaders_have_the_interval_of_their_difference() -> None:
     lead = lead_sentence(board).replace("\u202f", " ")
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     size = change.size.replace("\u202f", " ")
-    assert lead.startswith(f"hybridep (402.0 ms) is {size} ahead of deepep, undecided (")
+    assert lead.startswith(f"hybridep (402.0 ms) is {size} faster than deepep, undecided (")
     assert f"{change.interval} at 99.6 %)".replace("\u202f", " ") in lead
 
 
