@@ -35,8 +35,8 @@ from app.domain.ranking.matrix import (
 )
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import slug
-from app.domain.ranking.scaling import ScalingRuns
-from app.domain.ranking.standings import Board, Interval
+from app.domain.ranking.scaling import ScalingRuns, compare_configurations
+from app.domain.ranking.standings import Board, Interval, listed
 from app.domain.report.values import storable
 from app.domain.rules.derive import derive
 from app.domain.rules.rule import PublishedResult, RuleBook
@@ -165,6 +165,19 @@ class StackMatrix:
         )
 
     @cached_property
+    def undecided(self) -> tuple[int, ...]:
+        """Return the other EP degrees at which the dispatcher of the fastest result is not clearly slower."""
+        runs = {item.config_key: item for item in self.stack.runs}
+        ep, best = self.fastest
+
+        def ties(cell: Contender) -> bool:
+            pair = compare_configurations(runs[best.config_key], runs[cell.config_key])
+            return pair is not None and pair.tie
+
+        own = ((degree, self.matrix.cell(best.name, degree)) for degree in self.matrix.eps if degree != ep)
+        return tuple(degree for degree, cell in own if cell is not None and ties(cell))
+
+    @cached_property
     def gaps(self) -> tuple[EmptyCell, ...]:
         """Return the empty cells that the caller can plan."""
         return tuple(gap for gap in self.matrix.empty if gap.why == "not_run" and self.stack.may_plan)
@@ -251,9 +264,11 @@ class MatrixPage:
 
     @property
     def _fastest(self) -> str:
-        """Return `hybridep at EP32 is fastest: 6.992 s, 15.3 % faster than alltoall at equal knobs.`"""
+        """Return `hybridep at EP32 leads, EP16 undecided: 6.992 s, 15.3 % faster than alltoall at equal knobs.`"""
         ep, cell = self.matrices[0].fastest
-        text = f"{cell.name} at EP{ep} is fastest: {board_time(cell.step_time_ms.value)}"
+        near = listed([f"EP{degree}" for degree in self.matrices[0].undecided])
+        leads = f"leads, {near} undecided" if near else "is fastest"
+        text = f"{cell.name} at EP{ep} {leads}: {board_time(cell.step_time_ms.value)}"
         pair = cell.at_equal_knobs
         if pair is None:
             return f"{text}."

@@ -82,6 +82,16 @@ def test_each_ep_degree_compares_at_equal_knobs_and_empty_cells_are_suggestions(
     assert client.get(link).status_code == 200
 
 
+def test_an_ep_degree_that_is_not_clearly_slower_is_named_beside_the_first(
+    client: TestClient, session: Session
+) -> None:
+    stack(session, 31_310.0, {"ep": 16})
+    for ep, ms in ((16, 26_600.0), (8, 26_750.0), (4, 29_000.0)):
+        stack(session, ms, HYBRIDEP | {"ep": ep})
+    answer = client.get("/api/v1/leaderboards/matrix", params=OF).json()["answer"]
+    assert answer.startswith("hybridep at EP16 leads, EP8 undecided: ")
+
+
 def test_best_against_best_may_differ_in_other_knobs_and_says_so(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, {})
     stack(session, 30_000.0, HYBRIDEP)
