@@ -85,7 +85,7 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.runs import RunListItem, runs_by_id, slower_labels, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
-from app.storage.suspect_evidence import alternation
+from app.storage.suspect_evidence import alternation, with_alternation
 from app.storage.tables import PinRow, RunRow
 from app.storage.verdicts import current_verdicts
 from app.storage.watches import is_watched
@@ -849,7 +849,8 @@ class HistoryPage:
         newest_first = self.positions[::-1][start : start + TABLE_ROWS]
         pinned = {pin.run_id for pin in self.history.pins if pin.in_force}
         figures, letters = self._figures(newest_first), self.history.letters
-        listed = runs_by_id(self._session, [self.history.runs[position].id for position in newest_first])
+        run_ids = [self.history.runs[position].id for position in newest_first]
+        listed = with_alternation(self._session, runs_by_id(self._session, run_ids))
         rows = tuple(
             self._row(position, letters[position], pinned, item, figures)
             for position, item in zip(newest_first, listed, strict=True)

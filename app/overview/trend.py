@@ -9,7 +9,8 @@ from itertools import chain, groupby, islice, pairwise, takewhile
 from statistics import median
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, bindparam, or_, select
+from sqlalchemy import Select, and_, bindparam, func, or_, select
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.contract.resolve import workload
@@ -31,6 +32,7 @@ from app.domain.verdict.words import knobs_text
 from app.storage import stacks
 from app.storage.remembered import Remembered
 from app.storage.runs import stored_contracts
+from app.storage.suspect_evidence import alternations_of_runs
 from app.storage.tables import (
     RegressionMemberRow,
     RegressionRow,
@@ -99,7 +101,8 @@ class TrendLine:
     empty if one project is shown. `reference`: the container before the newest one, or `EARLIER` for the level before a
     regression; empty without both, when the first runs are 100 %. `decision`: whether its step time differs from that,
     by its regression or else its upgrade; empty if that was not judged. `slow_run`: the first slow run of its newest
-    active regression.
+    active regression. `alternates`: its job moves between two levels, of which its newest run is at the slow one.
+    `unsteady`: newer runs of the job in any stack that are not drawn, because they are not steady.
     """
 
     name: str
@@ -113,6 +116,13 @@ class TrendLine:
     container: str
     decision: str
     slow_run: int | None
+    alternates: bool = False
+    unsteady: int = 0
+
+    @property
+    def unsteady_text(self) -> str:
+        """Return `2 newer not steady`; empty without such runs."""
+        return f"{self.unsteady} newer not steady" if self.unsteady else ""
 
     @property
     def levels(self) -> list[tuple[datetime, float]]:
@@ -155,8 +165,15 @@ class TrendLine:
         return median(percent for _, percent in self.newest)
 
     @property
+    def now_text(self) -> str:
+        """Return the current throughput as text: `91.4 %`; `alternates` for a job of two levels."""
+        return "alternates" if self.alternates else f"{self.now:.1f} %"
+
+    @property
     def judged(self) -> str:
         """Return whether its step time differs from the reference: `slower`, or why that is not said."""
+        if self.alternates:
+            return "alternates"
         if self.direction:
             return "faster" if self.direction > 0 else "slower"
         named = {"": "not judged", "inconclusive": "inconclusive", "no_change": "no change"}
@@ -165,6 +182,8 @@ class TrendLine:
     @property
     def direction(self) -> int:
         """Return 1 if it is faster than the reference, -1 if it is slower, 0 if neither is judged and still so."""
+        if self.alternates:
+            return 0
         if self.decision == "improvement" and self.now - 100 > _WITHIN:
             return 1
         return -1 if self.decision == "regression" and 100 - self.now > _WITHIN else 0
@@ -227,7 +246,7 @@ class Trend:
         projects are shown and the lines are of one, it begins `Throughput of moe:`. It counts the lines whose
         configuration changed since then, which may explain their change, unless all did.
         """
-        compared = [line for line in self.lines if line.reference]
+        compared = [line for line in self.lines if line.reference and not line.alternates]
         if not compared:
             return ""
         changed = sum(line.is_reconfigured_since for line in compared)
@@ -315,9 +334,41 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
         lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, idle=idle)
         if any(len(line.runs) > 1 for line in lines):
             flags = tuple(_flags(session, lines))
+            at_two_levels = alternations_of_runs(session, [line.runs[-1][0].id for line in lines])
+            unsteady = _newer_unsteady(session, lines)
+            lines = [
+                replace(line, alternates=run.id in at_two_levels, unsteady=unsteady.get(run.id, 0))
+                for line in lines
+                for run, _ in line.runs[-1:]
+            ]
             not_drawn = tuple(sorted({*projects.values()} - {line.project for line in lines}))
             return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part, not_drawn=not_drawn)
     return Trend((), ())
+
+
+def _newer_unsteady(session: Session, lines: Sequence[TrendLine]) -> dict[int, int]:
+    """Return, by the last run of each line, how many newer runs of its job are not steady, if any."""
+    last = aliased(RunRow)
+    newer = (
+        select_any(last.id, func.count())
+        .join(
+            RunRow,
+            and_(
+                *(col(getattr(RunRow, name)) == getattr(last, name) for name in ("project_id", "job", "purpose")),
+                *(
+                    col(getattr(RunRow, name)).is_not_distinct_from(getattr(last, name))
+                    for name in ("model", "gpu", "gpus", "dispatcher")
+                ),
+                or_(col(RunRow.job) != "", col(RunRow.stack_key) == last.stack_key),
+                col(RunRow.ordered_at) > last.ordered_at,
+                col(RunRow.is_steady).is_(False),
+                col(RunRow.quarantine) == "",
+            ),
+        )
+        .where(col(last.id).in_([line.runs[-1][0].id for line in lines]))
+        .group_by(col(last.id))
+    )
+    return dict(map(tuple, session.execute(newer)))
 
 
 _Part = tuple[Sequence[Any], Mapping[str, Stated]]
@@ -615,8 +666,8 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                     "href": f"/compare?a={before.id}&b={after.id}", "tip": f"#{before.id} → #{after.id}",
                 }
             )  # fmt: skip
-        label = {"percent": f"{line.now:.1f} %", "name": name[0]}
-        label["note"] = SEPARATOR.join(filter(None, (name[1], line.job, against)))
+        label = {"percent": line.now_text, "name": name[0]}
+        label["note"] = SEPARATOR.join(filter(None, (line.unsteady_text, name[1], line.job, against)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append(

@@ -50,6 +50,7 @@ from app.settings import Settings
 from app.storage.audit import MAX_NOTE
 from app.storage.database import read_session
 from app.storage.runs import RunState, StoredSeries, lines_of, runs_by_id
+from app.storage.suspect_evidence import with_alternation
 from app.storage.tables import PROCESSED
 from app.storage.worker_activity import silent_since
 from app.web.access_rule import requires
@@ -677,7 +678,7 @@ async def _once_read(engine: Engine, settings: Settings, accepted: AcceptedUploa
 
 def _run_out(request: Request, session: Session, run_id: int) -> RunOut:
     run = get_run(session, run_id)
-    (listed,) = runs_by_id(session, [run_id])
+    (listed,) = with_alternation(session, runs_by_id(session, [run_id]))
     return RunOut.of(run, listed, _page(request, run_id))
 
 

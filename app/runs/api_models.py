@@ -184,7 +184,7 @@ class _RunHeadOut(ApiValue):
     )
     label: str = Field(
         description="What pages show instead of `badge`: `slower`, `slower, unconfirmed` (a rerun must confirm it), "
-        "`more memory`; empty if that says no more."
+        "`more memory`, `alternates` (its job moves between two levels); empty if that says no more."
     )
     verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
     memory_pct: Finite = Field(
@@ -192,7 +192,8 @@ class _RunHeadOut(ApiValue):
     )
     contrast_pct: Finite = Field(
         description="Change of step time of a run without a baseline against runs of the previous container or "
-        "cluster; null without such runs. `badge` says whether it counts as a regression."
+        "cluster; null without such runs, and with the label `alternates`. `badge` says whether it counts as a "
+        "regression."
     )
     experiment_id: int | None = Field(description="The experiment that the run belongs to; null without one.")
     side: str = Field(description="Its side there, `baseline` or `candidate`; empty without an experiment.")

@@ -56,6 +56,7 @@ from app.storage.search import (
     has_label,
     search_conditions,
 )
+from app.storage.suspect_evidence import with_alternation
 from app.storage.tables import (
     AmendmentRow,
     ExperimentRunRow,
@@ -226,7 +227,7 @@ def find_runs(session: Session, query: RunQuery) -> ListPage[RunListItem]:
     has_more = len(rows) > query.page_size
     is_first = not skipped and not query.after and not (query.before and has_more)
     return ListPage(
-        runs_by_id(session, [row.id for row in shown]),
+        with_alternation(session, runs_by_id(session, [row.id for row in shown])),
         min(total, most),
         query.page,
         query.page_size,

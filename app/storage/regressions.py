@@ -311,20 +311,6 @@ def _alternating_job(session: Session, regression: Regression) -> tuple[SlowJob,
     return None
 
 
-def alternation_of_run(session: Session, run_id: int, regressions: Iterable[Regression]) -> tuple[float, float] | None:
-    """Return the two levels (ms) between which the job of a run alternates, around it. `regressions`: those of its job
-    in other stacks."""
-    run = session.get_one(RunRow, run_id)
-    of_job = (
-        job.first
-        for regression in regressions
-        for job in regression.jobs
-        if regression.metric == "step_time_ms" and job.first.job == run.job
-    )
-    levels = (alternation(session, run, job.usual, job.slow) for job in of_job if job.usual and job.slow)
-    return next((both for both in levels if both), None)
-
-
 def _positions(session: Session, run_ids: Iterable[int | None]) -> dict[int | None, tuple[int, datetime]]:
     """Return (number, history position) of these runs by number."""
     chosen = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(set(run_ids) - {None}))

@@ -19,9 +19,9 @@ from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
-from app.storage.regressions import alternation_of_run, read_regressions, regressions_elsewhere
+from app.storage.regressions import read_regressions, regressions_elsewhere
 from app.storage.runs import RunDetail
-from app.storage.suspect_evidence import suspects_with_evidence, within_regression
+from app.storage.suspect_evidence import alternations_of_runs, suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
 
 
@@ -102,7 +102,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     own_ids = {item.id for item in regressions}
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
-    levels = alternation_of_run(session, run.id, elsewhere) if document.decision == "no_baseline" else None
+    levels = alternations_of_runs(session, [run.id]).get(run.id) if document.decision == "no_baseline" else None
     if levels or (is_opened and any(item.alternates for item in ranked)):
         rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     idle = {item.id for item in shown if item.shown_state in ACTIVE and item.proposal == "stale"}

@@ -22,7 +22,7 @@ from app.domain.rules.rule import Knob, Rule
 from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.run import LogEvidence
 from app.domain.verdict.comparability import COMMIT, Suspect
-from app.domain.verdict.document import UNCONFIRMED, VerdictDocument
+from app.domain.verdict.document import ALTERNATES, UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     EARLIEST,
     WINDOW,
@@ -51,7 +51,7 @@ from app.domain.verdict.words import side_text
 from app.storage.experiments import experiment_sides
 from app.storage.json_text import column_value, from_json
 from app.storage.remembered import Remembered, WhileSlow
-from app.storage.runs import entries_of, stored_contracts
+from app.storage.runs import RunListItem, entries_of, stored_contracts
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -164,6 +164,51 @@ def alternation(session: Session, run: RunRow, usual: float, slow: float) -> tup
     if not alternates(is_slow):
         return None
     return median(v for v in near if v <= middle), median(v for v in near if v > middle)
+
+
+def alternations_of_runs(session: Session, run_ids: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Return, by run, the two levels (ms) between which its job alternates around it, of CI runs that are as slow as a
+    regression of their job in any stack."""
+    of_job = [getattr(RunRow, name) for name in ("project_id", "job", "model", "gpu", "gpus")]
+    runs = session.execute(
+        select(RunRow).where(
+            col(RunRow.id).in_(run_ids), col(RunRow.purpose) == "ci", col(RunRow.quarantine) == "",
+            col(RunRow.job) != "", col(RunRow.step_time_ms) > 0,
+        )
+    ).scalars().all()  # fmt: skip
+    if not runs:
+        return {}
+    slowed = session.execute(
+        select_any(*of_job, RegressionMemberRow.usual_level, RegressionMemberRow.slow_level)
+        .join(RegressionMemberRow, col(RegressionMemberRow.run_id) == RunRow.id)
+        .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .where(
+            col(RegressionRow.project_id).in_({run.project_id for run in runs}),
+            col(RegressionRow.metric) == "step_time_ms", col(RegressionRow.state) != "invalid",
+            col(RegressionMemberRow.slow_level) > col(RegressionMemberRow.usual_level),
+            # From the members to their runs, not from all runs of a job.
+            not_indexed(col(RunRow.job)).in_({run.job for run in runs}),
+        )
+        .order_by(col(RegressionRow.id).desc())
+    ).all()  # fmt: skip
+    alternations = {}
+    for run in runs:
+        own, value = tuple(getattr(run, column.key) for column in of_job), math.log(run.step_time_ms or 1)
+        of_it = (row for row in slowed if tuple(row[:5]) == own)
+        slow = ((row[5], row[6]) for row in of_it if value > (row[5] + row[6]) / 2)
+        levels = (alternation(session, run, math.exp(usual), math.exp(slow)) for usual, slow in dict.fromkeys(slow))
+        if found := next(filter(None, levels), None):
+            alternations[run.id or 0] = found
+    return alternations
+
+
+def with_alternation(session: Session, items: Sequence[RunListItem]) -> tuple[RunListItem, ...]:
+    """Return the runs of a list; an undecided contrast of a job that alternates has that as label, and no change."""
+    undecided = [item.id for item in items if (item.badge, item.contrast_decision) == ("inconclusive",) * 2]
+    alternations = alternations_of_runs(session, undecided) if undecided else {}
+    return tuple(
+        replace(item, label=ALTERNATES, contrast_pct=None) if item.id in alternations else item for item in items
+    )
 
 
 def _without_alternating(session: Session, elsewhere: OtherStacks | None) -> OtherStacks | None:

@@ -270,6 +270,9 @@ def test_a_run_of_a_job_that_alternates_is_to_be_rerun(client: TestClient, engin
     assert f'href="/runs/{last}?tab=why#rerun"' in page
     step_time = page.partition(">Step time</span>")[2].partition("</tr>")[0]
     assert re.findall(r'<span class="muted">(\w+)</span>', step_time) == ["alternates"], "no percentage of a mean"
+    listed = client.get("/api/v1/runs").json()["items"]
+    label = {run["id"]: (run["badge"], run["label"], run["contrast_pct"]) for run in listed}[last]
+    assert label == ("inconclusive", "alternates", None)
 
 
 def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(

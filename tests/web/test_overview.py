@@ -387,6 +387,27 @@ def test_a_job_that_became_slow_before_the_period_stays_in_the_trend(
     assert "Throughput is 33.3 % below the earlier level." in answer(overview(client))
 
 
+def test_a_line_counts_newer_unsteady_runs_of_its_job_and_names_two_levels(
+    client: TestClient, engine: Engine, make: Make, make_regression: Make
+) -> None:
+    times = [20_000.0, 30_000.0] * 4
+    runs = (
+        nightly(make, "hub.example/train:1", n, [ms], job="perf/a", commit=f"{n:040}") for n, ms in enumerate(times)
+    )
+    slow = [run for of_day in runs for run in of_day]
+    number = make_regression(slow[1])
+    make(
+        purpose="ci", job="perf/a", is_steady=False, step_time_ms=25_000.0, ordered_at=datetime(2026, 10, 1, tzinfo=UTC)
+    )
+    (label,) = trend_data(client)["labels"]
+    assert (label["percent"], label["note"]) == ("66.7 %", "1 newer not steady")
+    with transaction(engine) as session:
+        member = session.get_one(RegressionMemberRow, (number, slow[1]))
+        member.usual_level, member.slow_level = math.log(20_000), math.log(30_000)
+    (label,) = trend_data(client)["labels"]
+    assert label["percent"] == "alternates", "no percentage of a mean"
+
+
 def test_the_trend_covers_the_chosen_period(client: TestClient, make: Make) -> None:
     nightly(make, "hub.example/train:1", 1, [20_000] * 20)
     assert [len(trend_points(client, f"days={days}")) for days in (1, 7, 30)] == [2, 8, 20]

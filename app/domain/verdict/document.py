@@ -34,6 +34,8 @@ class RerunRequest:
 
 SLOWER, UNCONFIRMED, MORE_MEMORY = "slower", "slower, unconfirmed", "more memory"
 """Labels of a slower run in no regression, confirmed and waiting for a rerun; of a run that only needs more memory."""
+ALTERNATES = "alternates"
+"""Label of an inconclusive run whose job alternates between two levels. Later runs may show it, so it is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
