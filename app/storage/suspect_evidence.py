@@ -197,8 +197,8 @@ def alternations_of_runs(session: Session, run_ids: Sequence[int]) -> dict[int, 
         of_it = (row for row in slowed if tuple(row[:5]) == own)
         slow = ((row[5], row[6]) for row in of_it if value > (row[5] + row[6]) / 2)
         levels = (alternation(session, run, math.exp(usual), math.exp(slow)) for usual, slow in dict.fromkeys(slow))
-        if found := next(filter(None, levels), None):
-            alternations[run.id or 0] = found
+        if both := next(filter(None, levels), None):
+            alternations[run.id or 0] = both
     return alternations
 
 
