@@ -30,7 +30,16 @@ from app.storage.database import ListPage
 from app.storage.json_text import from_json, frozen, to_json
 from app.storage.runs import EXPERIMENT_OF_RUN, stored_contract
 from app.storage.stacks import FamilyKey, FamilyPrior
-from app.storage.tables import ExperimentRow, ExperimentRunRow, ProjectRow, RunResultRow, RunRow, from_row, select_any
+from app.storage.tables import (
+    ExperimentRow,
+    ExperimentRunRow,
+    ProjectRow,
+    RunResultRow,
+    RunRow,
+    from_row,
+    not_indexed,
+    select_any,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +305,10 @@ def experiment_leading_to(session: Session, run_id: int) -> ExperimentItem | Non
     All runs of a configuration have the same one, whether they are candidates of it or were made later.
     """
     run = session.get_one(RunRow, run_id)
-    same = and_(col(RunRow.project_id) == run.project_id, col(RunRow.config_key) == run.config_key)
+    # From the runs of experiments, which are few, not from all runs of the configuration.
+    same = and_(
+        not_indexed(col(RunRow.project_id)) == run.project_id, not_indexed(col(RunRow.config_key)) == run.config_key
+    )
     candidates = (
         select_any(ExperimentRunRow.experiment_id)
         .join(RunRow, col(RunRow.id) == ExperimentRunRow.run_id)
