@@ -575,15 +575,16 @@ def _tag(contract: Mapping[str, Stated]) -> str:
 def _flags(session: Session, lines: Sequence[TrendLine]) -> list[tuple[int, str, Any]]:
     """Return the regressions whose counted jobs began to be slow at a drawn run."""
     drawn = {run.id: run for line in lines for run, _ in line.runs}
-    on_lines = select(col(RegressionMemberRow.regression_id)).where(
-        col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()})
+    on_lines = (
+        select_any(RegressionRow.id, RegressionRow.state, RegressionMemberRow.run_id)
+        .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
+        .where(
+            col(RegressionMemberRow.stack_key).in_({run.stack_key for run in drawn.values()}),
+            col(RegressionRow.metric) == "step_time_ms",
+            col(RegressionRow.state) != "invalid",
+        )
     )
-    chosen = select_any(RegressionRow.id, RegressionRow.state).where(
-        col(RegressionRow.id).in_(on_lines),
-        col(RegressionRow.metric) == "step_time_ms",
-        col(RegressionRow.state) != "invalid",
-    )
-    states = {row.id: row.state for row in session.execute(chosen)}
+    states = {row.id: row.state for row in session.execute(on_lines) if row.run_id in drawn}
     jobs = jobs_of_regressions(session, states) if states else {}
     firsts = {number: [job[0].run_id for job in counted_jobs(own)] for number, own in jobs.items()}
     began = select_any(RunRow.id, RunRow.ordered_at).where(col(RunRow.id).in_(chain.from_iterable(firsts.values())))
