@@ -1,4 +1,4 @@
-"""Efficiency against the smallest size: one line per series, one interval per point. Sizes double along the axis."""
+"""Efficiency against the smallest size: a line per series, labelled at its end. Sizes double along the axis."""
 
 from functools import lru_cache
 from typing import Any
@@ -10,6 +10,8 @@ from app.web import charts
 
 MOST_DRAWN = 8
 """Most lines that stay readable; the table has all."""
+MOST_LABELLED = 3
+"""Most lines with a label at their end; more labels would cover each other."""
 _DISPATCHERS = ("alltoall", "deepep", "hybridep", "ncclep", "allgather")
 LOOKS = (
     ("circle", (1, 0)),
@@ -59,10 +61,19 @@ def scaling_chart(section: Section, scale: tuple[float, float], first: int, last
         for row in view.points
         if row.efficiency and row.point.size in sizes
     ]
+    last: dict[str, dict[str, Any]] = {}
+    for point in points:
+        rises = point["series"] in last and point["efficiency"] > last[point["series"]]["efficiency"]
+        last[point["series"]] = point | {"above": rises}
     spec["datasets"] = {
         "points": points,
         "intervals": [point for point in points if point["high"] > point["low"]],
-        "ideal": [] if is_zoomed else [{"efficiency": 100}],
+        "ends": [
+            point | {"label": f"{name} {point['percent']}" if len(last) > 1 else point["percent"]}
+            for name, point in last.items()
+            if len(last) <= MOST_LABELLED
+        ],
+        "ideal": [] if is_zoomed else [{"efficiency": 100, "x": sizes[-1], "label": "ideal"}],
     }
     drawn = "line" if len(shown) == 1 else "lines"
     spec["description"] = f"{section.words.title}, {len(shown)} {drawn}. The table has the same values."
@@ -86,6 +97,7 @@ def _point(view: SeriesView, row: ScalingPointRow, value: Interval, unit: str) -
         "efficiency": value.value,
         "low": low,
         "high": high,
+        "percent": percent(value.value),
         "told": f"{percent(value.value)}{interval(value)}",
         "at": f"{grouped(row.point.size)} {unit}",
         "runs": len(row.runs),
@@ -104,7 +116,7 @@ def _specification(axis: str, figure: str, sizes: tuple[int, ...], ends: tuple[f
     ticks = alt.Axis(values=list(sizes), format=",d", labelOverlap=True, labelSeparation=8)
     x = alt.X("x:Q", title=axis, scale=scale, axis=ticks)
     range_of_y = alt.Scale(domain=list(ends), nice=False) if ends else alt.Scale(zero=False, padding=16)
-    y = alt.Y("efficiency:Q", title=f"{figure}, % of the smallest size", scale=range_of_y)
+    y = alt.Y("efficiency:Q", title=f"efficiency, % ({figure})", scale=range_of_y)
     colours = alt.Scale(
         domain=[*_DISPATCHERS, "unknown"], range=[*(f"--{name}" for name in _DISPATCHERS), charts.ACCENT]
     )
@@ -121,11 +133,19 @@ def _specification(axis: str, figure: str, sizes: tuple[int, ...], ends: tuple[f
         alt.Tooltip("when:N", title="measured"),
         alt.Tooltip("directional:N"),
     ]
-    ideal = alt.Chart(alt.NamedData("ideal")).mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(y=y)
+    of_ideal, of_ends = (alt.Chart(alt.NamedData(name)) for name in ("ideal", "ends"))
+    ideal = of_ideal.mark_rule(color=charts.MUTED, strokeDash=[4, 3]).encode(y=y)
+    named = of_ideal.mark_text(color=charts.MUTED, align="right", dy=-8, dx=16).encode(x, y, text="label:N")
+    beside = [
+        of_ends.transform_filter(alt.datum.above == above)
+        .mark_text(align="right", dx=-9, dy=dy, fontWeight="bold")
+        .encode(x, y, colour, text="label:N")
+        for above, dy in ((False, 12), (True, -10))  # on the side that the line does not come from
+    ]
     lines = points.mark_line(strokeWidth=2).encode(x, y, colour, dash, detail="series:N")
     intervals = alt.Chart(alt.NamedData("intervals")).mark_rule(strokeWidth=2, opacity=0.55)
     intervals = intervals.encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), colour)
     dots = points.mark_point(filled=True, opacity=1, size=90).encode(x, y, colour, shape, tooltip=tooltip)
     dots = dots.add_params(alt.selection_interval(name="zoom", encodings=["x"]))
-    chart = alt.layer(ideal, lines, intervals, dots)
+    chart = alt.layer(ideal, named, lines, intervals, dots, *beside)
     return charts.finished(chart, charts.HEIGHT)

@@ -207,6 +207,16 @@ class Section:
         return f"CP {first}; {', '.join(others)}." if others else ""
 
     @property
+    def tokens(self) -> str:
+        """Return `Tokens/s per GPU at seq 8,192: 61.3 % of that at seq 512.` of sequences, by FLOPs; else empty."""
+        series = self.series[0].series
+        value = series.compared[-1].tokens_pct if series.compared else None
+        if self.words.unit == "GPUs" or counts_tokens(series) or value is None:
+            return ""
+        first = grouped(series.compared[0].size)
+        return f"Tokens/s per GPU at {self.largest_size}: {percent(value.value)} of that at seq {first}."
+
+    @property
     def largest(self) -> str:
         """Return the newest run of the largest compared size; empty without one."""
         compared = self.series[0].series.compared

@@ -73,7 +73,9 @@ def test_strong_scaling_and_longer_sequences_are_series_of_their_own(client: Tes
     sentences = [re.sub(r"<[^>]+>", "", text).strip().replace(THIN, " ") for text in lists]
     assert f"({per_token['value']:.1f} % of its tokens/s per GPU)" in sentences[1], "longer sequences cost more FLOPs"
     assert "tokens/s" not in sentences[0], "the work of a token is the same"
-    assert re.findall(r"CP 1; [^<]*", client.get("/scaling").text) == ["CP 1; CP 2 at 8,192."]
+    (tokens,) = re.findall(r"Tokens/s per GPU at seq 8,192: [^<]*", client.get("/scaling").text)
+    share = f"{per_token['value']:.1f} % of that at seq 4,096. CP 1; CP 2 at 8,192."
+    assert tokens.replace(THIN, " ").endswith(share), "an even efficiency hides that tokens take longer"
     assert [item["kind"] for item in scaling(client, kind="strong")["series"]] == ["strong"]
     assert scaling(client, dispatcher="deepep")["series"] == []
     lead = re.findall(r'<p class="answer">(.*?)</p>', client.get("/scaling").text)[0].replace(THIN, " ")
@@ -190,11 +192,12 @@ def test_the_page_contains_the_table_and_the_chart_loads_later(client: TestClien
     assert "data-chart" not in page
     assert page.count('<th scope="row"') == 3
     chart = client.get("/scaling/chart?draw=weak", headers={"HX-Request": "true"}).text
-    assert chart.count('"colour": "alltoall"') == 3 + 2  # points, intervals
+    assert chart.count('"colour": "alltoall"') == 3 + 2 + 1  # points, intervals, the label of the line
+    assert '"label": "ideal"' in chart
     zoomed = client.get("/scaling/chart?draw=weak&first=32&last=64", headers={"HX-Request": "true"}).text
-    assert (zoomed.count('"colour": "alltoall"'), "All sizes" in zoomed) == (2 + 2, True)
+    assert (zoomed.count('"colour": "alltoall"'), "All sizes" in zoomed) == (2 + 2 + 1, True)
     alone = client.get("/scaling/chart?draw=weak&first=33&last=64", headers={"HX-Request": "true"}).text
-    assert (alone.count('"colour": "alltoall"'), "All sizes" in alone) == (3 + 2, False), "no line through one size"
+    assert (alone.count('"colour": "alltoall"'), "All sizes" in alone) == (3 + 2 + 1, False), "no line through one size"
     assert client.get("/scaling/chart?draw=strong", headers={"accept": "text/html"}).status_code == 422
 
 
