@@ -107,6 +107,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     page.locator("#plan-fold > summary").click()
     expect(page.locator("#record")).to_contain_text("mara")
 
+    page.locator("#share > summary").click()
     page.get_by_role("link", name="Journey", exact=True).click()
     expect(page.locator("svg.tree .won .name")).to_have_text("overlap on")
     page.goto(f"/runs/{candidate}?tab=record")
@@ -192,7 +193,7 @@ def test_the_cost_of_a_sweep_is_shown_without_a_signature(open_page: OpenPage, i
 
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}?tab=record", script=False)
-    page.get_by_text("More", exact=True).click()
+    page.locator("#decide-more").click()
     page.get_by_role("link", name="Plan an experiment").click()
     page.get_by_label("All knobs").select_option("ep")
     page.get_by_role("button", name="Show the plan").click()
@@ -201,7 +202,7 @@ def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[st
     page.get_by_label("Your name").fill("mara")
     page.get_by_role("button", name="Plan this").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("ep: 16 to 8")
-    page.get_by_text("More", exact=True).click()
+    page.locator("#decide-more").click()
     page.get_by_text("Withdraw…", exact=True).click()
     page.locator(".decision details[open]").get_by_label("Your name").fill("mara")
     page.get_by_role("button", name="Withdraw experiment").click()
