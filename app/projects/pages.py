@@ -182,10 +182,10 @@ def show_availability(request: Request, session: ReadSession) -> HTMLResponse:
     order = {container: place for place, container in enumerate(page.items)}
     items = sorted(find_availability(session, page.items), key=lambda item: order[item.container or ""])
     requested = [item for item in requested_dispatchers(session) if item.container not in containers]
-    table = availability_table(items, requested if page.page >= page.pages else ())
+    unproven = availability_table(requested if page.page >= page.pages else ())
     return render(
         request, "projects/availability.html", block="containers", address=query.address("/availability"),
-        table=table, answer=availability_summary(items), page=page, query=query,
+        table=availability_table(items), unproven=unproven, answer=availability_summary(items), page=page, query=query,
     )  # fmt: skip
 
 

@@ -252,15 +252,11 @@ class AvailabilityTable:
         return [cell for _, cells in self.rows for cell in cells if cell]
 
 
-def availability_table(
-    items: Sequence[ContainerDispatcher], requested: Sequence[RequestedDispatcher] = ()
-) -> AvailabilityTable:
-    """Return the table. `requested`: of containers whose logs show no dispatcher, which come last."""
-    shown: tuple[ContainerDispatcher | RequestedDispatcher, ...] = (*items, *requested)
-    seen = {item.dispatcher for item in shown}
+def availability_table(items: Sequence[ContainerDispatcher | RequestedDispatcher]) -> AvailabilityTable:
+    seen = {item.dispatcher for item in items}
     columns = (*(name for name in DISPATCHERS if name in seen), *sorted(seen - set(DISPATCHERS)))
-    cells = {(item.container, item.dispatcher): item for item in shown}
-    containers = dict.fromkeys(item.container for item in shown)
+    cells = {(item.container, item.dispatcher): item for item in items}
+    containers = dict.fromkeys(item.container for item in items)
     rows = tuple((container, tuple(cells.get((container, name)) for name in columns)) for container in containers)
     return AvailabilityTable(columns, rows)
 

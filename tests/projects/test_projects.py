@@ -154,7 +154,9 @@ def test_a_container_without_proof_shows_what_its_newest_run_requested(client: T
         (generated,) = make_stack(session, [400.0], project="demo", fields={"container": "made:1"})
         session.execute(update(ProjectRow).values(generated=True))
         (run,) = make_stack(session, [400.0], project="real", fields={"container": "real:1", "dispatcher": "deepep"})
-    rows = re.findall(r'<th scope="row">(.*?)</tr>', client.get("/availability").text, re.DOTALL)
+    page = client.get("/availability").text.partition('id="requested"')[2]
+    assert "2 containers whose logs do not show the dispatcher" in page, "collapsed below those with evidence"
+    rows = re.findall(r'<th scope="row">(.*?)</tr>', page, re.DOTALL)
     by_container = {name: row for row in rows for name in ("made:1", "real:1") if name in row}
     assert f'href="/runs/{run}"' in by_container["real:1"]
     assert f'href="/runs/{generated}"' in by_container["made:1"]
