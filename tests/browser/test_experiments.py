@@ -193,7 +193,7 @@ def test_the_cost_of_a_sweep_is_shown_without_a_signature(open_page: OpenPage, i
 
 def test_an_own_idea_is_planned_without_script(open_page: OpenPage, ids: dict[str, int]) -> None:
     page = open_page(f"/runs/{ids['run']}?tab=record", script=False)
-    page.locator("#decide-more").click()
+    page.get_by_text("More", exact=True).click()
     page.get_by_role("link", name="Plan an experiment").click()
     page.get_by_label("All knobs").select_option("ep")
     page.get_by_role("button", name="Show the plan").click()
