@@ -161,7 +161,9 @@ def _sorted_out(sent: FormData) -> tuple[list[UploadedFile], list[SentProfileFil
             else:
                 files.append(UploadedFile("log", upload.filename, upload.file))
     if traces and not files:
-        raise InvalidUpload("The log is missing. Attach profiles without a log on the page of their run.")
+        name = traces[0].name[:100]
+        what = f"{name} is a trace or an archive, so it is read as a profile, not as a log."
+        raise InvalidUpload(f"{what} Upload it with the log of its job, or attach it on the page of its run.")
     return files, traces
 
 

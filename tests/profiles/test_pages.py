@@ -171,7 +171,7 @@ def test_a_profile_among_the_logs_of_an_upload_is_attached_to_their_run(client: 
     assert [file["name"] for file in client.get(f"/api/v1/runs/{run_id}").json()["files"]] == ["train.log"]
     alone = client.post("/upload", files=files[1:], data={"project": "profiled"})
     assert alone.status_code == 422
-    assert "page of their run" in alone.text
+    assert "rank-0.json.gz is a trace or an archive" in alone.text
 
 
 def test_a_profile_ends_its_phase_and_opens_retuning_until_it_is_removed(client: TestClient) -> None:
