@@ -4,6 +4,7 @@ A failed run gets no speed verdict. A run without a baseline gets its nearest mi
 exactly one stack field differs. An experiment gets an A/B.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -232,7 +233,11 @@ def _judge(
 
     verdict = _by_plan(len(reruns), at_look) if looks is None else at_look(len(reruns), looks)
     if not alive:
-        reason = f"{capitalized(candidates[-1].failed_because)}, so its speed does not count."
+        last = candidates[-1]
+        # A log without iterations counts as failed, although its job may have ended well.
+        is_unmeasured = last.outcome == "failed" and math.isnan(last.estimate.log_step_time)
+        reason = f"{capitalized(last.failed_because)}, so its speed does not count."
+        reason = "No step time was read, so there is no speed to compare." if is_unmeasured else reason
         return replace(verdict, decision="failed", reason=reason, notes=(), step_time=None, memory=None)
     used = {*verdict.candidates_used, *(dropped.run for dropped in verdict.dropped)}
     is_decided = bool(verdict.candidates_used)  # else no run of the commit has a step time to judge

@@ -452,6 +452,14 @@ def test_the_answer_of_a_contrast_names_the_runs_that_it_leaves_out() -> None:
             "The job ran out of memory, so its speed does not count.",
         ),
         (
+            make_record(outcome="failed"),
+            "The job failed, so its speed does not count.",
+        ),
+        (
+            make_record(outcome="failed", slower=math.nan),
+            "No step time was read, so there is no speed to compare.",
+        ),
+        (
             make_record(fields={"dispatcher": "hybridep"}, slower=-0.2, purpose="experiment", commit="0123456789"),
             "18.1 % faster with dispatcher hybridep instead of alltoall (matched A/B, one knob), "
             "beyond run-to-run variation.",
