@@ -84,6 +84,12 @@ def step_time(milliseconds: float, time_unit: TimeUnit | None = None) -> str:
     return figure(Metric(milliseconds, milliseconds, milliseconds, 0), "step_time_ms", time_unit).text
 
 
+def levels_text(levels: tuple[float, float]) -> str:
+    """Format the two step times (ms) of a job that alternates: `205.9 and 292.8 ms`, `21.00 and 22.37 s`."""
+    usual, slow = (figure(Metric(ms, ms, ms, 0), "step_time_ms", time_unit_of(levels)) for ms in levels)
+    return f"{usual.value} and {slow.text}"
+
+
 def metric_text(metric: str, value: float | None) -> str:
     """Return a value in the unit of its metric; empty when unknown."""
     if value is None:

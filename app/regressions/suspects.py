@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlencode
 
 from app.domain.contract.values import shown
-from app.domain.numbers import THIN, plural
+from app.domain.numbers import levels_text, plural
 from app.domain.run import Stated
 from app.domain.text import range_address
 from app.domain.verdict.evidence import (
@@ -93,11 +93,11 @@ def _node_card(jobs: Sequence[SuspectingJob]) -> tuple[SuspectCard, ...]:
     levels = alternating_runs((job.run_id, job.suspects) for job in jobs)
     if not levels:
         return ()
-    run_id, (usual, slow) = next(iter(levels.items()))
+    run_id, both = next(iter(levels.items()))
     return (
         SuspectCard(
             "", "place", "", "", node_text(run_id), "possible",
-            (f"The job alternates between {usual:.0f} and {slow:.0f}{THIN}ms, whatever its code.",),
+            (f"The job alternates between {levels_text(both)}, whatever its code.",),
             len(levels), (f"Rerun #{run_id} on another node", f"/runs/{run_id}?tab=why#rerun"),
         ),
     )  # fmt: skip

@@ -153,6 +153,7 @@ _FILTERS = (
     changes.time_saved,
     changes.with_sign,
     changes.gpu_hours,
+    changes.levels_text,
     commit_address,
     evidence_label,
     range_address,

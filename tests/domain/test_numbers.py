@@ -49,6 +49,11 @@ def test_step_time_is_in_ms_below_10_s_and_has_four_digits(milliseconds: float, 
     assert numbers.step_time(milliseconds) == text.replace(" ", numbers.THIN)
 
 
+def test_two_levels_share_a_unit() -> None:
+    texts = [numbers.levels_text(levels) for levels in ((205.94, 292.8), (9_900.0, 12_345.0))]
+    assert texts == [f"205.9 and 292.8{numbers.THIN}ms", f"9.900 and 12.35{numbers.THIN}s"]
+
+
 @pytest.mark.parametrize(
     ("name", "metric", "figure"),
     [

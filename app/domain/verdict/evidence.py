@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Literal
 
 from app.domain.contract.values import shown
-from app.domain.numbers import THIN, change_text, plural
+from app.domain.numbers import change_text, levels_text, plural
 from app.domain.run import Stated
 from app.domain.text import some_of
 from app.domain.verdict.comparability import ALL_CHANGES, COMMIT, Comparability, Suspect, suspect_reason
@@ -307,9 +307,8 @@ def alternates(is_slow: Sequence[bool]) -> bool:
 
 
 def alternates_text(levels: tuple[float, float]) -> str:
-    """Return `alternates between 205 and 293 ms: suspect the node`."""
-    usual, slow = (f"{level:.0f}" for level in levels)
-    return f"alternates between {usual} and {slow}{THIN}ms: suspect the node"
+    """Return `alternates between 205.9 and 292.8 ms: suspect the node`."""
+    return f"alternates between {levels_text(levels)}: suspect the node"
 
 
 def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
