@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from fastapi import APIRouter, Request
 from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import change_text, plural
+from app.domain.numbers import change_text, days_text, plural
 from app.domain.text import some_of
 from app.domain.verdict.regression import Regression, common_end
 from app.domain.verdict.regression_text import what
@@ -74,7 +74,8 @@ router = APIRouter(include_in_schema=False)
 @requires(Action.READ)
 def show_overview(request: Request, session: ReadSession, settings: AppSettings) -> HTMLResponse:
     filters = OverviewQuery.from_params(request.query_params)
-    summary = overview(session, filters, datetime.now(UTC))
+    now = datetime.now(UTC)
+    summary = overview(session, filters, now)
     project = project_named(session, filters.project)
     return render(
         request,
@@ -83,7 +84,7 @@ def show_overview(request: Request, session: ReadSession, settings: AppSettings)
         filters=filters,
         periods=PERIODS,
         empty=(who := empty_overview(session, access_of(request))),
-        answer=answer(summary, filters, who.empty),
+        answer=answer(summary, filters, who.empty, now),
         arrived=arrived(summary, filters),
         outcomes=OUTCOMES,
         slower=trend.slower_configurations(session, summary.trend),
@@ -126,7 +127,11 @@ def show_loading(request: Request, session: ReadSession) -> HTMLResponse:
     return render(request, "overview/_loading.html", loading=example_runs(session))
 
 
-def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
+STALE = timedelta(days=14)
+"""Age of the newest run from which its day is named instead of `now`."""
+
+
+def answer(overview: Overview, filters: OverviewQuery, empty: str, now: datetime) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
     attention = overview.attention
     if not overview.total:
@@ -135,7 +140,10 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str) -> str:
     costly = [item for item in attention.items if item.metric == "step_time_ms" and item.gpu_hours_per_day]
     worst = max((item.worst_delta_pct for item in costly if item.worst_delta_pct is not None), default=None)
     if worst is None:
-        return active_text(attention.open + attention.acknowledged, attention.cost)
+        newest = overview.trend.newest_at
+        is_stale = newest is not None and now - newest > STALE
+        day = days_text(newest, newest) if newest is not None and is_stale else ""
+        return active_text(attention.open + attention.acknowledged, attention.cost, day)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
     until = common_end(attention.items, attention.cost.costly)
     slower = _slower_jobs(costly) if len(costly) == attention.cost.costly else "Jobs are"

@@ -194,7 +194,8 @@ class Trend:
     """`flags`: regressions on the drawn lines: number, state, and the run at which each began.
 
     `is_zoomed`: with some of the runs only. `is_widened`: the requested period had too few runs. `is_part`: other jobs
-    ran in the period, too. `not_drawn`: the shown projects without a line.
+    ran in the period, too. `not_drawn`: the shown projects without a line. `newest_at`: the position of the newest run,
+    drawn or not.
     """
 
     median_of: ClassVar[int] = _NOW
@@ -205,6 +206,7 @@ class Trend:
     is_widened: bool = False
     is_part: bool = False
     not_drawn: tuple[str, ...] = ()
+    newest_at: datetime | None = None
 
     @property
     def dates(self) -> str:
@@ -323,8 +325,9 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
         for stack, (runs, contract) in zip(recent, _tracked(session, recent, branch, slow), strict=True)
     ]
     repeated = [runs[-1].ordered_at for _, (runs, _) in parts if len(runs) > 1]
+    newest = stacks[0].last_at
     if not repeated:
-        return Trend((), ())
+        return Trend((), (), newest_at=newest)
     workloads: dict[tuple[Any, ...], list[_Part]] = {}
     for stack, part in parts:
         if part[0]:
@@ -342,8 +345,10 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
                 for run, _ in line.runs[-1:]
             ]
             not_drawn = tuple(sorted({*projects.values()} - {line.project for line in lines}))
-            return Trend(tuple(lines), flags, is_widened=begin < since, is_part=is_part, not_drawn=not_drawn)
-    return Trend((), ())
+            return Trend(
+                tuple(lines), flags, is_widened=begin < since, is_part=is_part, not_drawn=not_drawn, newest_at=newest
+            )
+    return Trend((), (), newest_at=newest)
 
 
 def _newer_unsteady(session: Session, lines: Sequence[TrendLine]) -> dict[int, int]:

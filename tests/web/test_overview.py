@@ -151,6 +151,16 @@ def test_nothing_to_do_is_stated_calmly(client: TestClient, make: Make) -> None:
     assert "data-regression=" not in text
 
 
+def test_the_lead_names_the_day_of_old_data_instead_of_now(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    runs = nightly(make, "hub.example/train:1", 1, [20_000, 21_000, 21_000])
+    make_regression(runs[1], gpu_hours_per_day=0.0)
+    assert "newest run 3 Sep" in answer(overview(client))
+    make(purpose="ci", ordered_at=datetime.now(UTC))
+    assert "GPU time now." in answer(overview(client))
+
+
 def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, make_regression: Make) -> None:
     assert 'name="project"' not in overview(client)
     make_regression(make(project="red", name="red-run"), gpu_hours_per_day=10.0, cause="a red cause")

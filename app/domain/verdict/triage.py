@@ -187,17 +187,18 @@ class SumOfCosts:
         return f"at least {gpu_hours(hours)} GPU-h/day" if self.unknown and hours >= 0.1 else daily_cost(hours)
 
 
-def active_text(number: int, cost: SumOfCosts) -> str:
+def active_text(number: int, cost: SumOfCosts, newest: str = "") -> str:
     """Summarise `number` active regressions by their cost: `2 regressions cost about 1.2 GPU-h/day.`
 
-    Those without cost are not counted: most of them wait to be closed.
+    Those without cost are not counted: most of them wait to be closed. `newest`: the day of the newest run, if that is
+    long ago.
     """
     if not number:
         return "No active regressions."
     if cost.hours is None and cost.unknown:
         return f"{plural(cost.unknown, 'regression')} of unknown cost."
     if not cost.hours:
-        return "No regression costs GPU time now."
+        return f"No regression costs GPU time; newest run {newest}." if newest else "No regression costs GPU time now."
     return f"{plural(cost.costly, 'regression costs', 'regressions cost')} {cost.text}."
 
 
