@@ -593,7 +593,7 @@ def test_row_lead_button_and_answer_are_of_the_configuration_in_use(
     assert re.fullmatch(rf"{level} per step: {change} in nemo:26\.07, then {change} with permute_fusion \S+\.", lead)
     assert re.match(rf"{level} per step now.* configuration B of 2 configurations, the most recent one", answer)
     assert button == f"/regressions/{number}"
-    assert re.search(rf"{level} .*10\.0 % slower R{number} then {change}", row), row
+    assert re.search(rf"{level} .*10\.0 % slower R{number} open then {change}", row), row
     with read_session(engine) as session:
         config = session.get_one(RunRow, new[0]).config_key
     page = client.get(f"/history/{key_of(engine, new[0])}?config={config[:12]}")
@@ -675,7 +675,7 @@ def test_an_inconclusive_upgrade_is_still_slower_than_before_its_regression(
     expected = rf"\d+\.\d ms per step in nemo:26\.08; still 3\d\.\d % slower than before regression {number}\."
     assert re.fullmatch(expected, lead)
     assert button == f"/regressions/{number}"
-    assert re.search(rf"5[34]\d\.\d ms 40\.0 % slower R{number}", row), "the row has the regression of the page"
+    assert re.search(rf"5[34]\d\.\d ms 40\.0 % slower R{number} open", row), "the row has the regression of the page"
     with transaction(engine) as session:
         session.execute(update(RegressionRow).values(state="expected"))
     assert f"R{number}" not in shown_states(client, key_of(engine, now[0]))[3]
@@ -1246,12 +1246,12 @@ def test_the_row_of_a_stack_with_several_jobs_is_about_the_slow_one(client: Test
         make_slow_stack(session, usual_ms=300.0, slow_pct=0.0, days=(18, 1), job="release/gpt_8experts")
         number = make_regression(session, slow)
     row = text_of(client.get("/history").text.partition("<tbody>")[2])
-    assert re.search(rf"gpt_4experts.* 2[01]\.\d+ s 5\.0 % slower R{number}", row.replace("\u202f", " ")), row
+    assert re.search(rf"gpt_4experts.* 2[01]\.\d+ s 5\.0 % slower R{number} open", row.replace("\u202f", " ")), row
     with transaction(engine) as session:
         session.execute(update(RunRow).where(RunRow.id == slow.runs[-1]).values(step_time_ms=20_100.0))
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
-    assert re.search(rf"20\.10 s was 5\.0 % slower, now \+0\.5\d % R{number}", row), row
+    assert re.search(rf"20\.10 s was 5\.0 % slower, now \+0\.5\d % R{number} open", row), row
 
 
 def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, engine: Engine) -> None:
@@ -1267,7 +1267,7 @@ def test_the_row_of_a_stack_shows_the_newest_configuration(client: TestClient, e
             )  # fmt: skip
         session.execute(update(StackRow).values(revision=StackRow.revision + 1))
     row = text_of(client.get("/history").text.partition("<tbody>")[2]).replace("\u202f", " ")
-    assert re.search(rf"23\.\d\d s 5\.0 % slower R{number} then 9\.\d % slower", row), row
+    assert re.search(rf"23\.\d\d s 5\.0 % slower R{number} open then 9\.\d % slower", row), row
     (label,) = re.findall(r'class="spark".*?aria-label="([^"]*)"', client.get("/history").text, re.DOTALL)
     assert "of the last 18 runs: " in label
     assert "first slow run 13," in label
