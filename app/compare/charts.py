@@ -11,7 +11,7 @@ from app.compare.views import Overlay, TraceLine, drawn
 from app.domain.numbers import significant, step_time
 from app.domain.performance.steady_state import readable_range
 from app.domain.run import FloatArray
-from app.domain.verdict.comparison import FEWEST_FOR_DENSITY, density
+from app.domain.verdict.comparison import FEWEST_FOR_DENSITY, density, density_reach
 from app.web import charts
 
 SIDE_COLOURS = {"a": "--side-a", "b": "--side-b"}
@@ -175,10 +175,12 @@ def chart_height(comparison: ComparedSides) -> int:
 
 def axis(comparison: ComparedSides) -> tuple[float, float]:
     """Return the ends of the common axis in ms. Text reports the spikes beyond it."""
-    ends = [readable_range(values) for values in comparison.windows.values() if len(values)]
+    windows = [values for values in comparison.windows.values() if len(values)]
+    ends = [(*readable_range(values), density_reach(values)) for values in windows]
     low, high = min(end[0] for end in ends), max(end[1] for end in ends)
     margin = (high - low) * _MARGIN or high * 0.01
-    return low - margin, high + margin
+    # No density is cut at an end.
+    return min(low - margin, *(end[0] - end[2] for end in ends)), max(high + margin, *(end[1] + end[2] for end in ends))
 
 
 def beyond_axis(comparison: ComparedSides) -> int:

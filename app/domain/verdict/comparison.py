@@ -74,6 +74,15 @@ def distribution(values: FloatArray, steady: SteadyState | None) -> Distribution
     )
 
 
+def density_reach(values: FloatArray) -> float:
+    """Return how far a density of the values reaches beyond them: there it has less than 5 % of the height of one."""
+    return 2.5 * _bandwidth(values)
+
+
+def _bandwidth(values: FloatArray) -> float:
+    return float(_SILVERMAN * mad(values) * len(values) ** -0.2)
+
+
 def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, FloatArray]:
     """Estimate a Gaussian kernel density on an even grid from `low` to `high`: grid points, and heights scaled to 1.
 
@@ -85,7 +94,7 @@ def density(values: FloatArray, low: float, high: float) -> tuple[FloatArray, Fl
         return positions, np.zeros(_GRID)
     width = (high - low) / _BINS
     # A constant series still needs a visible width.
-    bandwidth = max(_SILVERMAN * mad(values) * len(values) ** -0.2, 2 * width)
+    bandwidth = max(_bandwidth(values), 2 * width)
     counts, edges = np.histogram(inside, bins=_BINS, range=(low, high))
     centres = (edges[:-1] + edges[1:]) / 2
     heights = np.exp(-0.5 * ((positions[:, None] - centres[None, :]) / bandwidth) ** 2) @ counts

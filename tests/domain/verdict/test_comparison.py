@@ -13,6 +13,7 @@ from app.domain.verdict.comparison import (
     SideComparison,
     compare_sides,
     density,
+    density_reach,
     distribution,
     window_step_times,
 )
@@ -295,6 +296,12 @@ def test_a_density_is_finite_and_has_its_top_where_the_values_are(values: np.nda
     if len(values):
         assert heights.max() == 1
         assert abs(places[heights.argmax()] - 5) < 0.05
+
+
+def test_a_density_ends_low_where_its_reach_ends() -> None:
+    values = np.random.default_rng(1).normal(5, 0.1, 50)
+    _, heights = density(values, values.min() - density_reach(values), values.max() + density_reach(values))
+    assert max(heights[0], heights[-1]) < 0.05
 
 
 # --- False discoveries among many stacks.
