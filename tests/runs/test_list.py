@@ -243,13 +243,13 @@ def test_a_picture_names_every_run_off_the_scale(client: TestClient, engine: Eng
     assert all(text.text in page for texts in strip.texts.values() for text in texts)
 
 
-def test_a_bar_is_as_long_as_its_change_or_ends_as_an_arrow(client: TestClient, engine: Engine) -> None:
+def test_a_bar_is_longer_for_a_larger_change_or_ends_as_an_arrow(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
-        for change in (6.1, 12.0, 63.4):
+        for change in (6.1, 12.0, 63.4, 105.7):
             make_run(session, purpose="ci", verdict="regression", verdict_delta_pct=change)
     bars = re.findall(r'<path class="(bar[^"]*)" d="M25 3h(-?[\d.]+)', client.get("/runs").text)
-    assert [kind for kind, _ in bars] == ["bar off", "bar", "bar"]
-    assert [float(length) for _, length in bars[1:]] == pytest.approx([24.0, 12.2])
+    assert [kind for kind, _ in bars] == ["bar off", "bar", "bar", "bar"]
+    assert [float(length) for _, length in bars[1:]] == pytest.approx([19.1, 8.3, 5.9])
 
 
 def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClient, engine: Engine) -> None:
