@@ -83,6 +83,15 @@ def read_regressions(session: Session, ids: Collection[int]) -> tuple[Regression
     return tuple(add_evidence(session, item) for item in regressions_of_rows(session, rows))
 
 
+def ends_of_costs(session: Session, ids: Collection[int]) -> dict[int, str]:
+    """Return `; last ran 30 Sep` of these regressions, as `Regression.last_ran_text`, without those of now."""
+    if not ids:
+        return {}
+    chosen = joined_regressions(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id).in_(ids))
+    read = regressions_of_rows(session, session.execute(chosen).all())
+    return {regression.id: regression.last_ran_text for regression in read if regression.last_ran_text}
+
+
 _MEMBERS: Select[Any] = (
     select_any(
         RegressionMemberRow, RunRow.name, RunRow.branch, RunRow.commit, RunRow.ordered_at, RunRow.quarantine,

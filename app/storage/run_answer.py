@@ -1,7 +1,7 @@
 """What the page of a run, the API, reports and notifications say first: the badge, the lead, and reruns to start."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlmodel import Session
@@ -19,7 +19,7 @@ from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
-from app.storage.regressions import read_regressions, regressions_elsewhere
+from app.storage.regressions import ends_of_costs, read_regressions, regressions_elsewhere
 from app.storage.runs import RunDetail
 from app.storage.suspect_evidence import alternations_of_runs, suspects_with_evidence, within_regression
 from app.storage.verdicts import RunRegression, current_verdict, recovery, regressions_of, rerun_request, run_badge
@@ -87,6 +87,8 @@ class RunAnswer:
 def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> RunAnswer:
     """Return the answer of a judged run. `document`: its stored verdict."""
     regressions = regressions_of(session, run.id)
+    ends = ends_of_costs(session, {item.id for item in regressions if item.gpu_hours_per_day and not item.over})
+    regressions = tuple(replace(item, cost_end=ends.get(item.id, "")) for item in regressions)
     opened = {item.metric for item in regressions if not item.continues}
     is_opened, metric = bool(opened), document.leading_metric(in_regression=opened)
     ranked, _ = within_regression(session, run.id, metric, suspects_with_evidence(session, run.id, document, metric))

@@ -645,7 +645,8 @@ class RunRegression:
     unit of the metric; None if the regression has no member of its configuration and job.
     `delta_pct`: the change of the run's job, else the size of the regression. `first_delta_pct`: the change in the
     first slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
-    regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty.
+    regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost
+    ended, if that is not of now: `; last ran 30 Sep`; read for the page of a run only.
     """
 
     id: int
@@ -665,6 +666,7 @@ class RunRegression:
     usual: float | None
     is_past: bool
     over: str
+    cost_end: str = ""
 
     @property
     def state_text(self) -> str:

@@ -13,6 +13,7 @@ from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.evidence import RankedSuspect
 from app.domain.verdict.record import RunFacts, RunRecord
+from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.upgrade import (
     UPGRADE_FIELDS,
     ConfigRuns,
@@ -22,6 +23,7 @@ from app.domain.verdict.upgrade import (
     compare_sides,
     slowest_first,
 )
+from app.storage.regressions import ends_of_costs
 from app.storage.remembered import ContractValues, Remembered
 from app.storage.stacks import COMPARED, facts_of, full_records
 from app.storage.suspect_evidence import cause_of, suspects_of_regression
@@ -90,12 +92,13 @@ class UpgradeRegression:
 class MeasuredUpgrade:
     """`costs`: GPU-hours a day of each slower pair, by its newest run; None where a factor is unknown.
 
-    A slowdown that is unconfirmed has none.
+    A slowdown that is unconfirmed has none. `cost_end`: when they ended, if they are not of now: `; last ran 30 Sep`.
     """
 
     report: UpgradeReport
     costs: dict[str, float | None]
     regressions: tuple[UpgradeRegression, ...]
+    cost_end: str = ""
 
     @property
     def gpu_hours_per_day(self) -> float | None:
@@ -196,7 +199,10 @@ def measure(session: Session, project: ProjectRow, field: str, old: UpgradeValue
         for pair in report.counted
         if pair.word == "worse"
     }
-    return MeasuredUpgrade(report, costs, _regressions(session, project, report))
+    regressions = _regressions(session, project, report)
+    active = {item.id for item in regressions if item.metric == "step_time_ms" and item.state in ACTIVE}
+    ends = {*ends_of_costs(session, active).values()} if any(costs.values()) else set()
+    return MeasuredUpgrade(report, costs, regressions, ends.pop() if len(ends) == 1 else "")
 
 
 def _judged(

@@ -1084,8 +1084,11 @@ def test_a_job_whose_newest_run_is_much_slower_names_the_regression_of_that_run(
     assert shown.groups() == ("+15.0", f"/regressions/{later}")
 
 
-def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(client: TestClient, make: Make) -> None:
+def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(
+    client: TestClient, stack: SlowStack, make: Make
+) -> None:
     number = make()
+    assert re.search(r"GPU-h/day</span>; last ran \d+ Nov", client.get(f"/runs/{stack.since}").text)
     assert re.search(r"GPU-h/day; last ran \d+ Nov\.$", words_of(client, number))
     assert re.search(r"GPU-h/day; last ran \d+ Nov", client.get("/regressions").text)
 
