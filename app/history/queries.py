@@ -488,12 +488,37 @@ class Neighbour:
 
 def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> tuple[Neighbour, ...]:
     """Return the neighbours, oldest first. `since`: history position of the first run of `stack`."""
-    newest = {key: run_id for key, run_id in session.execute(_similar_stacks(stack)) if run_id is not None}
+    similar = [tuple(row) for row in session.execute(_similar_stacks(stack))]
+    question = (str(session.get_bind().engine.url), stack.project_id, stack.stack_key)
+    containers = _remembered_neighbours.find(question, (stack, similar))
+    if containers is None:
+        containers = _containers_of_neighbours(session, stack, [key for key, *_ in similar])
+        _remembered_neighbours.keep(question, (stack, similar), containers)
+    if not containers:
+        return ()
+    neighbours = []
+    for row in session.execute(EXTENTS, {"stack_keys": list(containers)}):
+        container, is_later = containers[row.stack_key], row.first_at > since
+        neighbours.append(Neighbour(row.stack_key, container, row.runs, row.first_at, row.last_at, is_later=is_later))
+    return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
+
+
+_remembered_neighbours = Remembered[Mapping[str, str]](1000)
+"""Containers of the neighbours of a stack by their keys, until a run of one of these stacks changes."""
+
+
+def _containers_of_neighbours(session: Session, stack: HistoryStack, similar: Sequence[str]) -> dict[str, str]:
+    newest_runs = session.execute(
+        select_any(StackRow.stack_key, _NEWEST_OF_STACK).where(
+            col(StackRow.stack_key).in_(similar), col(StackRow.project_id) == stack.project_id
+        )
+    )
+    newest = {key: run_id for key, run_id in newest_runs if run_id is not None}
     works = works_of_stacks(session, [stack.stack_key, *newest])
     own_work, _ = works[stack.stack_key]
     candidates = [run_id for key, run_id in newest.items() if key in works and works[key][0] == own_work]
     if not candidates:
-        return ()
+        return {}
     records = full_records(session, [stack.run_id, *candidates])
     own = records.pop(str(stack.run_id))
     containers = {}
@@ -501,11 +526,7 @@ def read_neighbours(session: Session, stack: HistoryStack, since: datetime) -> t
         compared = compare_contracts(own, record)
         if compared.kind == "contrast" and compared.stack[0].field == "container" and compared.stack[0].b is not None:
             containers[record.stack_key] = contract_value(compared.stack[0].b.value)
-    neighbours = []
-    for row in session.execute(EXTENTS, {"stack_keys": list(containers)}):
-        container, is_later = containers[row.stack_key], row.first_at > since
-        neighbours.append(Neighbour(row.stack_key, container, row.runs, row.first_at, row.last_at, is_later=is_later))
-    return tuple(sorted(neighbours, key=lambda neighbour: (neighbour.first_at, neighbour.stack_key)))
+    return containers
 
 
 _FIRST_OF_STACK = (
@@ -522,10 +543,10 @@ EXTENTS: Select[Any] = select_any(
 
 
 def _similar_stacks(stack: HistoryStack) -> Select[Any]:
-    """Return a select of the stacks of the same project, model and hardware, each with its newest run."""
+    """Return a select of the stacks of the same project, model and hardware, each with what changes with its runs."""
     same = {name: stack.contract[name].value if name in stack.contract else None for name in ("model", "gpu", "gpus")}
     return (
-        select_any(StackRow.stack_key, _NEWEST_OF_STACK)
+        select_any(StackRow.stack_key, StackRow.revision, StackRow.runs)
         .where(
             col(StackRow.project_id) == stack.project_id,
             col(StackRow.stack_key) != stack.stack_key,
