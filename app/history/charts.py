@@ -272,14 +272,8 @@ def drawn_positions(
     if len(positions) <= most:
         return positions
     runs = history.runs
-    pinned = {pin.run_id for pin in history.pins}
-    chosen = {positions[0], positions[-1], *(change.run for change in versions)}
-    for position in positions:
-        run = runs[position]
-        is_called = run.verdict in (*_ARROWS, "failed") and run.purpose != "experiment"
-        is_outlier = history.eligibilities[position] == "outlier"
-        if is_called or is_outlier or run.purpose == "release" or run.id in pinned:
-            chosen.add(position)
+    shown = set(positions)
+    chosen = {positions[0], positions[-1], *(change.run for change in versions), *(history.marked & shown)}
     for configuration in history.configurations:
         for level in configuration.levels:
             chosen |= {level.first, level.last}
@@ -296,8 +290,7 @@ def drawn_positions(
         for start in range(0, len(line), size):
             part = line[start : start + size]
             chosen |= {min(part, key=values.__getitem__), max(part, key=values.__getitem__), part[-1]}
-    shown = set(positions)
-    return sorted(position for position in chosen if position in shown)
+    return sorted(chosen & shown)
 
 
 def datasets(drawing: Drawing) -> dict[str, list[Row]]:

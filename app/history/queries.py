@@ -222,6 +222,20 @@ class HistoryOfStack:
         """Return the letter of each run's configuration, by position."""
         return {position: own.letter for own in self.configurations for position in own.runs}
 
+    @cached_property
+    def marked(self) -> frozenset[int]:
+        """Return the positions of runs with a mark: a verdict with a change, a failure, an outlier, a golden run, a
+        release."""
+        pinned = {pin.run_id for pin in self.pins}
+        return frozenset(
+            position
+            for position, (run, eligibility) in enumerate(zip(self.runs, self.eligibilities, strict=True))
+            if eligibility == "outlier"
+            or run.purpose == "release"
+            or run.id in pinned
+            or (run.purpose != "experiment" and run.verdict in ("regression", "improvement", "failed"))
+        )
+
 
 OPEN_STATES = (*ACTIVE, FIX_CLAIMED)
 """States of a regression that needs action because its runs are still slow."""
