@@ -221,13 +221,13 @@ def _by_likeness(
 
     Of the other stacks those of the run's model come first, then those of other models, of either those of a similar
     number of GPUs apart from the others. Those on another kind of GPU come last. `apart`: combine no two stacks.
-    A/Bs of other stacks that say nothing are left out; of the run's own stack, they tell that this was tried.
+    Without it, A/Bs of other stacks that say nothing are left out; those of the run's own stack tell that it was tried.
     """
     asked = []
     for rule, gains in gains_of_rules:
         by_stack: dict[str, list[MeasuredGain]] = {}
         for gain in gains:
-            if gain.stack_key == run.stack_key or not gain.says_nothing:
+            if apart or gain.stack_key == run.stack_key or not gain.says_nothing:
                 by_stack.setdefault(gain.stack_key, []).append(gain)
         asked.append((rule, by_stack))
     newest = {key: gains[0].run_id for _, by_stack in asked for key, gains in by_stack.items()}
@@ -585,7 +585,7 @@ def place_text(suggestion: Suggestion, sizing: Sizing | None) -> str:
     texts = [suggestion.place.because, expected_text(suggestion)]
     if sizing is not None:
         if not texts[-1]:
-            texts.append("No figure of this kind of GPU for the gain; low confidence.")
+            texts.append("Its gain on this kind of GPU is unknown.")
         texts.append(f"An A/B takes {cost_text(sizing)}.")
     return " ".join(text for text in texts if text)
 

@@ -165,7 +165,7 @@ def test_an_ab_counts_backwards_and_on_other_stacks_for_less(client: TestClient,
     assert measured["measured_here"]["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
 
 
-def test_an_ab_of_another_stack_that_could_detect_nothing_is_no_evidence(client: TestClient, engine: Engine) -> None:
+def test_an_ab_of_another_stack_with_a_wide_interval_is_not_evidence(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         elsewhere: dict[str, Any] = {"container": "nvcr.io/nvidia/nemo:26.02", "gbs": 512}
         make_advised(session, fields={"ep_overlap": True, **elsewhere})
