@@ -389,7 +389,10 @@ class ExperimentPage:
             if more:
                 return f"Inconclusive. {more}"
             return too_small_sentence(experiment) or result.sentence
-        wait = " and ".join(f"{n} more {LETTERS[side]}" for side in LETTERS if (n := missing(self.slots, side)))
+        needed = [(n, letter) for side, letter in LETTERS.items() if (n := missing(self.slots, side))]
+        wait = ", ".join(
+            f"{n if place else plural(n, 'more run')} of {letter}" for place, (n, letter) in enumerate(needed)
+        )
         so_far = f" So far {gain_change(result.gain.pct).figure}." if result.gain else ""
         return (
             f"Needs {wait}{self.cost(sum(missing(self.slots, side) for side in LETTERS))}.{so_far}"

@@ -553,7 +553,8 @@ def test_the_plan_of_a_measured_change_leads_to_its_experiment(
     assert f'href="/experiments/{number}"' in first
     assert "value=true" not in first
     assert ">Finish first</h2>" in first
-    waiting = plan(engine, baseline, knobs={"router_fusion": True}, runs_each=1)
+    waiting = plan(engine, baseline, knobs={"router_fusion": True}, runs_each=2)
+    assert re.search(r"Needs (1 more run|2 more runs) of A, 2 of B", text(client, f"/experiments/{waiting}"))
     page = text(client, f"/runs/{baseline}/experiments/new")
     first = page.partition('id="first"')[2].partition("</section>")[0]
     assert set(re.findall(r"Open #(\d+)", first)) == {str(number), str(waiting)}, "one without a result, too"

@@ -759,9 +759,9 @@ def _by_evidence(evidence: RuleEvidence, values: Mapping[str, object]) -> str:
     statement = expected.statement
     if statement.own is not None:
         where = "" if statement.own.same_contract else f", {statement.own.where}"
-        return f"Offered without a profile: this project measured {statement.text}{where}."
+        return f"Offered without a profile, because it was measured here: {statement.text}{where}."
     where = f" ({statement.setting})" if statement.setting else ""
-    return f"Offered without a profile: a matched A/B found {statement.text}{where}."
+    return f"Offered without a profile, because of a matched A/B: {statement.text}{where}."
 
 
 def _recipes(rule: Rule, context: FactContext) -> Iterator[Recipe]:

@@ -170,8 +170,9 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
     if before[-1].state != "done" and not candidates:
         return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     if candidates:
-        unprofiled = "" if before[-1].state == "done" else " without need of a profile"
-        return "open", f"{plural(len(candidates), 'candidate')}{unprofiled}; first: {candidates[0].title}."
+        count = len(candidates)
+        needless = "" if before[-1].state == "done" else plural(count, " needs", " need", number=False) + " no profile"
+        return "open", f"{plural(count, 'candidate')}{needless}; first: {candidates[0].title}."
     return "done", "No candidates remain for the measured wall."
 
 

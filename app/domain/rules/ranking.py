@@ -124,7 +124,7 @@ TIERS: Mapping[Tier, str] = {
     "rerun": "A rerun decides whether the run is slower, so all else comes later.",
     "regression": "It tests or undoes a suspect of a regression.",
     "unjudged": "The run is too short or too small, so tuning comes later.",
-    "measured": "This project measured that it is faster.",
+    "measured": "It was faster in an A/B or another run of this project.",
     "evidence": "It addresses a limit that was measured here.",
     "workflow": "It is the next step of the workflow.",
     "other": "It applies to nearly every run, so suggestions specific to this run come first.",
