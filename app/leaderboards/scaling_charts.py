@@ -61,17 +61,17 @@ def scaling_chart(section: Section, scale: tuple[float, float], first: int, last
         for row in view.points
         if row.efficiency and row.point.size in sizes
     ]
-    last: dict[str, dict[str, Any]] = {}
+    ends: dict[str, dict[str, Any]] = {}
     for point in points:
-        rises = point["series"] in last and point["efficiency"] > last[point["series"]]["efficiency"]
-        last[point["series"]] = point | {"above": rises}
+        rises = point["series"] in ends and point["efficiency"] > ends[point["series"]]["efficiency"]
+        ends[point["series"]] = point | {"above": rises}
     spec["datasets"] = {
         "points": points,
         "intervals": [point for point in points if point["high"] > point["low"]],
         "ends": [
-            point | {"label": f"{name} {point['percent']}" if len(last) > 1 else point["percent"]}
-            for name, point in last.items()
-            if len(last) <= MOST_LABELLED
+            point | {"label": f"{name} {point['percent']}" if len(ends) > 1 else point["percent"]}
+            for name, point in ends.items()
+            if len(ends) <= MOST_LABELLED
         ],
         "ideal": [] if is_zoomed else [{"efficiency": 100, "x": sizes[-1], "label": "ideal"}],
     }
