@@ -45,6 +45,7 @@ from app.domain.verdict.decide import MetricChange
 from app.domain.verdict.history_view import Drift, Pin, drift, has_figure
 from app.domain.verdict.record import PEAK_MEMORY
 from app.domain.verdict.step_time import shows_no_difference
+from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.words import provisional_because, sides_text
 from app.errors import Unavailable
 from app.pipeline.decisions import GoldenProposal, pins, proposals
@@ -1080,6 +1081,14 @@ class RunPage:
     def pins(self) -> PinView | None:
         """Return the pins of the stack; None for a run that cannot be pinned."""
         return pin_view(self._session, self.run) if self.run.status == "ready" and self.run.stack_key else None
+
+    @property
+    def slow_golden(self) -> int | None:
+        """Return the active regression of step time that this run, a golden baseline, is part of; else None."""
+        if self.verdict is None or self.pins is None or self.pins.pin is None:
+            return None
+        active = (item for item in self.verdict.regressions if item.shown_state in ACTIVE and not item.over)
+        return next((item.id for item in active if item.metric == "step_time_ms"), None)
 
     @cached_property
     def decided(self) -> tuple[AuditEvent, ...]:

@@ -388,6 +388,22 @@ def test_a_pin_says_what_drifts_out_of_sight(client: TestClient, make: Make, eng
         assert session.execute(select(col(PinRow.id)).where(col(PinRow.unpinned_at).is_(None))).all() == []
 
 
+def test_a_golden_baseline_in_an_open_regression_is_marked(
+    client: TestClient, make: Make, engine: Engine, stack: list[int]
+) -> None:
+    run = make()
+    client.post(f"/runs/{run}/pin", data={"author": "Ada", "note": ""})
+    assert "slow golden baseline" not in page(client, run)
+    with transaction(engine) as session:
+        row = session.get_one(RunRow, run)
+        keys = {"stack_key": row.stack_key, "config_key": row.config_key}
+        regression = RegressionRow(project_id=row.project_id, kind="run", cause_key="run", metric="step_time_ms")
+        session.add(regression)
+        session.flush()
+        session.add(RegressionMemberRow(regression_id=regression.id or 0, run_id=run, delta_pct=5.0, **keys))
+    assert "slow golden baseline" in page(client, run)
+
+
 def test_the_api_decides_what_the_forms_decide(client: TestClient, make: Make) -> None:
     run = make()
     address = f"/api/v1/runs/{run}"
