@@ -133,8 +133,7 @@ def idle_text(regression: Regression) -> str:
     """Return what a rerun of a run of an idle regression shows."""
     since = f"since {regression.idle_since}" if regression.idle_since else "for a month"
     return (
-        f"Regression {regression.id} is idle {since}: a rerun of this commit confirms it, a run of the newest commit "
-        "shows whether it is fixed."
+        f"Regression {regression.id}, idle {since}: rerun this commit to confirm it, the newest commit to check a fix."
     )
 
 
