@@ -1,5 +1,6 @@
 """A regression in sentences: its size, its jobs, when it began and ended, and its cost."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -11,7 +12,7 @@ from app.domain.numbers import (
     plural,
     slow_or_affected,
 )
-from app.domain.text import capitalized
+from app.domain.text import capitalized, some_of
 from app.domain.verdict.evidence import alternates_text
 from app.domain.verdict.regression import Regression, RunOfJob, SlowJob
 from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
@@ -121,6 +122,7 @@ def _answer(regression: Regression) -> str:
     text = slow_or_affected(regression.metric)
     if is_part(regression) or len(jobs) == 1:
         text = text.capitalize()
+        end += _other_gpus(regression)
     elif is_stale_part or len(counted) == len(jobs):
         text = f"{plural(len(counted), 'job')} {text}"
     else:
@@ -151,12 +153,24 @@ def other_jobs(regression: Regression) -> str:
     others = [job for job in regression.jobs if job not in counted]
     if not others:
         return ""
-    once = sum(job.is_once for job in others)
-    how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
+    how = _how(others)
     if not is_part(regression):
         return f"{len(others)} more {how}"
     most = change_words(max(job.worst.delta_pct or 0.0 for job in others), regression.metric)
     return f"{plural(len(others), 'other was', 'others were')} up to {most}, {how}"
+
+
+def _how(jobs: Sequence[SlowJob]) -> str:
+    once = sum(job.is_once for job in jobs)
+    return "temporarily" if not once else "in one run only" if once == len(jobs) else "in one run or temporarily"
+
+
+def _other_gpus(regression: Regression) -> str:
+    """Return `; also on H100, in one run only`, of the jobs on other GPUs than those that count; else empty."""
+    own = {job.first.gpu for job in regression.counted_jobs}
+    others = [job for job in regression.jobs if job.first.gpu and job.first.gpu not in own]
+    gpus = sorted({job.first.gpu or "" for job in others})
+    return f"; also on {some_of(gpus)}, {_how(others)}" if others else ""
 
 
 def is_part(regression: Regression) -> bool:
