@@ -99,7 +99,7 @@ _WORDS: Mapping[str, str] = {
     "moved": "changed the first run",
     "continued": "followed its job to another stack",
     "taken_back": "returned to its stack, which runs again",
-    "left": "removed a stack",
+    "left": "removed a job",
     "withdrawn": "withdrew the regression",
     "proposal_made": "proposed a fix",
     "proposal_withdrawn": "withdrew the proposal",
@@ -119,14 +119,14 @@ _NAMES: Mapping[str, str] = {
 
 
 def discussion(events: Iterable[AuditEvent]) -> tuple[Done, ...]:
-    """Return the entries of a discussion, oldest first. Stacks that joined or ended one after another are one entry."""
+    """Return the entries of a discussion, oldest first. Jobs that joined or ended one after another are one entry."""
     entries: list[Done] = []
     for action, together in groupby(events, key=lambda event: event.action):
         group = list(together)
         many = len(group)
         if action == "joined":
-            stacks = "a stack" if many == 1 else f"{many} stacks"
-            entries.append(Done(replace(group[-1], note=""), f"added {stacks} for the same reason", ()))
+            jobs = "a job" if many == 1 else f"{many} jobs"
+            entries.append(Done(replace(group[-1], note=""), f"added {jobs} for the same reason", ()))
         elif action == "continued" and many > 1:
             entries.append(Done(replace(group[-1], note=""), f"followed its jobs to {many} newer stacks", ()))
         else:

@@ -447,7 +447,8 @@ def _stacks_sentence(elsewhere: OtherStacks) -> str:
 
     With several GPU models, each number names its own: `5 slower (A100)`. Those that alternate are counted apart.
     """
-    who = f"{elsewhere.noun}s".capitalize() if elsewhere.with_own else f"Other {elsewhere.noun}s"
+    noun = "job" if elsewhere.with_own else elsewhere.noun  # the page of a regression lists jobs
+    who = "Jobs" if elsewhere.with_own else f"Other {noun}s"
     are_mixed = len({move.gpu for move in elsewhere.moves}) > 1
 
     def count(move: Move) -> str:
@@ -459,7 +460,7 @@ def _stacks_sentence(elsewhere: OtherStacks) -> str:
     counted = ", ".join(filter(None, map(count, MOVES)))
     n = len(elsewhere.alternating)
     verb = plural(n, "alternates", "alternate", number=False)
-    left_out = f"{plural(n, elsewhere.noun)} {verb}, not counted." if n else ""
+    left_out = f"{plural(n, noun)} {verb}, not counted." if n else ""
     return " ".join(filter(None, (f"{who} with the same change: {counted}." if counted else "", left_out)))
 
 
