@@ -460,7 +460,7 @@ def _stacks_sentence(elsewhere: OtherStacks) -> str:
     counted = ", ".join(filter(None, map(count, MOVES)))
     n = len(elsewhere.alternating)
     verb = plural(n, "alternates", "alternate", number=False)
-    left_out = f"{plural(n, noun)} {verb}, not counted." if n else ""
+    left_out = f"{plural(n, noun)} {verb}." if n else ""
     return " ".join(filter(None, (f"{who} with the same change: {counted}." if counted else "", left_out)))
 
 

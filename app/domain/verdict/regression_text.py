@@ -1,6 +1,5 @@
 """A regression in sentences: its size, its jobs, when it began and ended, and its cost."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -153,24 +152,19 @@ def other_jobs(regression: Regression) -> str:
     others = [job for job in regression.jobs if job not in counted]
     if not others:
         return ""
-    how = _how(others)
+    once = sum(job.is_once for job in others)
+    how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
     if not is_part(regression):
         return f"{len(others)} more {how}"
     most = change_words(max(job.worst.delta_pct or 0.0 for job in others), regression.metric)
-    return f"{plural(len(others), 'other was', 'others were')} up to {most}, {how}"
-
-
-def _how(jobs: Sequence[SlowJob]) -> str:
-    once = sum(job.is_once for job in jobs)
-    return "temporarily" if not once else "in one run only" if once == len(jobs) else "in one run or temporarily"
+    return f"{plural(len(others), 'other')} up to {most} at times"
 
 
 def _other_gpus(regression: Regression) -> str:
-    """Return `; also on H100, in one run only`, of the jobs on other GPUs than those that count; else empty."""
+    """Return `; at times on H100`, of the jobs on other GPUs than those that count; else empty."""
     own = {job.first.gpu for job in regression.counted_jobs}
-    others = [job for job in regression.jobs if job.first.gpu and job.first.gpu not in own]
-    gpus = sorted({job.first.gpu or "" for job in others})
-    return f"; also on {some_of(gpus)}, {_how(others)}" if others else ""
+    gpus = sorted({job.first.gpu or "" for job in regression.jobs} - own - {""})
+    return f"; at times on {some_of(gpus)}" if gpus else ""
 
 
 def is_part(regression: Regression) -> bool:
