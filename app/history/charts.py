@@ -56,12 +56,9 @@ _IN_ONE_ROW, _LABEL_ROW, _LABEL_GAP = 5, 15, 4
 _NARROW = 560
 _LATE = 0.88
 """Share of the width beyond which a label would not fit into the chart."""
-_CALLED = ("regression", "improvement", "inconclusive", "no_baseline", "failed")
-"""Verdicts with a special mark. A run without a change is a plain point."""
+_CALLED = ("regression", "improvement", "failed")
+"""Verdicts with a special mark. A run without a decided change is a plain point; its tooltip has its verdict."""
 _ARROWS = ("regression", "improvement")
-_QUIET = ("inconclusive", "no_baseline")
-MOST_QUIET_MARKS = 150
-"""Maximum runs for rings around verdicts without a change, which would otherwise hide other marks."""
 
 Row = dict[str, Any]
 
@@ -308,7 +305,7 @@ def datasets(drawing: Drawing) -> dict[str, list[Row]]:
         "edge": _edge({row["mark"] for row in above}),
         "low_edge": _edge({row["mark"] for row in below}),
         "intervals": list(_intervals(drawing)) if len(points) <= MOST_INTERVALS else [],
-        "rings": [row for row in called if row["verdict"] not in _ARROWS],
+        "crosses": [row for row in called if row["verdict"] not in _ARROWS],
         "arrows": [row for row in called if row["verdict"] in _ARROWS],
         "levels": _levels(drawing),
         "containers": drawing.containers,
@@ -406,8 +403,7 @@ def _called(drawing: Drawing, run: StackRun) -> str:
     if drawing.metric == NOT_OF_STEP_TIME:
         return "regression" if run.id in drawing.regressed else ""
     decision = drawing.decisions.get(run.id, run.verdict)
-    quiet = decision in _QUIET and len(drawing.positions) > MOST_QUIET_MARKS
-    return decision if decision in _CALLED and not quiet and run.purpose != "experiment" else ""
+    return decision if decision in _CALLED and run.purpose != "experiment" else ""
 
 
 def _intervals(drawing: Drawing) -> Iterator[Row]:
@@ -566,8 +562,6 @@ COLOURS = {name: f"--{name}" for name in (*_DISPATCHERS, *_LINES)} | {_OTHER: ch
 VERDICT_MARKS = {
     "regression": ("--regression", "triangle-up"),
     "improvement": ("--improvement", "triangle-down"),
-    "inconclusive": ("--inconclusive", "circle"),
-    "no_baseline": ("--no-change", "circle"),
     "failed": ("--failed", "M-1,-1L1,1M1,-1L-1,1"),
 }
 """Colour and shape on an axis on which up is worse (step time and memory)."""
@@ -647,7 +641,7 @@ def _parts(
         ("changes", _charts_changes(alt, x)),
         ("ticks", [_charts_ticks(alt, x)]),
         ("points", [_marks(alt, x, y, dense)]),
-        ("rings", [_verdicts(alt, x, y, "rings", size=36 if dense else 80)]),
+        ("crosses", [_verdicts(alt, x, y, "crosses", size=36 if dense else 80)]),
         ("arrows", [_verdicts(alt, x, y, "arrows", size=100 if dense else 180, worse_is_up=worse_is_up)]),
         ("levels", [_charts_levels(alt, axis)]),
         ("levels", [_level_labels(alt)]),
@@ -785,18 +779,16 @@ def _charts_lane(alt: Any, name: str, x: Any, title: str, height: float) -> list
 
 
 def _verdicts(alt: Any, x: Any, y: Any, name: str, *, size: int, worse_is_up: bool = True) -> Any:
-    """Draw rings and triangles around points, so that these keep the colour of their dispatcher."""
+    """Draw triangles and crosses around points, so that these keep the colour of their dispatcher."""
     marks = {name: shape for name, (_, shape) in VERDICT_MARKS.items()} | ({} if worse_is_up else _BETTER_IS_UP)
     colours = alt.Scale(domain=list(VERDICT_MARKS), range=[colour for colour, _ in VERDICT_MARKS.values()])
     shapes = alt.Scale(domain=list(marks), range=list(marks.values()))
-    dashed = alt.when("datum.verdict == 'no_baseline'").then(alt.value([2, 2])).otherwise(alt.value([1, 0]))
     mark = alt.Chart(alt.NamedData(name)).mark_point(filled=False, strokeWidth=1.5, tooltip=None, size=size)
     return mark.encode(
         x,
         y,
         shape=alt.Shape("verdict:N", scale=shapes, legend=None),
         stroke=alt.Stroke("verdict:N", scale=colours, legend=None),
-        strokeDash=dashed,
     )
 
 
@@ -853,7 +845,7 @@ class ChartKey:
 def chart_key(drawing: Drawing, rows: dict[str, list[Row]]) -> ChartKey:
     runs = [*rows["points"], *rows["lane"], *rows["low_lane"]]
     marks = {row["mark"] for row in runs}
-    called = {row["verdict"] for row in (*rows["rings"], *rows["arrows"])}
+    called = {row["verdict"] for row in (*rows["crosses"], *rows["arrows"])}
     kinds = {row["kind"] for row in rows["events"]}
     return ChartKey(
         colours=tuple(drawing.colours.items()),

@@ -732,7 +732,7 @@ def test_marks_of_memory_are_its_own_regressions(client: TestClient, engine: Eng
     data = chart_of(client, f"{address}?metric=peak_memory_gib")["datasets"]
     at = {row["at"]: row["id"] for row in data["points"]}
     assert [(at[row["at"]], row["verdict"]) for row in data["arrows"]] == [(moved[3], "regression")]
-    assert "rings" not in data
+    assert "crosses" not in data
     times = chart_of(client, address)["datasets"]
     assert moved[3] not in {at[row["at"]] for row in times["arrows"]}
 
