@@ -333,7 +333,8 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
         evidence = [expected.statement.name or "published" if own is None else f"{own.count} {own.where}"]
         if own is not None and suggestion.place.tier == "regression":
             evidence += of_run_texts(suggestion)
-        if is_of_run or (own is not None and own.same_contract):
+        # A settled A/B of the run's own stack needs no others.
+        if is_of_run or (own is not None and own.same_contract and not expected.is_settled):
             evidence += [
                 f"{gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"
                 for statement in suggestion.evidence.statements
