@@ -339,7 +339,7 @@ def gain_view(suggestion: Suggestion) -> GainView | None:
                 f"{gain_change(other.median_gain_pct).figure} {other.where}{'' if other.settled else ', undecided'}"
                 for statement in suggestion.evidence.statements
                 if (other := statement.own) is not None and not other.same_contract
-            ]
+            ][:1]
         is_measured = own is not None and own.same_contract
         return GainView(
             expected.pct, expected.low, expected.high, "; ".join(evidence), expected.is_settled, is_measured
