@@ -207,6 +207,12 @@ def experiments_of_stacks(session: Session, stack_keys: Collection[str]) -> tupl
     return tuple(_item(row) for row in rows)
 
 
+def experiments_by_id(session: Session, ids: Sequence[int]) -> list[ExperimentItem]:
+    """Return these experiments in their order."""
+    rows = session.execute(_select().where(col(ExperimentRow.id).in_(ids))) if ids else ()
+    return sorted((_item(row) for row in rows), key=lambda item: ids.index(item.id))
+
+
 def experiment_between(session: Session, project_id: int, keys: tuple[str, str]) -> ExperimentItem | None:
     """Return the newest experiment, not withdrawn, from the first configuration to the second; None without one."""
     row = session.execute(

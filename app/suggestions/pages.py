@@ -1,6 +1,6 @@
 """Pages of next steps: HTTP in, template out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated
@@ -20,13 +20,14 @@ from app.errors import InvalidChange, InvalidMetadata, NotReady, ThreewallsError
 from app.pipeline.propose import ExperimentProposal, ExperimentRequest, propose
 from app.pipeline.suggest import PairSuggestions, RunSuggestions, cost_text, place_text, suggest
 from app.settings import Settings
-from app.storage.experiments import ExperimentItem
+from app.storage.experiments import ExperimentItem, experiments_by_id
 from app.storage.journeys import journey_of
 from app.storage.rules import RulesInForce
 from app.storage.setbacks import REGRESSION_RULE, regression_change
 from app.suggestions.commands import StateForm, state
 from app.suggestions.step_page import StepPage
 from app.suggestions.views import (
+    MOST_NAMED,
     CopiedFlags,
     FactRow,
     GainView,
@@ -129,11 +130,19 @@ MOST_TITLE_WORDS = 11
 
 
 class NextPage:
+    """The suggestions of a run. `unfinished`: the experiments to finish first, if the journey did not go on."""
+
     def __init__(
-        self, advice: RunSuggestions, continued: Continuation, form: StateForm | None = None, fact: str = ""
+        self,
+        advice: RunSuggestions,
+        continued: Continuation,
+        unfinished: Sequence[ExperimentItem] = (),
+        form: StateForm | None = None,
+        fact: str = "",
     ) -> None:
         self._advice = advice
         self.continued = continued
+        self.unfinished = unfinished
         self._missing = MissingView(advice, form or StateForm(), fact)
         self.facts_open = form is not None or bool(fact)
         self.run = advice.run
@@ -358,9 +367,10 @@ class NextPage:
 def next_page(
     session: Session, rules: RulesInForce, run_id: int, form: StateForm | None = None, fact: str = ""
 ) -> NextPage:
-    return NextPage(
-        suggest(session, run_id, rules), continuation(journey_of(session, run_id), run_id), form=form, fact=fact
-    )
+    continued = continuation(journey_of(session, run_id), run_id)
+    open_here = () if continued.run_id is not None else (*continued.decide, *continued.under_way)
+    unfinished = experiments_by_id(session, open_here[:MOST_NAMED])
+    return NextPage(suggest(session, run_id, rules), continued, unfinished, form=form, fact=fact)
 
 
 router = APIRouter(include_in_schema=False)

@@ -461,8 +461,11 @@ def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Eng
     page = text(client, f"/runs/{baseline}?tab=record")
     assert f'href="/experiments/{number}"' in page
     assert f'href="/runs/{baseline}/journey"' in page
-    head = text(client, f"/runs/{baseline}/next").partition('id="suggestions"')[0]
+    head, _, steps = text(client, f"/runs/{baseline}/next").partition('id="suggestions"')
     assert f'href="/experiments/{number}"' in head, "under way"
+    first = steps[steps.index("<li") :]
+    assert f'data-unfinished="{number}"' in first[: first.index("</li>")]
+    assert re.findall(r'class="button[^"]* primary[^"]*"\s+href="([^"]+)"', steps) == [f"/experiments/{number}"]
 
 
 def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:
