@@ -393,6 +393,29 @@ def test_the_chart_continues_through_containers(client: TestClient, engine: Engi
     assert [run["id"] for run in api["runs"]] == after
 
 
+def test_a_chart_shows_what_changed_in_another_container(client: TestClient, engine: Engine, make: Make) -> None:
+    before = make(series((4, 400.0)))
+    upgrade = {"container": "nvcr.io/nvidia/nemo:26.07"}
+    after = make(series((4, 440.0)), fields=upgrade, started=FIRST_PLACE + timedelta(days=8))
+    address = f"/history/{key_of(engine, after[0])}"
+
+    def marks() -> dict[int, str]:
+        return {row["id"]: row["mark"] for row in drawn_runs(chart_of(client, f"{address}/chart")["datasets"])}
+
+    assert marks() == dict.fromkeys([*before, *after], "counts")
+    before += make([401.0], started=FIRST_PLACE + timedelta(days=5))
+    assert marks() == dict.fromkeys([*before, *after], "counts")
+    with transaction(engine) as session:
+        session.get_one(RunRow, before[1]).quarantine = "a slow node"
+    assert marks() == dict.fromkeys([*before, *after], "counts") | {before[1]: "aside"}
+    later = {"container": "nvcr.io/nvidia/nemo:26.08"}
+    newest = make(series((4, 430.0)), fields=later, started=FIRST_PLACE + timedelta(days=16))
+    assert marks().keys() == {*before, *after, *newest}
+    kept = client.post(f"/history/{key_of(engine, before[0])}/pin", data={"run": before[0], "author": "Ada"})
+    events = chart_of(client, f"{address}/chart")["datasets"]["events"]
+    assert (kept.status_code, [row["kind"] for row in events]) == (200, ["golden"])
+
+
 def test_the_containers_of_a_history_are_read_together(client: TestClient, engine: Engine, make: Make) -> None:
     counts = []
     for number in range(4):
