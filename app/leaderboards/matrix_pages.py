@@ -264,17 +264,19 @@ class MatrixPage:
 
     @property
     def _fastest(self) -> str:
-        """Return `hybridep at EP32 leads, EP16 undecided: 6.992 s, 15.3 % faster than alltoall at equal knobs.`"""
+        """Return `hybridep is fastest at EP32 (6.992 s), undecided against EP16; 15.3 % faster than alltoall there.`"""
         ep, cell = self.matrices[0].fastest
-        near = listed([f"EP{degree}" for degree in self.matrices[0].undecided])
-        leads = f"leads, {near} undecided" if near else "is fastest"
-        text = f"{cell.name} at EP{ep} {leads}: {board_time(cell.step_time_ms.value)}"
         pair = cell.at_equal_knobs
-        if pair is None:
-            return f"{text}."
-        if pair.tie:
-            return f"{text}, {'equal to' if pair.outcome == 'equal' else 'undecided against'} {pair.second}."
-        return f"{text}, {gain_change(pair.gain_pct).than} {pair.second} at equal knobs."
+        near = [f"EP{degree}" for degree in self.matrices[0].undecided]
+        near += [pair.second] if pair and pair.tie and pair.outcome != "equal" else []
+        text = f"{cell.name} is fastest at EP{ep} ({board_time(cell.step_time_ms.value)})"
+        text += f", undecided against {listed(near)}" if near else ""
+        if pair and pair.outcome == "equal":
+            text += f", equal to {pair.second}"
+        elif pair and not pair.tie:
+            where = "at equal knobs" if cell.equal else "there"
+            text += f"; {gain_change(pair.gain_pct).than} {pair.second} {where}"
+        return f"{text}."
 
     @property
     def _largest_gain(self) -> str:
