@@ -427,11 +427,13 @@ _OF_OWN_STACK = (
     not_indexed(col(_Own.job)) == RunRow.job,
     not_indexed(col(_Own.purpose)) == "ci",
     col(_Own.quarantine) == "",
+    # A run without a step time, such as a failed one, does not show that its job is slow.
+    or_(col(RegressionRow.metric) != "step_time_ms", col(_Own.step_time_ms).is_not(None)),
 )
 _LAST_OWN = (
     select_any(func.max(col(_Own.ordered_at)))
     .where(*_OF_OWN_STACK)
-    .correlate(RunRow, RegressionMemberRow)
+    .correlate(RunRow, RegressionMemberRow, RegressionRow)
     .scalar_subquery()
 )
 _LAST_OWN_ID = (
@@ -439,7 +441,7 @@ _LAST_OWN_ID = (
     .where(*_OF_OWN_STACK)
     .order_by(col(_Own.ordered_at).desc(), col(_Own.id).desc())
     .limit(1)
-    .correlate(RunRow, RegressionMemberRow)
+    .correlate(RunRow, RegressionMemberRow, RegressionRow)
     .scalar_subquery()
 )
 _LATER_RUNS: Select[Any] = (
@@ -481,6 +483,7 @@ _LAST_OWN_RUNS: Select[Any] = (
         RegressionMemberRow.regression_id, RegressionMemberRow.run_id, _LAST_OWN.label("last"), _LAST_OWN_ID.label("id")
     )
     .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
+    .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
     .where(col(RegressionMemberRow.regression_id).in_(bindparam("ids", expanding=True)))
 )
 
@@ -535,7 +538,10 @@ def later_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], 
 
 
 def last_own_runs(session: Session, ids: Collection[int]) -> dict[tuple[int, int], tuple[datetime, int]]:
-    """Return position and number of the last run of each member's job in its stack, by regression and member's run."""
+    """Return position and number of the last run of each member's job in its stack, by regression and member's run.
+
+    For a regression of the step time, runs without one do not count.
+    """
     rows = session.execute(_LAST_OWN_RUNS, {"ids": list(ids)})
     return {(row.regression_id, row.run_id): (row.last, row.id) for row in rows if row.last is not None}
 
@@ -1003,7 +1009,7 @@ class Costs:
         return self._clock(project_id, is_replay=self._session.execute(generated).scalar_one())
 
     def _runs(self, project_id: int, stacks: frozenset[str], branch: str | None, here: datetime) -> list[datetime]:
-        """Return the history positions that determine the rate of runs: those of the last `RATE_DAYS`, and the last one
+        """Return the history positions that determine the rate of measured runs: those of the last `RATE_DAYS`, and one
         before."""
         key = (project_id, stacks, branch)
         if key not in self._positions:
@@ -1027,6 +1033,8 @@ _OF_STACKS = (
     # Makes SQLite look up the stacks instead of reading all runs of the project.
     .where(not_indexed(col(RunRow.project_id)) == bindparam("project"))
     .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
+    # A run without a step time, such as a failed one, does not show that it lost time.
+    .where(col(RunRow.step_time_ms).is_not(None))
 )
 _TIMES: Select[Any] = _OF_STACKS.where(
     col(RunRow.ordered_at) >= bindparam("since"), col(RunRow.ordered_at) <= bindparam("here")

@@ -1100,6 +1100,24 @@ def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(
     assert re.search(r"GPU-h/day; last ran \d+ Nov", client.get("/regressions").text)
 
 
+def test_a_run_without_a_step_time_changes_neither_the_rate_nor_the_day_of_the_last_run(
+    client: TestClient, engine: Engine, stack: SlowStack, make: Make
+) -> None:
+    number = make()
+
+    def cost() -> tuple[str, Any]:
+        regression = client.get(f"/api/v1/regressions/{number}").json()
+        return regression["summary"]["text"], regression["costs"][0]["runs_per_day"]
+
+    measured = cost()
+    with transaction(engine) as session:
+        last = session.get_one(RunRow, stack.runs[-1]).ordered_at
+        fields = {"purpose": "ci", "stack_key": stack.stack_key, "config_key": stack.config_key, "outcome": "failed"}
+        failed = make_run(session, project="triage", ordered_at=last + timedelta(days=1), **fields)
+        session.get_one(RunRow, failed).step_time_ms = None
+    assert cost() == measured
+
+
 def test_a_job_that_is_nearly_back_does_not_tell_when_the_slow_ones_last_ran(
     client: TestClient, engine: Engine, make: Make
 ) -> None:
