@@ -1,7 +1,7 @@
 """Reads the journey of a run: the experiments that lead to it and those that continue from it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def journey_of(session: Session, run_id: int) -> Journey:
         for number, names in counted.items()
         if newest[number] in runs
     }
-    journey_steps = [_step(row, results[row.id or 0], configurations.get(row.id)) for row in steps]
+    journey_steps = [_step(row, results[row.id or 0], configurations.get(row.id), runs) for row in steps]
     return make_journey(run_id, runs[root_id].slug, configurations[None], journey_steps)
 
 
@@ -110,7 +110,11 @@ def _runs(session: Session, run_ids: set[int]) -> dict[int, Any]:
     return {row.id: row for row in rows}
 
 
-def _step(row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | None) -> JourneyStep:
+def _step(
+    row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | None, runs: Mapping[int, Any]
+) -> JourneyStep:
+    sides = [[runs[int(run)] for run in names if int(run) in runs] for names in (result.baseline, result.candidate)]
+    before, after = (_configuration(side[-1], side).step_time_ms if side else None for side in sides)
     return JourneyStep(
         experiment_id=row.id or 0,
         parent_id=row.parent_id,
@@ -122,4 +126,5 @@ def _step(row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | 
         winner=result.winner,
         candidate=candidate,
         level_pct=result.verdict.step_time.interval_level_pct if result.verdict and result.verdict.step_time else None,
+        compared_ms=(before, after) if before and after else None,
     )

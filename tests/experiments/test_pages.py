@@ -830,3 +830,17 @@ def test_of_two_accepted_from_one_run_the_earlier_is_named_and_the_file_is_xml()
         HOSTILE,
     ]
     assert JourneyPage(make_journey(1, "moe", ROOT, steps[1:]), 1).beside == []
+
+
+def test_an_effect_states_its_own_step_times_where_its_runs_are_not_those_of_the_boxes() -> None:
+    """The A/B ran before the start's second run: 400 ms is the mean of both, and 398 ms that of the A/B."""
+    ab = replace(step(1, None, 10.0), compared_ms=(398.0, 400.0 / 1.1))
+    page = JourneyPage(
+        make_journey(1, "moe", ROOT, [ab, replace(ab, experiment_id=2, compared_ms=(400, 400 / 1.1))]), 1
+    )
+    other, same = page.rows[1:]
+    assert other.effect == f"{same.effect}, 398.0\u202fms to 363.6\u202fms"
+    assert [line.effect.replace("\u202f", " ") for line in page.picture.lines] == [
+        "9.1 % faster than 398.0 ms",
+        "9.1 % faster",
+    ]

@@ -40,7 +40,10 @@ class JourneyNode:
 
 @dataclass(frozen=True, slots=True)
 class JourneyEdge:
-    """An experiment: its knobs, its state, and its measured effect. `level_pct`: of the interval of `gain`."""
+    """An experiment: its knobs, its state, and its measured effect. `level_pct`: of the interval of `gain`.
+
+    `compared_ms`: the step times of baseline and candidate that `gain` compares; those of the nodes may have more runs.
+    """
 
     source: str
     target: str
@@ -52,6 +55,7 @@ class JourneyEdge:
     evidence_level: str
     winner: str
     level_pct: float | None
+    compared_ms: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,7 @@ class JourneyStep:
     winner: str
     candidate: JourneyRun | None
     level_pct: float | None = None
+    compared_ms: tuple[float, float] | None = None
 
 
 def make_journey(run_id: int, project: str, root: JourneyRun, steps: Sequence[JourneyStep]) -> Journey:
@@ -170,6 +175,7 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
         evidence_level=step.evidence_level,
         winner=step.winner,
         level_pct=step.level_pct,
+        compared_ms=step.compared_ms,
     )
 
 
