@@ -264,7 +264,7 @@ class _OtherStacks:
     slow_before: RunOfJob | None
     slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
-    alternates_again: tuple[datetime, ...]
+    alternating: int | None
 
 
 _remembered = Remembered[_OtherStacks](most=1000)
@@ -284,7 +284,7 @@ def add_evidence(session: Session, item: Regression) -> Regression:
     cause = shown_cause(session, item, firsts)
     return replace(
         item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after,
-        alternates=others.alternates, alternates_again=others.alternates_again,
+        alternates=others.alternates, alternating=others.alternating,
     )  # fmt: skip
 
 
@@ -303,12 +303,12 @@ def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
         _run_of_job(session, *first) if first else None,
         tuple(run.id for _, run in runs if is_alone and not run.is_before)[:_MOST_AFTER],
         levels,
-        tuple(run.ordered_at for job, run in runs if job == alternating and not run.is_before),
+        alternating,
     )
 
 
-def _alternating_job(session: Session, regression: Regression) -> tuple[SlowJob, tuple[float, float]] | None:
-    """Return the first counted job that alternates between two levels (ms), with them, if any."""
+def _alternating_job(session: Session, regression: Regression) -> tuple[int, tuple[float, float]] | None:
+    """Return the first slow run of the first counted job that alternates between two levels (ms), with them, if any."""
     if regression.metric != "step_time_ms":
         return None
     for job in regression.counted_jobs:
@@ -316,7 +316,7 @@ def _alternating_job(session: Session, regression: Regression) -> tuple[SlowJob,
         if usual and slow and slow > usual:
             levels = alternation(session, session.get_one(RunRow, job.first.run_id), usual, slow)
             if levels:
-                return job, levels
+                return job.first.run_id, levels
     return None
 
 

@@ -446,14 +446,14 @@ def test_a_job_that_is_as_slow_elsewhere_is_not_slow_once_unless_its_own_stack_i
     assert (re.search(r"in one run here\s*</span>", page) is not None) is named
 
 
-def test_a_job_that_alternates_names_its_later_slow_days_and_its_sparkline_ends_with_the_newest_run(
+def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newest_run(
     client: TestClient, engine: Engine, make: Make
 ) -> None:
     facts = {"model": "moe", "gpu": "H100", "gpus": 16}
     with transaction(engine) as session:
         pair = [
-            make_slow_stack(session, stack=job, days=(13, 1), slow_pct=40.0, back=2, job=f"nightly/{job}", **facts)
-            for job in ("one", "two")
+            make_slow_stack(session, stack=job, days=(13, 1), slow_pct=pct, back=2, job=f"nightly/{job}", **facts)
+            for job, pct in (("one", 40.0), ("two", 50.0))
         ]
         for day, ms in ((17, 28_000.0), (18, 20_000.0), (19, 28_000.0)):
             make_run(
@@ -462,7 +462,10 @@ def test_a_job_that_alternates_names_its_later_slow_days_and_its_sparkline_ends_
                 commit=f"{day}" * 20, job="nightly/one", **facts,
             )  # fmt: skip
     number = make(pair, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=40.0, proposal="stale")
-    assert words_of(client, number) == "2 jobs slow on 2 Nov; one alternates: slow again on 6 Nov, 8 Nov."
+    assert (
+        words_of(client, number) == "One job alternates between 19.98 and 27.98 s: suspect the node. The other is back."
+    )
+    assert client.get(f"/api/v1/regressions/{number}").json()["summary"]["delta_pct"] == pytest.approx(40.0, abs=0.1)
     listed = client.get("/regressions", headers=HTML).text
     assert "40.0\u202f% slower at times</a>" in listed
     (last,) = re.findall(r"Step time of[^\"]*?([\d.]+)\s+s last", listed)

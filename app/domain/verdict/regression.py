@@ -80,6 +80,11 @@ class SlowJob:
         return triage.is_once(self.stacks)
 
     @property
+    def has_returned(self) -> bool:
+        """Return whether it has recovered, or less than half of its change is left in its newest run."""
+        return self.is_back or triage.is_nearly_back(self.stacks)
+
+    @property
     def newest_change(self) -> float | None:
         """Return the change of its newest run in percent, if less than half of that of the job is left."""
         return self.last.newest_pct if triage.is_nearly_back(self.stacks) else None
@@ -130,8 +135,8 @@ class Regression:
     newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
     `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
     members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
-    slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternates_again`: the positions
-    of its later slow runs in other stacks. Lists without evidence have none.
+    slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternating`: its first slow run.
+    Lists without evidence have none.
     `cost_until`: the position of the newest run of its counted jobs, if it costs time in a history that ended.
     """
 
@@ -164,7 +169,7 @@ class Regression:
     slow_before: RunOfJob | None = None
     slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
-    alternates_again: tuple[datetime, ...] = ()
+    alternating: int | None = None
 
     @property
     def idle_since(self) -> str:
@@ -188,7 +193,8 @@ class Regression:
     @property
     def worst_delta_pct(self) -> float | None:
         """Return the percentage that the regression is said to have."""
-        return triage.size_pct(self._jobs)
+        changes = (triage.change_of_job(job.stacks) for job in self.counted_jobs)
+        return max((change for change in changes if change is not None), default=None)
 
     @property
     def is_up_to(self) -> bool:
@@ -207,8 +213,14 @@ class Regression:
 
     @property
     def counted_jobs(self) -> Sequence[SlowJob]:
-        """Return the slow jobs that give it its size: neither shown by one run nor nearly back, if there are such."""
-        return [SlowJob(tuple(stacks)) for stacks in triage.counted_jobs(self._jobs)]
+        """Return the slow jobs that give it its size: neither shown by one run nor nearly back, if there are such.
+
+        Beside a job that alternates, those that were slow once and are back do not count.
+        """
+        counted = [SlowJob(tuple(stacks)) for stacks in triage.counted_jobs(self._jobs)]
+        if self.alternating is None or self.is_back or not self.is_once:
+            return counted
+        return [job for job in counted if job.first.run_id == self.alternating or not job.has_returned]
 
     @property
     def first_job(self) -> SlowJob | None:

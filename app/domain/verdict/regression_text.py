@@ -95,11 +95,16 @@ def _text(regression: Regression) -> str:
     A second sentence names a job that alternates between two levels.
     """
     text = _answer(regression)
-    if regression.alternates is None or _again(regression):
+    if regression.alternates is None:
         return text
-    if regression.is_once and len(regression.counted_jobs) > 1:
+    counted, jobs = len(regression.counted_jobs), len(regression.jobs)
+    if regression.is_once and counted > 1:
         return f"{text} One alternates: suspect the node."
-    return f"{text} {'A' if len(regression.jobs) > 1 else 'The'} job {alternates_text(regression.alternates)}."
+    words = alternates_text(regression.alternates)
+    if regression.is_once and counted < jobs and not (regression.is_back or regression.again):
+        others = "The other is" if jobs == 2 else "The others are"
+        return f"One job {words}. {others} back.{_claim(regression)}"
+    return f"{text} {'A' if jobs > 1 else 'The'} job {words}."
 
 
 def _answer(regression: Regression) -> str:
@@ -194,7 +199,7 @@ def _once(regression: Regression) -> str:
     when = f"on {days_text(at[0], at[0])}" if at[0].date() == at[-1].date() else days_text(at[0], at[-1])
     slow = slow_or_affected(regression.metric)
     if len(jobs) > 1:
-        return f"{plural(len(jobs), 'job')} {slow} {when}{_again(regression) or ', one run each'}"
+        return f"{plural(len(jobs), 'job')} {slow} {when}, one run each"
     run = f"#{jobs[0].first.run_id}"
     if regression.alternates is not None:
         return f"{slow.capitalize()} {when} ({run})"
@@ -202,19 +207,6 @@ def _once(regression: Regression) -> str:
         again = ", ".join(f"#{number}" for number in regression.slow_after)
         return f"{slow.capitalize()} {when}, in one run here ({run}), again in {again}"
     return f"{slow.capitalize()} {when}, in one run ({run})"
-
-
-def _again(regression: Regression) -> str:
-    """Return `; one alternates: slow again on 7 May, 25 Jul`, of idle jobs that single runs show; else empty."""
-    days = list(dict.fromkeys(days_text(at, at) for at in regression.alternates_again))
-    is_idle = regression.is_once and not regression.is_back and not regression.again and regression.idle_since
-    if not days or not is_idle or len(regression.counted_jobs) == 1:
-        return ""
-    text = ", ".join(days) if len(days) <= _MOST_DAYS else f"{len(days)} days until {days[-1]}"
-    return f"; one alternates: {slow_or_affected(regression.metric)} again on {text}"
-
-
-_MOST_DAYS = 2
 
 
 def _claim(regression: Regression) -> str:
