@@ -9,8 +9,7 @@ from itertools import chain, groupby, islice, pairwise, takewhile
 from statistics import median
 from typing import Any, ClassVar
 
-from sqlalchemy import Select, and_, bindparam, func, or_, select
-from sqlalchemy.orm import aliased
+from sqlalchemy import Select, and_, bindparam, func, literal, or_, select, union_all
 from sqlmodel import Session, col
 
 from app.domain.contract.resolve import workload
@@ -353,27 +352,24 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
 
 def _newer_unsteady(session: Session, lines: Sequence[TrendLine]) -> dict[int, int]:
     """Return, by the last run of each line, how many newer runs of its job are not steady, if any."""
-    last = aliased(RunRow)
-    newer = (
-        select_any(last.id, func.count())
-        .join(
-            RunRow,
-            and_(
-                *(col(getattr(RunRow, name)) == getattr(last, name) for name in ("project_id", "job", "purpose")),
-                *(
-                    col(getattr(RunRow, name)).is_not_distinct_from(getattr(last, name))
-                    for name in ("model", "gpu", "gpus", "dispatcher")
-                ),
-                or_(col(RunRow.job) != "", col(RunRow.stack_key) == last.stack_key),
-                col(RunRow.ordered_at) > last.ordered_at,
-                col(RunRow.is_steady).is_(False),
-                col(RunRow.quarantine) == "",
+    ids = [line.runs[-1][0].id for line in lines]
+    newer = [
+        select_any(literal(last.id).label("last"), func.count().label("runs")).where(
+            col(RunRow.project_id) == last.project_id,
+            col(RunRow.gpu).is_not_distinct_from(last.gpu),
+            col(RunRow.ordered_at) > last.ordered_at,
+            # An index has the runs of a project on a GPU by time, which are few after this one.
+            not_indexed(col(RunRow.stack_key if not last.job else RunRow.job)) == (last.job or last.stack_key),
+            *(
+                not_indexed(col(getattr(RunRow, name))).is_not_distinct_from(getattr(last, name))
+                for name in ("purpose", "model", "gpus", "dispatcher")
             ),
+            col(RunRow.is_steady).is_(False),
+            col(RunRow.quarantine) == "",
         )
-        .where(col(last.id).in_([line.runs[-1][0].id for line in lines]))
-        .group_by(col(last.id))
-    )
-    return dict(map(tuple, session.execute(newer)))
+        for last in session.execute(select(RunRow).where(col(RunRow.id).in_(ids))).scalars()
+    ]
+    return {row.last: row.runs for row in session.execute(union_all(*newer)) if row.runs}
 
 
 _Part = tuple[Sequence[Any], Mapping[str, Stated]]
