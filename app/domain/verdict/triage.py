@@ -190,15 +190,16 @@ class SumOfCosts:
 def active_text(number: int, cost: SumOfCosts, newest: str = "") -> str:
     """Summarise `number` active regressions by their cost: `2 regressions cost about 1.2 GPU-h/day.`
 
-    Those without cost are not counted: most of them wait to be closed. `newest`: the day of the newest run, if that is
-    long ago.
+    Those without cost are counted only if none has a cost. `newest`: the day of the newest run, if that is more than 14
+    days ago.
     """
     if not number:
         return "No active regressions."
     if cost.hours is None and cost.unknown:
         return f"{plural(cost.unknown, 'regression')} of unknown cost."
     if not cost.hours:
-        return f"No regression costs GPU time; newest run {newest}." if newest else "No regression costs GPU time now."
+        why = f"none ran in the last 14 days (newest run {newest})" if newest else "none costs GPU time now"
+        return f"{plural(number, 'active regression')}; {why}."
     return f"{plural(cost.costly, 'regression costs', 'regressions cost')} {cost.text}."
 
 
