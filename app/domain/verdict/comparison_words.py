@@ -35,13 +35,17 @@ _CERTAINTY = {
 
 @dataclass(frozen=True, slots=True)
 class ComparisonText:
-    """`lead`: the answer in at most 16 words. `rule`: what may be concluded from two such sides."""
+    """`lead`: the answer in at most 16 words. `rule`: what may be concluded from two such sides.
+
+    `needs`: the runs that would decide an inconclusive comparison, also in `notes`; empty for another.
+    """
 
     lead: str
     differs: str
     result: str
     rule: str
     notes: tuple[str, ...]
+    needs: str = ""
 
 
 def comparison_text(comparison: SideComparison, suspects: Sequence[RankedSuspect] = ()) -> ComparisonText:
@@ -52,6 +56,7 @@ def comparison_text(comparison: SideComparison, suspects: Sequence[RankedSuspect
         result=" ".join(_result(comparison)),
         rule=" ".join((_rule(comparison), *(item.sentence for item in suspects))),
         notes=tuple(dict.fromkeys(_notes(comparison))),
+        needs=_needs(comparison),
     )
 
 
@@ -286,19 +291,26 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
     yield from (f"Left out as an outlier: #{run.run} ({run.why})." for run in measured.dropped)
     if time is None:
         return
-    if time.decision == "inconclusive" and time.need_runs is not None:
-        more = f"{plural(time.need_runs, 'more run')} of B" if time.power is None else more_per_side(time)
-        yield f"{capitalized(more)} would decide if the difference stays the same."
-    elif time.decision == "inconclusive" and time.alternative is not None:
-        reruns = time.alternative.reruns
-        with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""
-        runs = plural(time.alternative.baseline_runs, "run")
-        yield f"{runs} in A{with_reruns} would decide; more of B alone would not."
-    elif time.decision == "inconclusive":
-        yield TOO_NOISY
+    if needs := _needs(comparison):
+        yield needs
     m = len(measured.baseline_used)
     yield prior_sentence(f"{plural(m, 'run')} in A", m, measured.prior, time.run_to_run_sd)
     yield f"The smallest slowdown that this comparison can detect is {percent(time.smallest_callable_pct)}."
+
+
+def _needs(comparison: SideComparison) -> str:
+    time = comparison.measured.step_time if comparison.measured else None
+    if time is None or time.decision != "inconclusive":
+        return ""
+    if time.need_runs is not None:
+        more = f"{plural(time.need_runs, 'more run')} of B" if time.power is None else more_per_side(time)
+        return f"{capitalized(more)} would decide if the difference stays the same."
+    if time.alternative is not None:
+        reruns = time.alternative.reruns
+        with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""
+        runs = plural(time.alternative.baseline_runs, "run")
+        return f"{runs} in A{with_reruns} would decide; more of B alone would not."
+    return TOO_NOISY
 
 
 def _lower(sentence: str) -> str:
