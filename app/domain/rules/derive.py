@@ -1,10 +1,10 @@
 """Derived facts, each a small function of the facts it names. A fact that cannot be derived is absent."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from app.domain.contract import values as pp_layout
 from app.domain.contract.fields import FLEX_BACKENDS, PREFIX
@@ -779,6 +779,33 @@ def _expandable(conf: object) -> bool:
     return "expandable_segments:true" in str(conf or "").lower().replace(" ", "")
 
 
+_GROUPS: Mapping[str, Collection[str]] = {
+    "software_differs": (
+        "container", "container_digest", "bridge_commit", "mcore_commit", "te_version", "pytorch_version",
+        "cuda_version", "nccl_version",
+    ),
+    "hardware_differs": ("gpus", "gpu", "gpus_per_node", "cluster"),
+    "work_differs": ("seq_len", "mbs", "gbs", "task", "data_mode", "mtp", "model"),
+}  # fmt: skip
+
+
+def _differing(group: Collection[str]) -> Rule:
+    """Return a rule for the fields of a group in which compared runs differ.
+
+    Versions outside of the keys are software, environment variables hardware.
+    """
+
+    def fields(values: Values) -> list[str] | None:
+        if "differs" not in values:
+            return None
+        differs, beside = cast("list[str]", values["differs"]), cast("list[str]", values["differs_beside"])
+        software = [field for field in beside if field not in ("commit", "job")] if "container" in group else []
+        variables = [field for field in differs if field.startswith("env.")] if "cluster" in group else []
+        return [*(field for field in differs if field in group), *software, *variables]
+
+    return fields
+
+
 RULES: tuple[tuple[str, Rule], ...] = (
     ("gpu", lambda values: values.get("sku")),
     ("sku", lambda values: values.get("gpu")),
@@ -855,5 +882,6 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("record_pct", _nothing(0.0)),
     ("earlier_wall", _nothing("")),
     ("differs_beside", _nothing([])),
+    *((name, _differing(group)) for name, group in _GROUPS.items()),
 )
 """In the order of their dependencies."""

@@ -141,6 +141,18 @@ def test_a_failure_in_the_fused_permutation_is_a_fact_and_the_next_step_starts_w
     )
 
 
+def test_each_warning_about_a_pair_names_only_its_own_fields() -> None:
+    facts = derive(
+        facts_of_pair(["seq_len", "gbs", "container", "gpus", "env.NCCL_ALGO"], beside=["commit", "te_version"])
+    )
+    groups = {name: facts[f"{name}_differs"] for name in ("software", "hardware", "work")}
+    assert groups == {
+        "software": ["container", "te_version"],
+        "hardware": ["gpus", "env.NCCL_ALGO"],
+        "work": ["seq_len", "gbs"],
+    }
+
+
 def test_a_pair_is_known_by_what_differs_its_gain_and_its_windows() -> None:
     others = [facts_of_pair(differing)["other_run"] for differing in (["container", "tp"], ["tp"], [])]
     assert [("container" in str(other)) for other in others] == [True, False, False]
