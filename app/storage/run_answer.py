@@ -105,7 +105,8 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
     levels = alternations_of_runs(session, [run.id]).get(run.id) if document.decision == "no_baseline" else None
-    if levels or (is_opened and any(item.alternates for item in ranked)):
+    is_alternating = is_opened and any(item.alternates for item in ranked)
+    if levels or is_alternating:
         rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
     idle = {item.id for item in shown if item.shown_state in ACTIVE and item.proposal == "stale"}
     for regression in read_regressions(session, idle)[:1]:
@@ -126,6 +127,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             unsteady=unsteady_briefly(steady) if steady else "",
             recovered_from=recovered_from,
             in_regression=opened,
+            alternates=is_alternating,
         )
     )
     if levels and is_undecided and own_ms:

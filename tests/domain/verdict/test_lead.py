@@ -107,6 +107,13 @@ def test_a_run_that_is_only_back_at_the_level_before_a_regression_says_so() -> N
     assert lead(back, recovered_from=14).startswith("Back to the level before regression 14: ")
 
 
+def test_a_slow_run_of_a_job_that_alternates_names_its_node() -> None:
+    sentence = lead(make_document(make_record(slower=0.3, commit="new"), make_baseline()), alternates=True)
+    assert "slower" in sentence
+    assert sentence.endswith(" The job alternates: suspect the node.")
+    assert len(sentence.split()) <= 16
+
+
 def test_a_change_from_a_single_run_says_so() -> None:
     slow = make_record("slow", slower=0.2, commit="new")
     single, several = (lead(make_document(slow, make_baseline()[-n:])).split(":")[0] for n in (1, 2))
