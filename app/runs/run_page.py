@@ -1274,8 +1274,17 @@ class RunPage:
 
     @cached_property
     def scale(self) -> charts.Scale:
-        bands = [band for band in (self.baseline_band, self.usual_band) if band is not None]
+        bands = [band for band in (self.baseline_band, self.usual_band, self._interval) if band is not None]
         return charts.fitting_scale(self.drawn, self.view.scale == "log", bands, self.earlier)
+
+    @property
+    def _interval(self) -> charts.Band | None:
+        """Return the interval of the run's own figure, which is wide where it is not steady."""
+        steady = self.run.steady_state
+        if self.shown_series != "step_time_ms" or steady is None:
+            return None
+        ends = (steady.ci_low_ms, steady.ci_high_ms)
+        return charts.baseline_band(ends, steady.step_time_ms, self.drawn.unit)
 
     @cached_property
     def baseline_band(self) -> charts.Band | None:

@@ -18,7 +18,16 @@ from app.domain.verdict.step_time import LossChange, MemoryChange, Prior
 from app.storage import audit
 from app.storage.database import read_session, transaction
 from app.storage.readings import pack_series, unpack_series
-from app.storage.tables import PinRow, ProjectRow, RegressionMemberRow, RegressionRow, RunRow, SeriesRow, StackWorkRow
+from app.storage.tables import (
+    PinRow,
+    ProjectRow,
+    RegressionMemberRow,
+    RegressionRow,
+    RunResultRow,
+    RunRow,
+    SeriesRow,
+    StackWorkRow,
+)
 from app.storage.verdicts import keep_alarms, put_verdict
 from tests.judged import judge, make_baseline, make_stack_run
 from tests.regressions.judging import works
@@ -254,6 +263,18 @@ def test_the_chart_shows_where_the_baseline_lies(client: TestClient, make: Make)
     datasets = json.loads(spec)["datasets"]
     assert 19.9 < datasets["baseline"][0]["value"] < 20.1
     assert datasets["earlier"] == []
+
+
+def test_the_chart_shows_all_of_a_wide_interval(client: TestClient, engine: Engine, make: Make) -> None:
+    run = make(slower=0.05)
+    with transaction(engine) as session:
+        result = session.get_one(RunResultRow, run)
+        assert result.steady_state is not None
+        result.steady_state = {**result.steady_state, "ci_low_ms": 14_000.0, "ci_high_ms": 31_000.0}
+    chart = client.get(f"/runs/{run}/chart", headers=HTMX).text
+    (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
+    (figure,) = json.loads(spec)["datasets"]["figure"]
+    assert (figure["low"], figure["high"]) == (14.0, 31.0)
 
 
 def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
