@@ -205,7 +205,7 @@ class ExperimentOut(ExperimentItemOut):
     next_url: str = Field(description="Page of its next steps; empty without one.")
     plan: ExperimentPlanOut
     runs: list[ExperimentRunOut]
-    rules: list[PairRuleOut] = Field(description="Results of the rules that compare the newest runs of both sides.")
+    rules: list[PairRuleOut] = Field(description="Results of the rules that compare both sides.")
 
     @classmethod
     def of(cls, experiment: Experiment, base_url: str, pair: Sequence[Suggestion] = ()) -> "ExperimentOut":

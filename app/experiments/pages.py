@@ -44,7 +44,7 @@ from app.experiments.result_view import (
     too_small_sentence,
     would_decide,
 )
-from app.pipeline.suggest import first_suggestion, suggest_for_pair
+from app.pipeline.suggest import first_suggestion, suggest_for_sides
 from app.settings import Settings
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import (
@@ -535,7 +535,7 @@ class ExperimentPage:
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:
-        """Return the results of the rules that compare the newest run of B with that of A."""
+        """Return the results of the rules that compare the runs of B with those of A."""
         return pair_rules(self._session, self._settings, self.experiment)
 
     @property
@@ -579,8 +579,8 @@ def pair_rules(session: Session, settings: Settings, experiment: Experiment) -> 
     if not (result.baseline and result.candidate):
         return ()
     time = result.verdict.step_time if result.verdict else None
-    pair = (int(result.baseline[-1]), int(result.candidate[-1]))
-    return suggest_for_pair(session, *pair, rules_in_force(settings), None if time is None else time.delta_pct)
+    sides = [int(run) for run in result.baseline], [int(run) for run in result.candidate]
+    return suggest_for_sides(session, sides, rules_in_force(settings), None if time is None else time.delta_pct)
 
 
 @router.get("/experiments")

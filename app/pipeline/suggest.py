@@ -540,10 +540,14 @@ def _pair(session: Session, advised: AdvisedRun, rules: RulesInForce, evaluation
     return PairSuggestions(pair.others, results, pair.of_baseline)
 
 
-def suggest_for_pair(
-    session: Session, first: int, second: int, rules: RulesInForce, step_time_pct: float | None
+def suggest_for_sides(
+    session: Session, sides: tuple[Sequence[int], Sequence[int]], rules: RulesInForce, step_time_pct: float | None
 ) -> tuple[Suggestion, ...]:
-    """Return the suggestions of the rules that compare `second` with `first`."""
+    """Return the suggestions of the rules that compare the newest run of the second side with that of the first.
+
+    The number of iterations is that of the run with the shortest steady window: the weakest run limits the evidence.
+    """
+    first, second = (side[-1] for side in sides)
     a, b = (read_run(session, run_id) for run_id in (first, second))
     comparability = compare_contracts(full_record(session, first), full_record(session, second))
     pair = pair_facts(
@@ -553,7 +557,19 @@ def suggest_for_pair(
         window=window_of(a.run.steady_state),
         memory=memory_kinds(a.run.health),
     )
-    return evaluate({**b.facts, **pair}, rules_of_two(rules.book), settings=rules.thresholds).fired
+    shortest = _shortest(session, [*sides[0], *sides[1]])
+    length = read_run(session, shortest).facts if shortest not in (None, second) else b.facts
+    lengths = {name: length[name] for name in ("window", "steps_done") if name in length}
+    return evaluate({**b.facts, **pair, **lengths}, rules_of_two(rules.book), settings=rules.thresholds).fired
+
+
+def _shortest(session: Session, run_ids: Sequence[int]) -> int | None:
+    """Return the run with the shortest steady window; None if no run has one."""
+    rows = session.execute(
+        select_any(RunResultRow.run_id, RunResultRow.steady_state).where(col(RunResultRow.run_id).in_(run_ids))
+    )
+    windows = [(row.steady_state["n"], row.run_id) for row in rows if row.steady_state]
+    return min(windows, default=(0, None))[1]
 
 
 # --- The rank of a suggestion and the cost of its A/B, as text.

@@ -135,6 +135,17 @@ def test_the_rules_about_two_runs_speak_of_the_runs_of_an_experiment(client: Tes
     assert 'href="/playbook/val-regression"' in page
 
 
+def test_the_warning_of_short_runs_quotes_the_shortest(client: TestClient, engine: Engine) -> None:
+    make_history(engine)
+    experiment = plan(engine, make_baseline(engine), runs_each=2)
+    tag = read(engine, experiment).tag
+    add_runs(engine, tag, [25_000.0], iterations=20)
+    add_runs(engine, tag, [25_050.0], iterations=40)
+    add_runs(engine, tag, [31_280.0], side="baseline", iterations=45)
+    rules = {row["rule"]: row["why"] for row in client.get(f"{API}/{experiment}").json()["rules"]}
+    assert " of 20 iterations." in rules["val-screen"]
+
+
 def test_accepting_leads_to_the_next_steps_of_the_winner(client: TestClient, engine: Engine, done: int) -> None:
     answer = client.patch(f"{API}/{done}", json={"author": "kai", "state": "accepted", "note": "into the recipe"})
     body = answer.json()
