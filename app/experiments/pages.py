@@ -17,7 +17,7 @@ from app.domain.experiments.journey import continuation
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, STEPS, tagged, upload_command
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import gain_change, gpu_hours, grouped, plural
+from app.domain.numbers import THIN, gain_change, gpu_hours, grouped, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import FOLLOWS
@@ -411,7 +411,8 @@ class ExperimentPage:
     def cost_of_more(self) -> str:
         """Return what the offered runs cost, and after how many steps the measured gain pays it back.
 
-        For example `about 241 GPU-hours, pays back after 17,000 steps of B`.
+        For example `about 241 GPU-hours, pays back after 17,000 steps of B`; of optional runs what they decide:
+        `2 more (about 241 GPU-hours) test a 2 % gain; 5 (about 602 GPU-hours) decide if 1.2 % holds`.
         """
         sizing, verdict = self.experiment.plan.sizing, self.experiment.result.verdict
         hours = sizing.gpu_hours_of(2 * (self.more_runs or self.optional_runs))
@@ -419,10 +420,28 @@ class ExperimentPage:
         if hours is None or sizing.gpus is None or time is None:
             return ""
         cost, saved_ms = f"about {gpu_hours(hours)} GPU-hours", time.baseline_ms - time.candidate_ms
-        if saved_ms <= 0 or self.optional_runs:
+        if self.optional_runs:
+            return self._aims_of_more or cost
+        if saved_ms <= 0:
             return cost
         steps = hours * 3.6e6 / (saved_ms * sizing.gpus)
         return f"{cost}, pays back after {grouped(float(f'{steps:.2g}'))} steps of B"
+
+    @property
+    def _aims_of_more(self) -> str:
+        """Return what optional runs decide, the fewest first."""
+        result, sizing = self.experiment.result, self.experiment.plan.sizing
+        time, more = result.verdict.step_time if result.verdict else None, []
+        if sizing.needed and sizing.needed > self.experiment.runs_each:
+            more.append((sizing.needed - self.experiment.runs_each, f"a {sizing.effect_pct:g}{THIN}% gain", "test"))
+        if time and time.need_runs and result.gain:
+            more.append((time.need_runs, f"if {gain_change(result.gain.pct).size} holds", "decide"))
+        texts = []
+        for runs, aim, verb in sorted(more):
+            hours = sizing.gpu_hours_of(2 * runs)
+            cost = "" if hours is None else f" (about {gpu_hours(hours)} GPU-hours)"
+            texts.append(f"{runs}{'' if texts else ' more'}{cost} {plural(runs, f'{verb}s', verb, number=False)} {aim}")
+        return "; ".join(texts)
 
     @property
     def is_validated(self) -> bool:

@@ -427,6 +427,8 @@ def test_a_decision_without_a_result_keeps_the_word_of_the_result(
     add_runs(engine, tag, [30_900.0, 30_850.0])
     add_runs(engine, tag, [31_300.0], side="baseline")
     assert read(engine, number).result.inconclusive
+    (beside,) = re.findall(r"per side\s*</button>\s*<span[^>]*>([^<]*)</span>", text(client, f"/experiments/{number}"))
+    assert re.fullmatch(r"\d+ more \(about [\d,]+ GPU-hours\) decide if 1\.4\u202f% holds", beside), beside
     client.post(f"/experiments/{number}", data={"decision": "reject", "note": "slower here", **AUTHOR})
     page = client.get(f"/experiments/{number}").text
     assert re.search(r'class="badge plain"[^>]*>.*?rejected, inconclusive', page, re.DOTALL)
