@@ -101,6 +101,7 @@ def choose_run(request: Request, session: ReadSession) -> Response:
         recent=recent,
         tuned=tuned,
         proposed=tuned or next(iter(recent), None),
+        unfinished=continuation(journey_of(session, tuned.id), tuned.id).unfinished if tuned else (),
     )
 
 

@@ -159,7 +159,7 @@ class StepPage:
         accepted = self.experiment if self.is_accepted else None
         if accepted is not None:
             lead = Markup('<a href="/experiments/{}">{}</a>.').format(accepted.id, experiment_text(accepted))
-            if (continued := replace(self.continued, under_way=())).leads:
+            if (continued := replace(self.continued, waiting=(), planned=())).leads:
                 lead += Markup(" {}").format(continued_text(continued))
             return lead, self.why
         if self.continued.leads:

@@ -389,15 +389,17 @@ _OPEN_LINK = Markup('<a href="/experiments/{0}">#{0}</a>')
 
 
 def continued_text(continued: Continuation) -> Markup:
-    """Return what comes before any next step: `Continued in #193; decide experiment #7; experiment #8 under way.`"""
+    """Return what comes before any next step: `Continued in #193; decide experiment #7; experiment #8 planned.`"""
     parts = []
     if continued.run_id is not None:
         parts.append(Markup("continued in {}").format(_RUN_LINK.format(continued.run_id)))
     if continued.decide:
         parts.append(Markup("decide {}").format(_experiments(continued.decide, _DECIDE_LINK)))
-    if continued.under_way:
-        text = Markup("{} under way") if parts else Markup("continue {} first")
-        parts.append(text.format(_experiments(continued.under_way, _OPEN_LINK)))
+    if continued.under_way and not parts:
+        parts.append(Markup("continue {} first").format(_experiments(continued.under_way, _OPEN_LINK)))
+    else:
+        groups = (("waiting", continued.waiting), ("planned", continued.planned))
+        parts += [Markup("{} {}").format(_experiments(group, _OPEN_LINK), word) for word, group in groups if group]
     return Markup("{}.").format(capitalized(Markup("; ").join(parts)))
 
 

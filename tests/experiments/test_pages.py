@@ -468,6 +468,10 @@ def test_the_page_of_a_run_names_its_experiments(client: TestClient, engine: Eng
     first = steps[steps.index("<li") :]
     assert f'data-unfinished="{number}"' in first[: first.index("</li>")]
     assert re.findall(r'class="button[^"]* primary[^"]*"\s+href="([^"]+)"', steps) == [f"/experiments/{number}"]
+    chooser = text(client, "/experiments/new")
+    assert f'<a class="button primary" href="/experiments/{number}">Finish #{number} first</a>' in chooser
+    assert re.search(rf'<a href="/experiments/{number}">#{number}</a> planned\.', chooser)
+    assert '<button class="button" type="submit">Continue</button>' in chooser
 
 
 def test_the_list_is_filtered_by_its_address(client: TestClient, engine: Engine, baseline: int) -> None:

@@ -186,13 +186,24 @@ def _edge(step: JourneyStep, ids: set[int]) -> JourneyEdge:
 class Continuation:
     """How a journey continues from a run.
 
-    `run_id`: the run to continue from, None if that is a run of the same configuration. `decide`, `under_way`:
-    experiments from there, or from this run, that wait for a decision or for runs.
+    `run_id`: the run to continue from, None if that is a run of the same configuration. `decide`, `waiting`, `planned`:
+    experiments from there, or from this run, that wait for a decision, for further runs or for their first one.
     """
 
     run_id: int | None = None
     decide: tuple[int, ...] = ()
-    under_way: tuple[int, ...] = ()
+    waiting: tuple[int, ...] = ()
+    planned: tuple[int, ...] = ()
+
+    @property
+    def under_way(self) -> tuple[int, ...]:
+        return (*self.waiting, *self.planned)
+
+    @property
+    def unfinished(self) -> tuple[tuple[int, str], ...]:
+        """Return the experiments to finish before a new one, each with the word of its state."""
+        groups = (("decision due", self.decide), ("waiting", self.waiting), ("planned", self.planned))
+        return tuple((number, word) for word, numbers in groups for number in numbers)
 
     @property
     def leads(self) -> bool:
@@ -207,11 +218,11 @@ def continuation(journey: Journey, run_id: int) -> Continuation:
     is_current = run_id in (end.run_id, *end.runs)
     here = {end.key, *(key for key, node in nodes.items() if run_id in (node.run_id, *node.runs))}
     from_here = [edge for edge in journey.edges if edge.source in here]
-    return Continuation(
-        None if is_current else journey.current_run_id,
-        tuple(edge.experiment_id for edge in from_here if edge.state == "done"),
-        tuple(edge.experiment_id for edge in from_here if edge.state in ("planned", "waiting")),
+    decide, waiting, planned = (
+        tuple(edge.experiment_id for edge in from_here if edge.state == state)
+        for state in ("done", "waiting", "planned")
     )
+    return Continuation(None if is_current else journey.current_run_id, decide, waiting, planned)
 
 
 # --- The accepted path as a waterfall: step time before and after each accepted change.

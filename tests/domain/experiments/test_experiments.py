@@ -477,10 +477,11 @@ def test_a_run_of_the_journey_leads_to_where_it_continued_and_to_what_is_not_dec
         step(5, None, None, "waiting"),
     ]
     journey = make_journey(1, "moe", replace(ROOT, runs=(1, 2)), steps)
-    at_end = Continuation(None, (3,), (4,))
+    at_end = Continuation(None, (3,), (), (4,))
     assert [continuation(journey, run_id) for run_id in (10, 11)] == [at_end, at_end], "runs of one configuration"
-    assert continuation(journey, 12) == Continuation(11, (3,), (4,)), "the rejected side"
-    assert continuation(journey, 2) == Continuation(11, (3,), (4, 5))
+    assert continuation(journey, 12) == Continuation(11, (3,), (), (4,)), "the rejected side"
+    assert continuation(journey, 2) == Continuation(11, (3,), (5,), (4,))
+    assert continuation(journey, 2).unfinished == ((3, "decision due"), (5, "waiting"), (4, "planned"))
     assert continuation(journey, 2).leads
     assert continuation(make_journey(1, "moe", ROOT, [step(1, None, None, "planned")]), 1).leads
     assert not continuation(make_journey(1, "moe", ROOT, [step(1, None, -2.0, "rejected")]), 1).leads
