@@ -34,6 +34,7 @@ from app.storage.rules import (
     fired_counts,
     kinds_of,
     last_fired,
+    places_of,
     planned,
     project_id_of,
     results_of_rule,
@@ -194,10 +195,15 @@ class RuleItem:
     memory: Mapping[int, float]
 
     @property
+    def is_refuted(self) -> bool:
+        """Return whether it should save memory and no A/B here saved any."""
+        return bool(self.memory) and all(change > -EQUAL_MEMORY_PCT for change in self.memory.values())
+
+    @property
     def saved(self) -> str:
-        """Return `0 of 6 saved memory here`; empty for rules that save none, or without a measurement."""
+        """Return `0 of 6 saved memory`; empty for rules that save none, or without a measurement."""
         less = sum(change <= -EQUAL_MEMORY_PCT for change in self.memory.values())
-        return f"{less} of {len(self.memory)} saved memory here" if self.memory else ""
+        return f"{less} of {len(self.memory)} saved memory" if self.memory else ""
 
 
 def find_rules(session: Session, rules: RulesInForce, query: RuleQuery) -> tuple[RuleItem, ...]:
@@ -364,7 +370,10 @@ _ORDERS: Mapping[str, Callable[[RuleItem], tuple[object, ...]]] = {
     "workflow": _workflow,
     "fired": lambda item: (-item.fired, *_workflow(item)),
     "tried": lambda item: (-item.results.tried, -item.fired, *_workflow(item)),
-    "paid_off": lambda item: (-item.results.paid_off, -item.results.tried, -item.fired, *_workflow(item)),
+    "paid_off": lambda item: (
+        *(-item.results.paid_off, not item.results.tried, item.is_refuted, -item.results.tried, -item.fired),
+        *_workflow(item),
+    ),
     "newest": lambda item: (*(-ord(c) for c in f"{item.rule.valid:<10}"), *_workflow(item)),
 }
 
@@ -676,8 +685,7 @@ def list_rules(request: Request, session: ReadSession, rules: Rules) -> HTMLResp
         waiting=waiting(session, rules.version),
         thresholds=thresholds(rules),
         needed_data=NEEDED_DATA,
-        degrees_of=degrees_of,
-        kinds_of=kinds_of,
+        places_of=places_of,
     )
 
 

@@ -297,6 +297,13 @@ def degrees_of(gains: Iterable[MeasuredGain]) -> str:
     return "EP" + "\u2013".join(map(str, dict.fromkeys((degrees[0], degrees[-1])))) if degrees else ""
 
 
+def places_of(gains: Iterable[MeasuredGain]) -> str:
+    """Format the GPUs and the expert parallelism of A/Bs: `H100, EP8`; empty if both are unknown."""
+    gains = tuple(gains)
+    gpus = sorted({gain.gpu for gain in gains if gain.gpu})
+    return ", ".join(filter(None, (*gpus, degrees_of(gains))))
+
+
 def kinds_of(experiments: int, matched: int) -> list[str]:
     """Return what tries are: `1 experiment`, `3 matched A/Bs`."""
     kinds = ((experiments, "experiment"), (matched, "matched A/B"))

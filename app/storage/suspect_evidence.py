@@ -809,7 +809,7 @@ class MeasuredGain:
     """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: a verdict on that run.
 
     `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has
-    `after`, not `before`. `ep`: the expert parallelism of its runs; None if it is unknown.
+    `after`, not `before`. `gpu`, `ep`: the GPU and the expert parallelism of its runs; empty and None if unknown.
     """
 
     pct: float
@@ -823,6 +823,7 @@ class MeasuredGain:
     forwards: bool
     experiment_id: int | None = None
     ep: int | None = None
+    gpu: str = ""
 
     @property
     def paid_off(self) -> bool:
@@ -910,8 +911,8 @@ def gains_by_rule(
         ):
             once = gains.setdefault(rule.id, {})
             if gain.forwards or gain.run_id not in once:
-                ep = contract.get("ep")
-                once[gain.run_id] = replace(gain, ep=ep if isinstance(ep, int) else None)
+                ep, gpu = contract.get("ep"), contract.get("gpu")
+                once[gain.run_id] = replace(gain, ep=ep if isinstance(ep, int) else None, gpu=str(gpu or ""))
     return over_all_runs(session, {rule: list(once.values()) for rule, once in gains.items()})
 
 
