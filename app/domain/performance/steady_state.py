@@ -231,12 +231,8 @@ def reasons_not_steady(
     return tuple(reasons)
 
 
-_LEVEL = "step times change level: "
-"""Begins the stored reason that states the direction and the iteration of a change."""
-
-
 def unsteady_briefly(steady: SteadyState) -> str:
-    """Return the first reason in short: `drifts 12.1 %`, `17.0 % slower from iteration 62`; empty without one."""
+    """Return the first reason in short: `drifts 12.1 %`; empty without one."""
     match steady.unsteadiness:
         case "short", n:
             return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
@@ -245,8 +241,7 @@ def unsteady_briefly(steady: SteadyState) -> str:
         case "drift", size:
             return f"drifts {size:.1f}{THIN}%"
         case "level", size:
-            stated = [reason.removeprefix(_LEVEL) for reason in steady.reasons if reason.startswith(_LEVEL)]
-            return stated[0].replace(" %", f"{THIN}%") if stated else f"level changes {size:.1f}{THIN}%"
+            return f"level changes {size:.1f}{THIN}%"
         case _:
             return ""
 
@@ -254,7 +249,7 @@ def unsteady_briefly(steady: SteadyState) -> str:
 def _change(window: FloatArray, drift: float, iterations: FloatArray | IntArray) -> tuple[Unsteadiness, str]:
     row, size = level_change(window)
     if abs(size) > abs(drift) / 2:
-        text = f"{_LEVEL}{_percent(size)} from iteration {int(iterations[row])}"
+        text = f"step times change level: {_percent(size)} from iteration {int(iterations[row])}"
         return ("level", 100 * abs(math.expm1(size))), text
     text = f"step times drift: the end is {_percent(drift)} than the start"
     return ("drift", 100 * abs(math.expm1(drift))), text
