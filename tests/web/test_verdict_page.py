@@ -414,7 +414,7 @@ def test_a_golden_baseline_in_an_open_regression_is_marked(
 ) -> None:
     run = make()
     client.post(f"/runs/{run}/pin", data={"author": "Ada", "note": ""})
-    assert "slow golden baseline" not in page(client, run)
+    assert "data-slow-golden" not in page(client, run)
     with transaction(engine) as session:
         row = session.get_one(RunRow, run)
         keys = {"stack_key": row.stack_key, "config_key": row.config_key}
@@ -422,7 +422,7 @@ def test_a_golden_baseline_in_an_open_regression_is_marked(
         session.add(regression)
         session.flush()
         session.add(RegressionMemberRow(regression_id=regression.id or 0, run_id=run, delta_pct=5.0, **keys))
-    assert "slow golden baseline" in page(client, run)
+    assert 'data-slow-golden="1"' in page(client, run)
 
 
 def test_the_api_decides_what_the_forms_decide(client: TestClient, make: Make) -> None:
