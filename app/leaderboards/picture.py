@@ -245,8 +245,12 @@ def board_picture(
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
+    contenders = list(contenders)
+    alone = {(item.name, item.config_key): item.at_equal_knobs for item in contenders}
     rows = {
-        (entry.dispatcher, entry.config_key): (entry.step_time_ms, entry.runs, _gain(entry)) for entry in board.entries
+        key: (entry.step_time_ms, entry.runs, _gain(entry, alone.get(key)))
+        for entry in board.entries
+        for key in [(entry.dispatcher, entry.config_key)]
     }
     for item in contenders:
         if item.equal and item.at_equal_knobs:
@@ -336,8 +340,9 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
 
 
 def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:
-    """Return `deepep (17.03 s) leads, 2.0 % faster than hybridep; A/B #6 does not confirm it`."""
-    lead = f"{_timed(board, pair.first)} leads, {gain_change(pair.gain_pct).than} {_timed(board, pair.second)}"
+    """Return `Undecided: deepep (17.03 s) is 2.0 % faster than hybridep; A/B #6 does not confirm it`."""
+    change = gain_change(pair.gain_pct)
+    lead = f"Undecided: {_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     if ab.faster:
         return f"{lead}; {ab.text}"
     is_equal = ab.comparison is not None and ab.comparison.outcome == "equal"
@@ -487,17 +492,22 @@ def _bar(name: str, figure: Interval, runs: Sequence[str], *, axis: _Axis, unit:
     )  # fmt: skip
 
 
-def _gain(entry: Entry) -> str:
+def _gain(entry: Entry, alone: PairwiseComparison | None) -> str:
+    """Return `16.4 % faster at equal knobs; 28.1 % with other knobs`. `alone`: the gain of the dispatcher alone."""
     if entry.dispatcher == REFERENCE:
         return "reference"
     if entry.gain is None:
         return ""
     pair = entry.gain.comparison
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    if entry.gain.differs_in:
-        tie = f", {_tie_word(pair)}" if pair.tie else ""
-        return f"{change.text}{tie}, {'another EP degree' if entry.gain.differs_in == ('ep',) else 'other knobs'}"
-    return change.text + (f", {_tie_word(pair)}" if pair.tie else "")
+    text = change.text + (f", {_tie_word(pair)}" if pair.tie else "")
+    if not entry.gain.differs_in:
+        return text
+    other = "another EP degree" if entry.gain.differs_in == ("ep",) else "other knobs"
+    if alone is None:
+        return f"with {other}: {text}"
+    is_alike = gain_change(alone.gain_pct).word == change.word
+    return f"{_change(alone)} at equal knobs; {change.size if is_alike else change.figure} with {other}"
 
 
 def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:

@@ -769,7 +769,7 @@ def ab_of(
     return DispatcherExperiment(number, (candidate, baseline), pair, excluded_gain_pct=excluded)
 
 
-LEADS = "deepep (400.0 ms) leads, 4.8 % faster than hybridep;"
+LEADS = "Undecided: deepep (400.0 ms) is 4.8 % faster than hybridep;"
 
 
 @pytest.mark.parametrize(
@@ -859,7 +859,7 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     page = client.get("/leaderboards/gb200/deepseek-v3").text
     (stack,) = client.get("/api/v1/leaderboards?hardware=gb200&family=deepseek-v3").json()["items"]
     sentence = stack["boards"][0]["sentence"]
-    assert sentence.startswith("hybridep (7.40")
+    assert sentence.startswith("Undecided: hybridep (7.40")
     assert f"faster than alltoall; A/B #{ab} does not confirm it" in sentence.replace(" (1 run)", "")
     assert sentence in page
     for address in (

@@ -291,7 +291,7 @@ def head_text(head: Head) -> str:
 
 
 _QUALIFIERS = {
-    "contested": " (contested)",
+    "contested": " (undecided)",
     "tie": " (tie)",
     "directional": " (directional)",
     "not_compared": " (not compared with all)",
