@@ -14,7 +14,7 @@ EVIDENCE = {
     "smoke": "Fewer than six iterations after warm-up: a first impression only.",
     "screen": "At least six iterations after warm-up: enough to reject a candidate.",
     "matched_ab": "One side of a matched A/B: two results that differ only in the dispatcher, both long enough.",
-    "validated": "At least half of the runs are healthy and steady over 50 steps.",
+    "validated": "Healthy, steady runs of 50 steps: at least half of the runs of a result.",
 }
 LABELS = {level: evidence_label(level) for level in EVIDENCE} | {"from_prior": "estimated interval"}
 """Labels that differ from the name with spaces."""
