@@ -545,7 +545,7 @@ def suggest_for_sides(
 ) -> tuple[Suggestion, ...]:
     """Return the suggestions of the rules that compare the newest run of the second side with that of the first.
 
-    The number of iterations is that of the run with the shortest steady window: the weakest run limits the evidence.
+    `window` and `steps_done` come from the run with the shortest steady window, which limits the evidence.
     """
     first, second = (side[-1] for side in sides)
     a, b = (read_run(session, run_id) for run_id in (first, second))
