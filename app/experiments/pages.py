@@ -437,7 +437,7 @@ class ExperimentPage:
             more.append((sizing.needed - self.experiment.runs_each, f"a {sizing.effect_pct:g}{THIN}% gain", "test"))
         if time and time.need_runs and result.gain:
             more.append((time.need_runs, f"if {gain_change(result.gain.pct).size} holds", "decide"))
-        texts = []
+        texts: list[str] = []
         for runs, aim, verb in sorted(more):
             hours = sizing.gpu_hours_of(2 * runs)
             cost = "" if hours is None else f" (about {gpu_hours(hours)} GPU-hours)"
