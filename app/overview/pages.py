@@ -143,7 +143,8 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str, now: datetime
         newest = overview.trend.newest_at
         is_stale = newest is not None and now - newest > STALE
         day = days_text(newest, newest) if newest is not None and is_stale else ""
-        return active_text(attention.open + attention.acknowledged, attention.cost, day)
+        number, to_close = attention.open + attention.acknowledged, len(attention.to_close)
+        return active_text(number, attention.cost, day, to_close=to_close)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
     until = common_end(attention.items, attention.cost.costly)
     slower = _slower_jobs(costly) if len(costly) == attention.cost.costly else "Jobs are"

@@ -155,10 +155,12 @@ def test_the_lead_names_the_day_of_old_data_instead_of_now(
     client: TestClient, make: Make, make_regression: Make
 ) -> None:
     runs = nightly(make, "hub.example/train:1", 1, [20_000, 21_000, 21_000])
-    make_regression(runs[1], gpu_hours_per_day=0.0)
-    assert "1 active regression; none ran in the last 14 days (newest run 3 Sep)." in answer(overview(client))
+    make_regression(runs[1], gpu_hours_per_day=0.0, proposal="fixed")
+    assert "1 regression to close; none ran in the last 14 days (newest run 3 Sep)." in answer(overview(client))
+    make_regression(runs[2], gpu_hours_per_day=0.0)
+    assert "1 open regression; none ran in the last 14 days (newest run 3 Sep)." in answer(overview(client))
     make(purpose="ci", ordered_at=datetime.now(UTC))
-    assert "1 active regression; none costs GPU time now." in answer(overview(client))
+    assert "1 open regression; none costs GPU time now." in answer(overview(client))
 
 
 def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, make_regression: Make) -> None:

@@ -187,11 +187,11 @@ class SumOfCosts:
         return f"at least {gpu_hours(hours)} GPU-h/day" if self.unknown and hours >= 0.1 else daily_cost(hours)
 
 
-def active_text(number: int, cost: SumOfCosts, newest: str = "") -> str:
+def active_text(number: int, cost: SumOfCosts, newest: str = "", *, to_close: int = 0) -> str:
     """Summarise `number` active regressions by their cost: `2 regressions cost about 1.2 GPU-h/day.`
 
     Those without cost are counted only if none has a cost. `newest`: the day of the newest run, if that is more than 14
-    days ago.
+    days ago. `to_close`: the number of those that the service proposes to close, named only if no other is open.
     """
     if not number:
         return "No active regressions."
@@ -199,7 +199,9 @@ def active_text(number: int, cost: SumOfCosts, newest: str = "") -> str:
         return f"{plural(cost.unknown, 'regression')} of unknown cost."
     if not cost.hours:
         why = f"none ran in the last 14 days (newest run {newest})" if newest else "none costs GPU time now"
-        return f"{plural(number, 'active regression')}; {why}."
+        is_open = number > to_close
+        which = plural(number - to_close, "open regression") if is_open else f"{plural(number, 'regression')} to close"
+        return f"{which}; {why}."
     return f"{plural(cost.costly, 'regression costs', 'regressions cost')} {cost.text}."
 
 
