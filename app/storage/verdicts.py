@@ -716,12 +716,8 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
     rows = session.execute(chosen.order_by(col(RegressionRow.id).desc())).all()
     explained = {row.metric for row, _ in rows if row.id in named}
     rows = [item for item in rows if item[0].id in named or item[0].metric not in explained]
-    jobs = {
-        (number, member.run_id): job
-        for number, of_it in jobs_of_regressions(session, [row.id for row, _ in rows]).items()
-        for job in of_it
-        for member in job
-    }
+    jobs_of = jobs_of_regressions(session, [row.id for row, _ in rows])
+    jobs = {(number, member.run_id): job for number, of_it in jobs_of.items() for job in of_it for member in job}
     regressions = []
     config_key = session.get_one(RunRow, run_id).config_key
     for row, shown_state in rows:
@@ -741,7 +737,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 since_run=member.run_id if member is not None and (member.delta_pct or 0.0) > 0 else None,
                 usual=None if usual_level is None else math.exp(usual_level),
                 is_past=bool(job) and is_nearly_back(job),
-                over=_over(session, row, shown_state),
+                over=_over(session, row, shown_state, of_many=len(jobs_of[row.id]) > 1),
             )
         )
     return tuple(regressions)
@@ -783,7 +779,7 @@ def _continued(session: Session, run_id: int) -> set[int]:
     }  # fmt: skip
 
 
-def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
+def _over(session: Session, regression: RegressionRow, shown_state: str, *, of_many: bool) -> str:
     if regression.proposal != "fixed" and shown_state != "fixed":
         return ""
     of_it = col(RegressionMemberRow.regression_id) == regression.id
@@ -792,7 +788,8 @@ def _over(session: Session, regression: RegressionRow, shown_state: str) -> str:
     )
     since = session.execute(starts.where(of_it)).scalar_one()
     back = session.get(RunRow, regression.proposal_run_id) if regression.proposal_run_id else None
-    return recovery_text(since, (back.id or 0, back.ordered_at) if back else None) if since else ""
+    run = (back.id or 0, back.ordered_at) if back else None
+    return recovery_text(since, run, of_many=of_many) if since else ""
 
 
 _SAME_LEVEL = 0.02

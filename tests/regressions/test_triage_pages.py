@@ -936,7 +936,7 @@ def test_all_pages_say_that_a_regression_is_over(client: TestClient, engine: Eng
     number = make([slow, milder], proposal="fixed", proposal_run_id=slow.runs[17])
     with transaction(engine) as session:
         keep_alarms(session, {run: {"step_time_ms": number} for run in (slow.since, milder.since)})
-    over = f" from 2 Nov; recovered since #{slow.runs[17]} on 6 Nov"
+    over = f" from 2 Nov; all recovered since #{slow.runs[17]} on 6 Nov"
     sizes = {f"/regressions/{number}": f"2 jobs slow{over}"}
     sizes |= {f"/runs/{slow.since}": f"5.0\u202f% slower{over}", f"/runs/{milder.since}": f"3.0\u202f% slower{over}"}
     for path, text in sizes.items():

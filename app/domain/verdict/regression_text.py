@@ -111,7 +111,7 @@ def _answer(regression: Regression) -> str:
     since, counted, jobs = regression.since, regression.counted_jobs, regression.jobs
     if regression.is_back:
         often = how_often(regression)
-        when = recovery_text(since.ordered_at, regression.back) if since else ""
+        when = recovery_text(since.ordered_at, regression.back, of_many=len(jobs) > 1) if since else ""
         place = f" ({regression.back_in})" if regression.back_in else ""
         return f"{plural(len(jobs), 'job')} {slow_or_affected(regression.metric)}{often and f' {often}'}{when}{place}."
     if regression.again:

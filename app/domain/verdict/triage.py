@@ -205,11 +205,13 @@ def active_text(number: int, cost: SumOfCosts, newest: str = "", *, to_close: in
     return f"{plural(cost.costly, 'regression costs', 'regressions cost')} {cost.text}."
 
 
-def recovery_text(since: datetime, back: tuple[int, datetime] | None) -> str:
+def recovery_text(since: datetime, back: tuple[int, datetime] | None, *, of_many: bool = False) -> str:
     """Return when a change that is over lasted: ` from 13 Sep; recovered since #79 on 16 Sep`.
 
-    `back`: the run and its position.
+    `back`: the run and its position. `of_many`: it was of several jobs, of which that run is the last to be back:
+    `; all recovered since #79 on 16 Sep`.
     """
+    recovered = f"{'all ' if of_many else ''}recovered"
     if back is None:
-        return f" since {days_text(since, since)}; recovered"
-    return f" from {days_text(since, since)}; recovered since #{back[0]} on {days_text(back[1], back[1])}"
+        return f" since {days_text(since, since)}; {recovered}"
+    return f" from {days_text(since, since)}; {recovered} since #{back[0]} on {days_text(back[1], back[1])}"
