@@ -196,7 +196,7 @@ def _contrast(
         return f"Inconclusive: {times} with {difference.field} {before}{why}."
     if contrast.is_unconfirmed:
         why = f"not steady ({unsteady})" if unsteady else "not steady"
-        return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun first."
+        return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."
     sentence = f"{'As fast' if change.word == THE_SAME else change.figure}: {times}"
     also = _also_changed(contrast.comparability, difference)
     is_changed = time.decision in ("regression", "improvement") and not contrast.comparability.two_jobs
