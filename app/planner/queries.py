@@ -623,7 +623,7 @@ def peak_words(offer: Offer, gpu_memory_gb: float | None) -> str:
         measured = in_gib(offer.run.peak_gb)
         differs = f", {predicted:.0f} predicted" if round(predicted) != round(measured) else ""
         above = ", above the usable limit" if measured > in_gib(offer.prediction.usable_gb) else ""
-        how = "in a generated run" if offer.run.is_generated else "measured"
+        how = "(generated)" if offer.run.is_generated else "measured"
         return f"{measured:.0f}{of} {how}{differs}{above}"
     limit = ", at the usable limit" if round(predicted) >= round(in_gib(offer.prediction.usable_gb)) else ""
     return f"{predicted:.0f}{of}{limit}"
