@@ -500,12 +500,12 @@ def _gain(entry: Entry, alone: PairwiseComparison | None) -> str:
         return ""
     pair = entry.gain.comparison
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    text = change.text + (f", {_tie_word(pair)}" if pair.tie else "")
+    tie = f", {_tie_word(pair)}" if pair.tie else ""
     if not entry.gain.differs_in:
-        return text
+        return change.text + tie
     other = "another EP degree" if entry.gain.differs_in == ("ep",) else "other knobs"
     if alone is None:
-        return f"with {other}: {text}"
+        return f"{change.figure}{tie}, with {other}"
     is_alike = gain_change(alone.gain_pct).word == change.word
     return f"{_change(alone)} at equal knobs; {change.size if is_alike else change.figure} with {other}"
 
