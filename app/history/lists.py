@@ -97,11 +97,12 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 class StackRegression:
     """The newest active step-time regression of a stack, with the first slow run of the job that changed most.
 
-    `config_key`: of that run. `later`: what followed. `state`: as pages name it. `alternates`: the levels (ms)
-    between which the job alternates, as the page of the stack says.
+    `config_key`: of that run. `later`: what followed. `is_stale`: its stacks no longer run. `state`: as pages name it.
+    `alternates`: the levels (ms) between which the job alternates, as the page of the stack says.
     """
 
     number: int
+    is_stale: bool
     state: str
     delta_pct: float | None
     job: str
@@ -109,11 +110,6 @@ class StackRegression:
     slow: SlowRun
     later: "LaterChange | None" = None
     alternates: tuple[float, float] | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Return whether its stacks no longer run."""
-        return self.state == "idle"
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +227,7 @@ def find_stacks(session: Session, query: StackQuery) -> StackPage:
         if (numbers := set[int]().union(*(stale.get(key, ()) for key in keys)))
     }
     slow = regressed.keys() | idle.keys()
-    only_idle = [key for key in slow if key not in regressed or regressed[key].is_idle]
+    only_idle = [key for key in slow if key not in regressed or regressed[key].is_stale]
     # A trend means that runs were compared with each other.
     groups.sort(
         key=lambda keys: (
@@ -435,7 +431,8 @@ def _regressed(session: Session, keys: Sequence[str]) -> tuple[dict[str, StackRe
             stale.setdefault(row.RegressionMemberRow.stack_key, set()).add(row.RegressionMemberRow.regression_id)
     newest = {
         member.stack_key: StackRegression(
-            member.regression_id, state_text(state, proposal), changes[member.regression_id, member.run_id], job,
+            member.regression_id, proposal == "stale", state_text(state, proposal),
+            changes[member.regression_id, member.run_id], job,
             member.config_key,
             SlowRun(
                 project_id, member.stack_key, member.run_id,
@@ -512,7 +509,8 @@ def _of_page(session: Session, stack_key: str) -> StackRegression | None:
     if page is None or alarm is None or run is None:
         return None
     return StackRegression(
-        alarm.regression_id, state_text(alarm.shown_state, alarm.proposal), alarm.delta_pct, run.job, run.config_key,
+        alarm.regression_id, alarm.is_stale, state_text(alarm.shown_state, alarm.proposal), alarm.delta_pct,
+        run.job, run.config_key,
         SlowRun(run.project_id, run.stack_key, alarm.run_id, alarm.usual_ms), alternates=page.alternates,
     )  # fmt: skip
 

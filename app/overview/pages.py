@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
 from app.domain.numbers import change_text, days_text, plural
+from app.domain.performance.cost import RATE_DAYS
 from app.domain.text import some_of
 from app.domain.verdict.regression import Regression, common_end
 from app.domain.verdict.regression_text import what
@@ -127,10 +128,6 @@ def show_loading(request: Request, session: ReadSession) -> HTMLResponse:
     return render(request, "overview/_loading.html", loading=example_runs(session))
 
 
-STALE = timedelta(days=14)
-"""Age of the newest run from which its day is named instead of `now`."""
-
-
 def answer(overview: Overview, filters: OverviewQuery, empty: str, now: datetime) -> str:
     """Summarise what needs attention. `empty`: the sentence for a service without visible runs."""
     attention = overview.attention
@@ -141,7 +138,7 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str, now: datetime
     worst = max((item.worst_delta_pct for item in costly if item.worst_delta_pct is not None), default=None)
     if worst is None:
         newest = overview.trend.newest_at
-        is_stale = newest is not None and now - newest > STALE
+        is_stale = newest is not None and now - newest > timedelta(days=RATE_DAYS)
         day = days_text(newest, newest) if newest is not None and is_stale else ""
         number, to_close = attention.open + attention.acknowledged, len(attention.to_close)
         return active_text(number, attention.cost, day, to_close=to_close)

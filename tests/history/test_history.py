@@ -411,9 +411,9 @@ def test_a_chart_shows_what_changed_in_another_container(client: TestClient, eng
     later = {"container": "nvcr.io/nvidia/nemo:26.08"}
     newest = make(series((4, 430.0)), fields=later, started=FIRST_PLACE + timedelta(days=16))
     assert marks().keys() == {*before, *after, *newest}
-    kept = client.post(f"/history/{key_of(engine, before[0])}/pin", data={"run": before[0], "author": "Ada"})
+    pinned = client.post(f"/history/{key_of(engine, before[0])}/pin", data={"run": before[0], "author": "Ada"})
     events = chart_of(client, f"{address}/chart")["datasets"]["events"]
-    assert (kept.status_code, [row["kind"] for row in events]) == (200, ["golden"])
+    assert (pinned.status_code, [row["kind"] for row in events]) == (200, ["golden"])
 
 
 def test_the_containers_of_a_history_are_read_together(client: TestClient, engine: Engine, make: Make) -> None:

@@ -1,7 +1,7 @@
 """Derived facts, each a small function of the facts it names. A fact that cannot be derived is absent."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, cast
@@ -779,31 +779,35 @@ def _expandable(conf: object) -> bool:
     return "expandable_segments:true" in str(conf or "").lower().replace(" ", "")
 
 
-_GROUPS: Mapping[str, Collection[str]] = {
-    "software_differs": (
-        "container", "container_digest", "bridge_commit", "mcore_commit", "te_version", "pytorch_version",
-        "cuda_version", "nccl_version",
-    ),
-    "hardware_differs": ("gpus", "gpu", "gpus_per_node", "cluster"),
-    "work_differs": ("seq_len", "mbs", "gbs", "task", "data_mode", "mtp", "model"),
-}  # fmt: skip
+# --- The fields in which compared runs differ, by what they describe.
+
+_SOFTWARE = (
+    "container", "container_digest", "bridge_commit", "mcore_commit", "te_version", "pytorch_version", "cuda_version",
+    "nccl_version",
+)  # fmt: skip
+_HARDWARE = ("gpus", "gpu", "gpus_per_node", "cluster")
+_WORK = ("seq_len", "mbs", "gbs", "task", "data_mode", "mtp", "model")
 
 
-def _differing(group: Collection[str]) -> Rule:
-    """Return a rule for the fields of a group in which compared runs differ.
+def _differing(values: Values, is_of_group: Callable[[str], bool]) -> list[str] | None:
+    differs = cast("list[str] | None", values.get("differs"))
+    return None if differs is None else [field for field in differs if is_of_group(field)]
 
-    Versions outside of the keys are software, environment variables hardware.
-    """
 
-    def fields(values: Values) -> list[str] | None:
-        if "differs" not in values:
-            return None
-        differs, beside = cast("list[str]", values["differs"]), cast("list[str]", values["differs_beside"])
-        software = [field for field in beside if field not in ("commit", "job")] if "container" in group else []
-        variables = [field for field in differs if field.startswith("env.")] if "cluster" in group else []
-        return [*(field for field in differs if field in group), *software, *variables]
+def _software_differs(values: Values) -> list[str] | None:
+    differs = _differing(values, lambda field: field in _SOFTWARE)
+    if differs is None:
+        return None
+    beside = cast("list[str]", values["differs_beside"])
+    return [*differs, *(field for field in beside if field not in ("commit", "job"))]
 
-    return fields
+
+def _hardware_differs(values: Values) -> list[str] | None:
+    return _differing(values, lambda field: field in _HARDWARE or field.startswith("env."))
+
+
+def _work_differs(values: Values) -> list[str] | None:
+    return _differing(values, lambda field: field in _WORK)
 
 
 RULES: tuple[tuple[str, Rule], ...] = (
@@ -882,6 +886,8 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("record_pct", _nothing(0.0)),
     ("earlier_wall", _nothing("")),
     ("differs_beside", _nothing([])),
-    *((name, _differing(group)) for name, group in _GROUPS.items()),
+    ("software_differs", _software_differs),
+    ("hardware_differs", _hardware_differs),
+    ("work_differs", _work_differs),
 )
 """In the order of their dependencies."""

@@ -171,8 +171,9 @@ def _retune(evaluation: Evaluation, before: Sequence[Step]) -> Judgement:
         return "blocked", "Profile first: retuning needs a measured wall. Bring-up defaults are the exception."
     if candidates:
         count = len(candidates)
-        needless = "" if before[-1].state == "done" else plural(count, " needs", " need", number=False) + " no profile"
-        return "open", f"{plural(count, 'candidate')}{needless}; first: {candidates[0].title}."
+        verb = plural(count, "needs", "need", number=False)
+        without = "" if before[-1].state == "done" else f" {verb} no profile"
+        return "open", f"{plural(count, 'candidate')}{without}; first: {candidates[0].title}."
     return "done", "No candidates remain for the measured wall."
 
 

@@ -193,8 +193,7 @@ class Regression:
     @property
     def worst_delta_pct(self) -> float | None:
         """Return the percentage that the regression is said to have."""
-        changes = (triage.change_of_job(job.stacks) for job in self.counted_jobs)
-        return max((change for change in changes if change is not None), default=None)
+        return triage.size_pct([job.stacks for job in self.counted_jobs])
 
     @property
     def is_up_to(self) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Literal, Protocol, Self, TypeVar
 
 from app.domain.numbers import daily_cost, days_text, gpu_hours, plural
+from app.domain.performance.cost import RATE_DAYS
 
 State = Literal["open", "acknowledged", "expected", "fixed", "stale", "invalid"]
 
@@ -190,15 +191,15 @@ class SumOfCosts:
 def active_text(number: int, cost: SumOfCosts, newest: str = "", *, to_close: int = 0) -> str:
     """Summarise `number` active regressions by their cost: `2 regressions cost about 1.2 GPU-h/day.`
 
-    Those without cost are counted only if none has a cost. `newest`: the day of the newest run, if that is more than 14
-    days ago. `to_close`: the number of those that the service proposes to close, named only if no other is open.
+    Those without cost are counted only if none has a cost. `newest`: the day of the newest run, if that is more than
+    RATE_DAYS ago. `to_close`: the number of those that the service proposes to close, named only if no other is open.
     """
     if not number:
         return "No active regressions."
     if cost.hours is None and cost.unknown:
         return f"{plural(cost.unknown, 'regression')} of unknown cost."
     if not cost.hours:
-        why = f"none ran in the last 14 days (newest run {newest})" if newest else "none costs GPU time now"
+        why = f"none ran in the last {RATE_DAYS} days (newest run {newest})" if newest else "none costs GPU time now"
         is_open = number > to_close
         which = plural(number - to_close, "open regression") if is_open else f"{plural(number, 'regression')} to close"
         return f"{which}; {why}."
