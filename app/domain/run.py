@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -206,8 +206,15 @@ class Metadata:
     warnings: tuple[str, ...] = ()
 
 
-Unsteadiness = tuple[Literal["short", "scatter", "drift", "level"], float]
-"""Why a window is not steady, and by how much: its step times, or a spread or change in percent."""
+class Unsteadiness(NamedTuple):
+    """Why a window is not steady, and by how much: its number of step times, or a spread or change in percent.
+
+    Changes are positive where step times grow. `from_iteration`: where a new level begins.
+    """
+
+    kind: Literal["short", "scatter", "drift", "level"]
+    amount: float
+    from_iteration: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.numbers import percent, significant, step_time
+from app.domain.numbers import percent, signed, significant, step_time
 from app.domain.performance.steady_state import Role, iteration_roles, steady_state
 from app.domain.run import FloatArray, IntArray, SteadyState, Timer
 from app.domain.verdict.comparison import step_times
@@ -279,6 +279,7 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, baseline: 
         "lane": charts.lane_labels([row for row in rows if "shown" not in row], "iteration", high - low),
         "window": [{"first": first, "last": last}] if first < last else [],
         "hatch": [line for start, end in _warm_ups(data) for line in _hatch(start, end, high - low)],
+        "level": _level_rows(data, steady, low, high),
         "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
         "figure": [row | {"below": bool(band) and not is_slower} for row in figure],
         "baseline": [row | {"below": is_slower} for row in band],
@@ -321,6 +322,7 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
         ("figure", _figure(alt)),
+        ("level", _changed_level(alt)),
         ("restarts", _restarts(alt)),
         ("pointed", [_pointer(alt)]),
     ]
@@ -376,6 +378,14 @@ def _figure(alt: Any) -> list[Any]:
         rule.encode(**place, y=alt.Y("value:Q")),
         _line_label(alt, data, charts.ACCENT),
     ]
+
+
+def _changed_level(alt: Any) -> list[Any]:
+    data = alt.NamedData("level")
+    place = alt.X("iteration:Q")
+    rule = alt.Chart(data).mark_rule(color=charts.SPIKE, strokeDash=[4, 3])
+    text = alt.Chart(data).mark_text(align="right", baseline="top", dx=-5, color=charts.SPIKE, fontWeight=600)
+    return [rule.encode(x=place), text.encode(x=place, y=alt.value(charts.LANE), text="label:N")]
 
 
 def _restarts(alt: Any) -> list[Any]:
@@ -486,6 +496,16 @@ def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: 
         return []
     row = {"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}
     return [row | {"label": step_time(steady.step_time_ms)}]
+
+
+def _level_rows(data: Points, steady: SteadyState | None, low: int, high: int) -> list[dict[str, Any]]:
+    """Return where a window that is not steady changes its level, and by how much."""
+    if data.name != "step_time_ms" or steady is None:
+        return []
+    match steady.unsteadiness:
+        case ("level", size, int(iteration)) if low < iteration <= high:
+            return [{"iteration": iteration, "label": signed(size)}]
+    return []
 
 
 def _baseline_rows(band: Band | None, scale: Scale, first: int, last: int, unit: str) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from app.domain.run import (
     Stated,
     SteadyState,
     Timer,
+    Unsteadiness,
     Value,
 )
 from app.domain.verdict.document import MORE_MEMORY, SLOWER, UNCONFIRMED
@@ -447,7 +448,7 @@ def _steady_state(stored: Mapping[str, Any] | None) -> SteadyState | None:
         | {
             "reasons": tuple(stored.get("reasons", ())),
             "profiled": tuple(profiled) if profiled else None,
-            "unsteadiness": tuple(unsteadiness) if unsteadiness else None,
+            "unsteadiness": Unsteadiness(*unsteadiness) if unsteadiness else None,
             "spikes": tuple((iteration, ms) for iteration, ms in stored.get("spikes", ())),
         }
     )

@@ -14,6 +14,7 @@ from hypothesis import settings as bounded
 from hypothesis.strategies import booleans, floats, lists
 from jinja2 import nodes
 
+from app.domain.numbers import THIN
 from app.domain.performance.steady_state import steady_state
 from app.domain.run import FloatArray
 from app.runs import charts
@@ -100,6 +101,15 @@ def test_the_level_before_a_regression_is_on_the_axis_and_drawn_at_its_value() -
     assert scale.low < 330.0
     assert [row["value"] for row in datasets["usual"]] == [330.0]
     assert series_chart(data, scale, None)["datasets"]["usual"] == []
+
+
+def test_a_second_level_is_marked_where_it_begins() -> None:
+    times = np.array([9000.0] + [100.0, 104.0] * 30 + [117.0, 121.0] * 20)
+    data, steady = points_of(times), steady_state(np.arange(1, len(times) + 1), times)
+    scale = charts.fitting_scale(data, log=False)
+    (row,) = series_chart(data, scale, steady)["datasets"]["level"]
+    assert (row["iteration"], row["label"]) == (62, f"+16.7{THIN}%")
+    assert series_chart(charts.between(data, 1, 61), scale, steady)["datasets"]["level"] == []
 
 
 @pytest.mark.parametrize("values", [[], [5.0], [5.0] * 30, [np.nan] * 30, [0.0] * 30])

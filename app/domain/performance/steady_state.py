@@ -221,27 +221,29 @@ def reasons_not_steady(
     k = len(window)
     if k < MIN_WINDOW:
         text = f"it has {k} step times; at least {MIN_WINDOW} are needed to show whether it is steady"
-        return ((("short", k), text),)
+        return ((Unsteadiness("short", k), text),)
     reasons: list[tuple[Unsteadiness, str]] = []
     if mad(window) > MAX_SPREAD:
         spread = 100 * math.expm1(mad(window))
-        reasons.append((("scatter", spread), f"step times scatter by {spread:.0f} %, as if the run had two speeds"))
+        reasons.append(
+            (Unsteadiness("scatter", spread), f"step times scatter by {spread:.0f} %, as if the run had two speeds")
+        )
     if abs(math.expm1(drift)) > MOST_DRIFT:
         reasons.append(_change(window, drift, iterations))
     return tuple(reasons)
 
 
 def unsteady_briefly(steady: SteadyState) -> str:
-    """Return the first reason in short: `drifts 12.1 %`; empty without one."""
+    """Return the first reason in short: `17.0 % slower from iteration 62`; empty without one."""
     match steady.unsteadiness:
-        case "short", n:
-            return f"{plural(n, 'step')} {plural(n, 'is', 'are', number=False)} too few"
-        case "scatter", size:
+        case ("short", n, _):
+            return f"{plural(int(n), 'step')} {plural(int(n), 'is', 'are', number=False)} too few"
+        case ("scatter", size, _):
             return f"scatters {size:.0f}{THIN}%"
-        case "drift", size:
-            return f"drifts {size:.1f}{THIN}%"
-        case "level", size:
-            return f"level changes {size:.1f}{THIN}%"
+        case ("drift", size, _):
+            return f"drifts {abs(size):.1f}{THIN}%"
+        case ("level", size, iteration):
+            return f"{abs(size):.1f}{THIN}% {'slower' if size > 0 else 'faster'} from iteration {iteration}"
         case _:
             return ""
 
@@ -250,9 +252,9 @@ def _change(window: FloatArray, drift: float, iterations: FloatArray | IntArray)
     row, size = level_change(window)
     if abs(size) > abs(drift) / 2:
         text = f"step times change level: {_percent(size)} from iteration {int(iterations[row])}"
-        return ("level", 100 * abs(math.expm1(size))), text
+        return Unsteadiness("level", 100 * math.expm1(size), int(iterations[row])), text
     text = f"step times drift: the end is {_percent(drift)} than the start"
-    return ("drift", 100 * abs(math.expm1(drift))), text
+    return Unsteadiness("drift", 100 * math.expm1(drift)), text
 
 
 def level_change(window: FloatArray) -> tuple[int, float]:

@@ -117,7 +117,7 @@ def test_figures_of_a_window_by_hand() -> None:
             [9000] + [100.0, 104.0] * 30 + [117.0, 121.0] * 20,
             False,
             "16.7 % slower from iteration 62",
-            f"level changes 16.7{THIN}%",
+            f"16.7{THIN}% slower from iteration 62",
         ),
         ([9000, *np.linspace(100, 101, 40)], True, "", ""),  # 1 % is not worth calling
     ],
