@@ -32,7 +32,13 @@ from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
 from app.storage.suspect_evidence import suspects_with_evidence, within_regression
 from app.storage.tables import AvailabilityRow, RunResultRow, RunRow, select_any
-from app.storage.verdicts import current_verdict, regressions_of, rerun_request, slow_member
+from app.storage.verdicts import (
+    current_verdict,
+    metrics_in_regressions,
+    regressions_of,
+    rerun_request,
+    slow_member,
+)
 
 REGRESSION_RULE, RERUN_RULE = "val-regression-cause", "val-rerun"
 FITTED_RULE, WORKED_RULE = "fit-go-back", "fit-since-it-worked"
@@ -107,8 +113,8 @@ def setbacks_of(
         facts |= of_regression
     is_open = document is not None and not is_side and document.rerun_decides
     if document is not None and is_open and run.health.get("outcome") not in ENDED_BADLY:
-        of_run = regressions_of(session, run.id) if in_regressions and document.comparability is None else ()
-        if all(item.continues for item in of_run):  # else other stacks confirm the contrast
+        may_be_confirmed = in_regressions and document.comparability is None  # by other stacks with the same contrast
+        if not (may_be_confirmed and metrics_in_regressions(session, run.id)):
             facts["rerun_why"] = what_would_decide(document) or _unsteady_text(run)
     return Setbacks(facts, taken)
 

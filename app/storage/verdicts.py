@@ -206,7 +206,7 @@ def show_badges(session: Session, run_ids: Iterable[int]) -> None:
     for run_id, verdict in current_verdicts(session, sorted(run_ids)).items():
         if verdict.side is not None:
             continue
-        metrics = {item.metric for item in regressions_of(session, run_id) if not item.continues}
+        metrics = metrics_in_regressions(session, run_id)
         is_back = recovery(session, run_id, verdict.document) is not None
         shown, label = run_badge(verdict.document, metrics, is_back=is_back)
         values = {"badge": shown or verdict.document.decision, "badge_label": label}
@@ -234,7 +234,7 @@ def rerun_request(session: Session, run_id: int, document: VerdictDocument) -> R
     """
     if not document.requested_reruns:
         return None
-    if document.decision == "regression" and not all(item.continues for item in regressions_of(session, run_id)):
+    if document.decision == "regression" and metrics_in_regressions(session, run_id):
         return None
     row = session.execute(
         select_any(
@@ -704,12 +704,27 @@ def _named(session: Session, run_id: int) -> tuple[set[int], set[int]]:
     return set(session.execute(members).scalars()), set(session.execute(explaining).scalars())
 
 
-def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
-    """Return the regressions of a run, newest first."""
+def _joined(session: Session, run_id: int) -> tuple[set[int], set[int], set[int]]:
+    """Return the regressions that a run is a member of, those that explain its alarms, and those that it only carries
+    on, because its job was as slow in an earlier stack."""
     own, explaining = _named(session, run_id)
     carried = {number for number in own if _origin(session, session.get_one(RegressionMemberRow, (number, run_id)))}
-    own -= carried
-    named = (own | explaining) - carried
+    return own - carried, explaining - carried, carried
+
+
+def metrics_in_regressions(session: Session, run_id: int) -> set[str]:
+    """Return the metrics of the regressions of a run, without those that it continues."""
+    own, explaining, _ = _joined(session, run_id)
+    if not (numbers := own | explaining):
+        return set()
+    metrics = select_any(RegressionRow.metric).where(col(RegressionRow.id).in_(numbers))
+    return set(session.execute(metrics).scalars())
+
+
+def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
+    """Return the regressions of a run, newest first."""
+    own, explaining, carried = _joined(session, run_id)
+    named = own | explaining
     continued = (_continued(session, run_id) | carried) - named
     openers = _openers(session, own)
     chosen = select(RegressionRow, SHOWN_STATE).where(col(RegressionRow.id).in_(named | continued))
