@@ -423,7 +423,7 @@ def waiting_for_contrast(
     return {
         stack: position
         for (stack, (_, position)), other in zip(chosen.items(), others, strict=True)
-        if is_contrast(record, other, compare_contracts(record, other))
+        if is_contrast(record, other)
     }
 
 

@@ -22,6 +22,7 @@ from app.domain.verdict.comparability import (
     Difference,
     Suspect,
     compare_contracts,
+    differing_stack,
     is_other_task,
     suspects,
 )
@@ -153,20 +154,20 @@ def nearest_contrast(candidate: RunRecord, usable: Sequence[RunRecord]) -> tuple
     newest: dict[tuple[str, str], RunRecord] = {}
     for run in reversed(usable):
         newest.setdefault((run.job, run.config_key), run)
-    offered = [(run, compare_contracts(run, candidate)) for run in newest.values()]
-    contrasts = [pair for pair in offered if is_contrast(pair[0], candidate, pair[1])]
+    contrasts = [(run, compare_contracts(run, candidate)) for run in newest.values() if is_contrast(run, candidate)]
     return min(contrasts, key=lambda pair: _remoteness(pair[0], candidate, pair[1]), default=None)
 
 
-def is_contrast(run: RunRecord, candidate: RunRecord, comparability: Comparability) -> bool:
+def is_contrast(run: RunRecord, candidate: RunRecord) -> bool:
     """Return whether the two may be contrasted: one field of their stacks differs, or they state the same job.
 
     More GPUs, another batch or another model make a different task, whose step time says nothing about this one.
     """
-    certain = [difference for difference in comparability.stack if difference.is_certain]
+    stack = differing_stack(run, candidate)
+    certain = [difference for difference in stack if difference.is_certain]
     if not certain or any(is_other_task(difference) for difference in certain):
         return False
-    return comparability.kind == "contrast" or (run.job != "" and run.job == candidate.job)
+    return len(stack) == 1 or (run.job != "" and run.job == candidate.job)
 
 
 def _remoteness(run: RunRecord, candidate: RunRecord, contrast: Comparability) -> tuple[int, int, int]:

@@ -9,10 +9,12 @@ the nearest earlier run of its stack.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Generic, Literal, TypeVar
 
 from app.domain.text import coded_names
-from app.domain.verdict.comparability import Comparability, compare_contracts
+from app.domain.verdict.comparability import Comparability, compare_contracts, differing_stack
 from app.domain.verdict.policy import DEFAULTS, Thresholds
 from app.domain.verdict.record import RunFacts, RunRecord, confirmed_level
 from app.domain.verdict.step_time import DEFAULT_PRIOR, MOST_BASELINE_RUNS, Prior
@@ -341,31 +343,31 @@ def nearest_misses(
     for other in reversed(earlier):
         if other.run != run.run:
             alike.setdefault(other.config_key, []).append(other)
-    misses = [_miss(run, runs, (counts or {}).get(key, len(runs))) for key, runs in alike.items()]
-    # Sorting keeps the newest first among equals.
-    ranked = sorted(misses, key=lambda pair: _distance(pair[1].comparability))
-    return tuple(_first_of_each_stack(ranked))[:MOST_MISSES]
+    # The newest of each configuration that can be a baseline, else the newest.
+    offered = [
+        next((other for other in runs if not other.never_a_baseline_because), runs[0]) for runs in alike.values()
+    ]
+    apart = sorted(((_distance(other, run), other) for other in offered), key=itemgetter(0))
+    nearest: dict[str, NearMiss] = {}
+    for _, group in groupby(apart, key=itemgetter(0)):
+        misses = [
+            (other, compare_contracts(other, run), (counts or {}).get(other.config_key, len(alike[other.config_key])))
+            for _, other in group
+        ]
+        # Sorting keeps the newest first among equals.
+        for other, comparability, count in sorted(misses, key=lambda miss: len(miss[1].knobs)):
+            miss = NearMiss(other.run, comparability, count, other.never_a_baseline_because)
+            nearest.setdefault(other.stack_key, miss)
+        if len(nearest) >= MOST_MISSES:
+            break
+    return tuple(nearest.values())[:MOST_MISSES]
 
 
-def _distance(comparability: Comparability) -> tuple[bool, int, bool, int]:
-    """Return the sort key of a near miss. A model that a side does not state is not the same; it may be, so it comes
-    before another one.
+def _distance(other: RunRecord, run: RunRecord) -> tuple[bool, int, bool]:
+    """Return the first sort key of a near miss, from the stacks. A model that a side does not state is not the same; it
+    may be, so it comes before another one.
     """
-    stack = comparability.stack
+    stack = differing_stack(other, run)
     model = next((difference for difference in stack if difference.field == "model"), None)
-    is_same = model is None and "model" not in comparability.unknown
-    return not is_same, len(stack), model is not None and model.is_certain, len(comparability.knobs)
-
-
-def _miss(run: RunRecord, runs: Sequence[RunRecord], count: int) -> tuple[str, NearMiss]:
-    """Return stack key and near miss of the newest of `runs` that can be a baseline, else of the newest."""
-    best = next((candidate for candidate in runs if not candidate.never_a_baseline_because), runs[0])
-    miss = NearMiss(best.run, compare_contracts(best, run), count, best.never_a_baseline_because)
-    return best.stack_key, miss
-
-
-def _first_of_each_stack(ranked: Iterable[tuple[str, NearMiss]]) -> list[NearMiss]:
-    first: dict[str, NearMiss] = {}
-    for stack, miss in ranked:
-        first.setdefault(stack, miss)
-    return list(first.values())
+    is_same = model is None and "model" in run.contract
+    return not is_same, len(stack), model is not None and model.is_certain

@@ -1,6 +1,6 @@
 """Find what differs between two contracts, and decide from it how their runs may be compared (`docs/verdicts.md`)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -39,6 +39,10 @@ _AXIS: Mapping[str, Axis] = {
     "gbs": "recipe",
     "mbs": "recipe",
 }
+_AXIS_OF: Mapping[str, Axis] = {
+    **{name: _AXIS_OF_GROUP.get(field.group, "recipe") for name, field in FIELDS.items()},
+    **_AXIS,
+}
 _OUTSIDE_KEYS = (
     *(name for name, field in FIELDS.items() if field.group == "Software" and field.role == "info"),
     "driver",
@@ -76,7 +80,7 @@ class Difference:
 
 def axis_of(field: str) -> Axis:
     """Return the axis of a contract field, of `project`, `job` or `commit`; knobs belong to the recipe."""
-    return _AXIS.get(field) or _AXIS_OF_GROUP.get(FIELDS[field].group, "recipe")
+    return _AXIS_OF[field]
 
 
 def supplied_as(field: str) -> str:
@@ -90,7 +94,12 @@ def differing(names: Iterable[str], a: Mapping[str, Stated], b: Mapping[str, Sta
         left, right = a.get(name), b.get(name)
         if left is None and right is None:
             continue
-        if left is None or right is None or not same_value(name, left.value, right.value):
+        # Equal values are the same fact; `same_value`, which is slower, finds the same fact in other values.
+        if (
+            left is None
+            or right is None
+            or (left.value != right.value and not same_value(name, left.value, right.value))
+        ):
             yield Difference(name, FIELDS[name].role, axis_of(name), left, right)
 
 
@@ -276,7 +285,7 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
     members = marked([*_stack(a, b), *differing(CONFIG_FIELDS, a.contract, b.contract)])
     stack = tuple(member for member in members if member.role == "stack" and not member.follows)
     knobs = tuple(member for member in members if member.role == "config" and not member.follows)
-    unstated = _unstated_members(a.contract, b.contract)
+    unstated = _FROM_LOGS.difference(a.contract, b.contract)
     kind = _kind(stack, knobs)
     beside = (
         *differing_outside_keys(a.contract, b.contract),
@@ -294,6 +303,14 @@ def compare_contracts(a: Comparable, b: Comparable) -> Comparability:
         provisional=bool(unstated) or mixed or not all(member.is_certain for member in members),
         one_is_benchmark_only=(a.semantic_class == "benchmark_only") != (b.semantic_class == "benchmark_only"),
     )
+
+
+def differing_stack(a: Comparable, b: Comparable) -> tuple[Difference, ...]:
+    """Return the `stack` of a comparison; most runs of a project differ there, and their knobs need no comparison.
+
+    No member of the stack key follows a knob (`_FOLLOWERS`).
+    """
+    return tuple(member for member in marked(_stack(a, b)) if not member.follows)
 
 
 def _stack(a: Comparable, b: Comparable) -> list[Difference]:
@@ -315,17 +332,18 @@ def _kind(stack: Sequence[Difference], knobs: Sequence[Difference]) -> Kind:
     return "side_by_side" if knobs else "verdict"
 
 
-def _unstated_members(a: Mapping[str, Stated], b: Mapping[str, Stated]) -> list[str]:
-    """Return members unknown on both sides, without environment variables, which few logs show."""
-    names = (*STACK_FIELDS, *CONFIG_FIELDS)
-    return [name for name in names if name not in a and name not in b and not name.startswith(PREFIX)]
+_SUPPLIED: Mapping[str, int] = {
+    name: place for place, name in enumerate(dict.fromkeys(map(supplied_as, (*STACK_FIELDS, *CONFIG_FIELDS))))
+}
+"""Name under which members of the keys are supplied -> its place in the registry's order, stack members first."""
+_FROM_LOGS = frozenset(_SUPPLIED) - {ENVIRONMENT}
+"""Members without environment variables, which few logs show."""
 
 
-def _to_supply(members: Iterable[Difference], unstated: Iterable[str]) -> tuple[str, ...]:
+def _to_supply(members: Iterable[Difference], unstated: Collection[str]) -> tuple[str, ...]:
     """Return the fields to state, in the registry's order, stack members first."""
-    missing = {member.to_supply for member in members} | set(unstated)
-    names = dict.fromkeys(supplied_as(field) for field in (*STACK_FIELDS, *CONFIG_FIELDS))
-    return tuple(name for name in names if name in missing)
+    missing = {member.to_supply for member in members}.union(unstated)
+    return tuple(sorted(missing & _SUPPLIED.keys(), key=_SUPPLIED.__getitem__))
 
 
 # --- Suspects: what may have caused a difference between a run and its baseline, likeliest first.
