@@ -76,11 +76,15 @@ class SlowerStackOut(ApiValue):
     gpu: str | None
     gpus: int | None
     dispatcher: str | None
-    usual: float | None = Field(description="Level before, in the unit of the metric: ms or GiB.")
-    slow: float | None
-    delta_pct: float | None = Field(description="Change between the levels of the history, once available.")
-    first_delta_pct: float | None = Field(description="Change measured in the first slow run.")
-    newest_pct: float | None = Field(description="Change of its newest run against `usual`; null if it has no figure.")
+    usual: float | None = Field(description="Mean level before, in the unit of the metric: ms or GiB.")
+    slow: float | None = Field(description="Mean level of its slow runs.")
+    delta_pct: float | None = Field(
+        description="From `usual` to `slow`: its size. Until both are in the history, that of the first run."
+    )
+    first_delta_pct: float | None = Field(description="Change of the first slow run alone.")
+    newest_pct: float | None = Field(
+        description="Change of its newest run alone against `usual`; null if it has no figure."
+    )
     is_once: bool = Field(description="Only one run of its job shows the slowdown; its node may have been slow.")
     gpu_hours_per_day: float | None = Field(description="Null if unknown; `costs` of one regression has the reason.")
     proposal: Literal["", "fixed"] = Field(description="State that the service proposes for this stack.")
@@ -100,7 +104,7 @@ class SummaryOut(ApiValue):
 
     state_text: str = Field(description="The state that pages name: `recovered` or `idle` with a proposal.")
     change: str = Field(description="Its size in words.")
-    delta_pct: float | None = Field(description="The same in percent.")
+    delta_pct: float | None = Field(description="The same in percent: `worst_delta_pct`.")
     gpu_hours_per_day: float | None
     jobs: int = Field(description="Jobs that give it its size.")
     since_run: int | None = Field(description="First slow run of its counted jobs.")
@@ -133,8 +137,8 @@ class RegressionOut(ApiValue):
     )
     proposal_run_id: int | None = Field(description="First run that is back, for the proposal `fixed`; else null.")
     worst_delta_pct: float | None = Field(
-        description="Largest change of the members that are still slow. One with `is_once`, or with less than half of "
-        "its change left in `newest_pct`, counts only if there is no other."
+        description="Its size, which pages name: the largest `delta_pct` of the members that are still slow. One with "
+        "`is_once`, or with less than half of its change left in `newest_pct`, counts only if there is no other."
     )
     gpu_hours_per_day: float | None
     summary: SummaryOut

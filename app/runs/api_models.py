@@ -186,7 +186,7 @@ class _RunHeadOut(ApiValue):
         description="What pages show instead of `badge`: `slower`, `slower, unconfirmed` (a rerun must confirm it), "
         "`more memory`, `alternates` (its job moves between two levels); empty if that says no more."
     )
-    verdict_delta_pct: Finite = Field(description="Its change of step time: positive is slower.")
+    verdict_delta_pct: Finite = Field(description="Its own change of step time, not the size of its regression.")
     memory_pct: Finite = Field(
         description="The increase of peak memory, if it alone made the verdict a regression; else null."
     )

@@ -649,8 +649,8 @@ class RunRegression:
     slow in an earlier stack.
     `since_run`: the slow run of its stack, if that became slower. `usual`: the level of the run's job before, in the
     unit of the metric; None if the regression has no member of its configuration and job.
-    `delta_pct`: the change of the run's job, else the size of the regression. `first_delta_pct`: the change in the
-    first slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
+    `delta_pct`: the mean change of the run's job, else the size of the regression. `first_delta_pct`: that of the first
+    slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
     regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost
     ended, if that is not of now: `; last ran 30 Sep`; read for the page of a run only.
     """
