@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with fault_tolerant_output() as output:
         options = None
         try:
-            words = client.with_wait(with_candidate(sys.argv[1:] if arguments is None else arguments))
-            options = make_parser().parse_args(words)
+            words = with_candidate(sys.argv[1:] if arguments is None else arguments)
+            options = client.parse_words(make_parser(), words)
             run = _of_client if options.command in client.COMMANDS else _of_server
             code = _mcp(options) if options.command == "mcp" else run(options)
         except KeyboardInterrupt:

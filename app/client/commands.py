@@ -59,9 +59,18 @@ def _row(item: Mapping[str, Any]) -> tuple[str, ...]:
     state = item["status"] if item["status"] != "ready" else item.get("outcome") or "ready"
     texts = (
         item["id"], str(item["created_at"])[:16].replace("T", " "), item["name"], item["branch"],
-        f"{metric['value']:,.1f} ms" if metric else "", item["verdict"], state,
+        f"{metric['value']:,.1f} ms" if metric else "", _verdict(item), state,
     )  # fmt: skip
     return tuple(one_line(str(text))[:_WIDEST] for text in texts)
+
+
+def _verdict(item: Mapping[str, Any]) -> str:
+    """Return the words of the pages: `slower, unconfirmed`, `inconclusive, alternates`, `B of experiment #4`."""
+    badge, label, side = (str(item.get(name) or "") for name in ("badge", "label", "side"))
+    if side and not badge:
+        return f"{'A' if side == 'baseline' else 'B'} of experiment #{item.get('experiment_id')}"
+    is_more = badge == "inconclusive" and label
+    return f"{badge}, {label}" if is_more else label or (badge or str(item["verdict"])).replace("_", " ")
 
 
 def run(options: argparse.Namespace, env: Mapping[str, str] | None = None) -> int:

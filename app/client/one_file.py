@@ -19,8 +19,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command of the client and return its exit code (docs/cli.md)."""
     with fault_tolerant_output() as output:
         try:
-            words = options.with_wait(list(sys.argv[1:] if arguments is None else arguments))
-            code = run(_parser().parse_args(words))
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            code = run(options.parse_words(_parser(), words))
         except KeyboardInterrupt:
             code = INTERRUPTED
         except Exception as error:  # Python would exit with 1, which means a regression

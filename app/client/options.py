@@ -315,7 +315,22 @@ def _add_wait(command: argparse.ArgumentParser) -> None:
     add_allow(command)
 
 
-def with_wait(arguments: list[str]) -> list[str]:
+def parse_words(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    """Return the options. An unknown option of a command with `--set` may be a field of the metadata: name both."""
+    options, unknown = parser.parse_known_args(_with_wait(words))
+    if unknown:
+        is_field = hasattr(options, "set") and unknown[0].startswith("--")
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_as_setting(unknown) if is_field else ''}")
+    return options
+
+
+def _as_setting(unknown: list[str]) -> str:
+    name, _, value = unknown[0].removeprefix("--").partition("=")
+    following = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
+    return f"; a field of the metadata is --set {name.replace('-', '_')}={value or following}"
+
+
+def _with_wait(arguments: list[str]) -> list[str]:
     """Give `--wait` without seconds its default, so that argparse does not parse the following log as seconds."""
     words = list(arguments)
     for index, word in enumerate(words):

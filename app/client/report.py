@@ -216,6 +216,12 @@ def outcome_of(report: Mapping[str, Any]) -> str:
 def verdict_text(report: Mapping[str, Any]) -> list[str]:
     """Render a report in lines for a terminal: verdict, baseline, changes, broken limits, suspects, next step."""
     lines = [one_line(str(report.get("headline", ""))), one_line(str(report.get("baseline", "")))]
+    verdict = report.get("verdict") or {}
+    if fields := verdict.get("fields_to_supply"):
+        named = " ".join(
+            f"--set {'env.NAME' if field == 'env' else one_line(str(field))}=VALUE" for field in fields[:3]
+        )
+        lines.append(f"to state what is missing, upload it with: {named}{' ...' if fields[3:] else ''}")
     if moved := report.get("moved"):
         columns = ("figure", "baseline", "candidate", "change", "interval", "decision")
         lines += ["", *_table([[str(row.get(name) or "") for name in columns] for row in moved])]
@@ -224,7 +230,6 @@ def verdict_text(report: Mapping[str, Any]) -> list[str]:
         if report.get("rerun"):
             number = (report.get("run") or {}).get("id")
             lines.append(f"start them: threewalls rerun {number} --exec 'your command'")
-    verdict = report.get("verdict") or {}
     if limits := verdict.get("limits_broken"):
         lines += ["", *(one_line(str(limit)) for limit in limits)]
     suspects = [_suspect(suspect) for suspect in verdict.get("suspects") or ()][:_SUSPECTS]

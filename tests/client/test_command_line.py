@@ -23,8 +23,9 @@ from app.analysis import options as local
 from app.cli import main, make_parser
 from app.client import errors, upload
 from app.client.account import caller_text
+from app.client.commands import runs_table
 from app.client.delivery import ProgressLine
-from app.client.options import with_wait
+from app.client.options import parse_words
 from app.client.report import exit_code_of, run_number, verdict_text
 from app.client.terminal import one_line, plain
 from app.client.upload import upload_key
@@ -62,7 +63,7 @@ class Terminal(io.StringIO):
     ],
 )
 def test_wait_takes_no_log_for_seconds(words: list[str], wait: float | None, logs: list[str]) -> None:
-    options = make_parser().parse_args(with_wait(["upload", *words]))
+    options = parse_words(make_parser(), ["upload", *words])
     assert (options.wait, [str(log) for log in options.logs]) == (wait, logs)
 
 
@@ -114,6 +115,46 @@ def test_a_broken_limit_is_named_with_any_verdict() -> None:
     limit = "Step time is 439.3 ms; the limit is at most 430.0 ms."
     report = {"headline": "no baseline", "baseline": "baseline: none", "verdict": {"limits_broken": [limit]}}
     assert verdict_text(report) == ["no baseline", "baseline: none", "", limit]
+
+
+def test_a_report_names_the_options_that_state_missing_fields() -> None:
+    missing = {"fields_to_supply": ["model", "env"]}
+    lines = verdict_text({"headline": "no baseline", "baseline": "baseline: none", "verdict": missing})
+    assert lines[2].endswith(": --set model=VALUE --set env.NAME=VALUE")
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["upload", "train.log", "--model", "Qwen3-30B-A3B"], "--set model=Qwen3-30B-A3B"),
+        (["upload", "train.log", "--seq-len=4096"], "--set seq_len=4096"),
+        (["upload", "--model", "Qwen3-30B-A3B"], "--set model=VALUE"),
+        (["runs", "--tp", "2"], ""),
+    ],
+)
+def test_a_field_as_an_option_is_refused_with_what_to_type(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_words(make_parser(), words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.partition("metadata is ")[2].strip() == hint
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ({"verdict": "no_baseline", "badge": "inconclusive", "label": "alternates"}, "inconclusive, alternates"),
+        ({"verdict": "regression", "badge": "regression", "label": "slower, unconfirmed"}, "slower, unconfirmed"),
+        ({"verdict": "no_baseline", "badge": "regression", "label": ""}, "regression"),
+        ({"verdict": "no_change", "badge": "no_change", "label": ""}, "no change"),
+        ({"verdict": "", "badge": "", "side": "candidate", "experiment_id": 4}, "B of experiment #4"),
+    ],
+)
+def test_a_list_of_runs_has_the_words_of_the_pages(item: dict[str, object], words: str) -> None:
+    run = {"id": 1, "created_at": "2026-09-01T01:00:00Z", "name": "n", "branch": "main", "status": "ready"}
+    _, row = runs_table({"items": [run | item], "pages": 1})
+    assert f"  {words}  " in row
 
 
 def test_control_characters_become_spaces() -> None:
@@ -396,7 +437,7 @@ def test_wrong_words_are_a_matter_of_usage(call: Called, log: str) -> None:
         assert call("http://127.0.0.1:1", "upload", log, *words).code == 2
     for words in (("upload", log, "--wait=abc"), ("report", "7", "--json", "--markdown")):
         with pytest.raises(SystemExit) as ended:
-            make_parser().parse_args(with_wait(list(words)))
+            parse_words(make_parser(), list(words))
         assert ended.value.code == 2
 
 

@@ -322,7 +322,10 @@ def _unknown_warning(contract: Contract) -> list[str]:
     missing = [name for name in contract.unknown if name in STACK_FIELDS]
     listed = some_of([f"`{name}`" for name in missing], _SHOWN)
     verb = plural(len(missing), "is", "are", number=False)
-    return [f"Comparisons with this run are provisional: {listed} {verb} not stated. Add them to the metadata."]
+    return [
+        f"Comparisons with this run are provisional: {listed} {verb} not stated. "
+        f"Add them to the metadata, such as `--set {missing[0]}=VALUE`."
+    ]
 
 
 def _problems(log: ParsedLog) -> list[str]:

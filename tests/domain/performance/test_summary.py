@@ -401,7 +401,8 @@ def test_unknown_stack_fields_are_listed_in_one_sentence() -> None:
     assert any("`cluster` and `container`" in warning for warning in summary.warnings)
     bare = summarise(make_log(TIMES), make_metadata())
     (warning,) = (warning for warning in bare.warnings if "are not stated" in warning)
-    assert warning.count("`") == 2 * 6
+    assert warning.count("`") == 2 * (6 + 1)
+    assert "`--set model=VALUE`" in warning
     assert "and 12 more are not stated" in warning
 
 
