@@ -69,8 +69,8 @@ class ResultOut(ApiValue):
         description="Decided before all planned runs had arrived, by the stricter test of an early look."
     )
     looks: int
-    decision: str | None = Field(description="The verdict on the runs that count; null without one.")
-    reason: str
+    decision: str | None = Field(description="Of B against A; null until it is `finished`.")
+    reason: str = Field(description="The decision in a sentence; empty without one.")
     winner: Literal["", "baseline", "candidate"]
     gain: PlannedGain | None = Field(
         description="In percent of throughput; positive is faster. Pages show the change of step time, "
@@ -79,7 +79,7 @@ class ResultOut(ApiValue):
     paired: PlannedGain | None = Field(
         description="The gain by neighbouring runs of both sides, for alternating runs; null with fewer than 3 pairs."
     )
-    metrics: dict[str, MetricChange | None]
+    metrics: dict[str, MetricChange | None] = Field(description="Each is `not_judged` until it is `finished`.")
     evidence_level: str
     evidence_because: str = Field(description="Why it is not higher.")
     semantic_class: str
@@ -93,10 +93,12 @@ class ResultOut(ApiValue):
     @classmethod
     def of(cls, result: ExperimentResult) -> "ResultOut":
         verdict = result.verdict
+        is_decided = result.finished and verdict is not None
         return cls.from_values(
             result,
-            decision=None if verdict is None else verdict.decision,
-            reason="" if verdict is None else verdict.reason,
+            decision=result.decision if is_decided else None,
+            metrics=result.judged_metrics,
+            reason=verdict.reason if verdict is not None and result.finished else "",
             notes=() if verdict is None else verdict.notes,
         )
 

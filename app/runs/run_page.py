@@ -839,7 +839,7 @@ class RunPage:
             step_time(steady.step_time_ms),
             short_result(result),
             sides,
-            metrics={} if is_a else result.metrics,
+            metrics={} if is_a else result.judged_metrics,
             other_times=tuple(row.step_time_ms for row in others.values() if row.step_time_ms is not None),
             other_ms=None if change is None else change.candidate_ms if is_a else change.baseline_ms,
         )

@@ -49,13 +49,18 @@ def why_not(engine: Engine, experiment: int, run: int) -> str:
     return joined.why_not
 
 
-def test_uploads_with_the_tag_join_and_the_state_follows(engine: Engine, planned: int) -> None:
+def test_uploads_with_the_tag_join_and_the_state_follows(client: TestClient, engine: Engine, planned: int) -> None:
     tag = read(engine, planned).tag
     candidates = add_runs(engine, tag, [31_000.0], fields={"ep_overlap": True})
     waiting = read(engine, planned)
     assert (waiting.state, waiting.result.finished) == ("waiting", False)
     assert [run.run_id for run in waiting.side("candidate")] == candidates
     assert "So far" in waiting.result.sentence
+    result = client.get(f"/api/v1/experiments/{planned}").json()["result"]
+    decisions = {change["decision"] for change in result["metrics"].values() if change}
+    assert (result["decision"], result["reason"], decisions) == (None, "", {"not_judged"})
+    verdict = client.get(f"/api/v1/runs/{candidates[0]}/verdict").json()
+    assert (verdict["verdict"], verdict["metrics"]["step_time_ms"]["decision"]) == ("inconclusive", "not_judged")
     add_runs(engine, tag, [31_010.0], fields={"ep_overlap": True})
     add_runs(engine, tag, [31_300.0], side="baseline")
     done = read(engine, planned)

@@ -237,7 +237,7 @@ def document_of_side(document: VerdictDocument, result: ExperimentResult) -> Ver
         candidates=result.candidate,
         baseline_kind="experiment",
         baseline=result.baseline,
-        metrics=result.metrics,
+        metrics=result.judged_metrics,
         left_out=(),
         more_left_out=0,
         suspects=(),

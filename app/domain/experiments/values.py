@@ -233,5 +233,12 @@ class ExperimentResult:
             return "improvement" if self.winner == "candidate" else "regression"
         return "no_change" if self.finished and self.verdict.decision == "no_change" else "inconclusive"
 
+    @property
+    def judged_metrics(self) -> Mapping[str, MetricChange | None]:
+        """Return the changes of the figures, `not_judged` until the experiment is finished."""
+        if self.finished:
+            return self.metrics
+        return {name: change and replace(change, decision="not_judged") for name, change in self.metrics.items()}
+
     def counted(self, side: Side) -> tuple[str, ...]:
         return self.baseline if side == "baseline" else self.candidate

@@ -127,7 +127,8 @@ SAME_WORK = 0.005
 class MetricChange:
     """Percentages are of the metric itself, so a slower step is less throughput. Memory has no interval: None.
 
-    `not_judged`: the two sides do or count different work per step, so the figure does not follow the step time.
+    `not_judged`: the two sides do or count different work per step, so the figure does not follow the step time, or
+    an experiment waits for runs.
     """
 
     baseline: float
