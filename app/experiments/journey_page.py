@@ -287,10 +287,10 @@ def _row(node: JourneyNode, edge: JourneyEdge | None, depth: int, source: Journe
 
 
 def _effects(edge: JourneyEdge, source: JourneyNode, target: JourneyNode) -> tuple[str, str]:
-    """Return `0.53 % slower (0.9 faster to 2.0 slower), 21.53 s to 21.64 s` and `0.53 % slower than 21.53 s`."""
+    """Return `0.53 % slower (0.9 faster to 2.0 slower at 90 %), 21.5 s to 21.6 s` and `0.53 % slower than 21.53 s`."""
     if edge.gain is None:
         return "not measured yet", "not measured yet"
-    text, short = gain_text(edge.gain), short_gain(edge.gain)
+    text, short = gain_text(edge.gain, edge.level_pct), short_gain(edge.gain)
     if edge.compared_ms is None:
         return text, short
     before, after = map(step_time, edge.compared_ms)

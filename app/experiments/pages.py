@@ -17,7 +17,7 @@ from app.domain.experiments.journey import continuation
 from app.domain.experiments.plan import LONGEST_META, RUNS_EACH, STEPS, tagged, upload_command
 from app.domain.experiments.values import LETTERS, STATES, UNDECIDED, Commands, KnobChange, PlannedGain, Side, State
 from app.domain.naming import SEPARATOR, common_parts, without_common
-from app.domain.numbers import THIN, gain_change, gpu_hours, grouped, plural
+from app.domain.numbers import THIN, gain_change, gpu_hours, grouped, level_text, plural
 from app.domain.rules.engine import Suggestion
 from app.domain.text import capitalized, some_of
 from app.domain.verdict.comparability import FOLLOWS
@@ -150,9 +150,13 @@ def knobs_text(knobs: Sequence[KnobChange]) -> str:
     return "; ".join(map(knob_text, knobs)) or "nothing"
 
 
-def gain_text(gain: PlannedGain | None) -> str:
-    """Format a gain: `24.1 % faster (23.1 to 24.9)`; empty without a measurement."""
-    return "" if gain is None else gain_change(gain.pct, gain.low_pct, gain.high_pct).text
+def gain_text(gain: PlannedGain | None, level_pct: float | None = None) -> str:
+    """Format a gain: `24.1 % faster (23.1 to 24.9 at 99.6 %)`; empty without a measurement."""
+    if gain is None:
+        return ""
+    change = gain_change(gain.pct, gain.low_pct, gain.high_pct)
+    at_level = f" at {level_text(level_pct)}" if level_pct is not None else ""
+    return f"{change.figure} ({change.interval}{at_level})" if change.interval else change.figure
 
 
 def short_gain(gain: PlannedGain | None) -> str:

@@ -684,6 +684,7 @@ class ExperimentLead:
 
     `sides`: the runs that count, by letter. `metrics`: the changes of B against A, empty on the page of a run of A.
     `other_times`, `other_ms`: step times (ms) of the other side and their centre, None before there is a result.
+    `level_pct`: of the interval of the changes.
     """
 
     experiment_id: int
@@ -694,6 +695,7 @@ class ExperimentLead:
     metrics: Mapping[str, MetricChange | None]
     other_times: tuple[float, ...]
     other_ms: float | None
+    level_pct: float | None
 
     @property
     def other_side(self) -> str:
@@ -842,6 +844,7 @@ class RunPage:
             metrics={} if is_a else result.judged_metrics,
             other_times=tuple(row.step_time_ms for row in others.values() if row.step_time_ms is not None),
             other_ms=None if change is None else change.candidate_ms if is_a else change.baseline_ms,
+            level_pct=None if change is None else change.interval_level_pct,
         )
 
     @property
@@ -850,6 +853,14 @@ class RunPage:
         if self.experiment_lead is not None:
             return self.experiment_lead.metrics
         return self.verdict.metrics if self.verdict is not None else {}
+
+    @property
+    def interval_level_pct(self) -> float | None:
+        """Return the level of the intervals of `changes`."""
+        if self.experiment_lead is not None:
+            return self.experiment_lead.level_pct
+        time = self.verdict.document.measured if self.verdict is not None else None
+        return None if time is None else time.interval_level_pct
 
     @property
     def provisional_because(self) -> str:

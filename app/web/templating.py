@@ -41,7 +41,7 @@ from app.domain.numbers import (
 from app.domain.run import evidence_label
 from app.domain.text import commit_address, listed_cause, name_end, range_address
 from app.domain.verdict.triage import state_text
-from app.domain.verdict.words import badge_text
+from app.domain.verdict.words import badge_text, interval_text
 from app.settings import RESOURCES
 from app.storage.example_runs import example_runs
 from app.storage.verdicts import regressions_to_triage
@@ -153,6 +153,7 @@ _FILTERS = (
     changes.time_saved,
     changes.with_sign,
     changes.gpu_hours,
+    changes.level_text,
     changes.levels_text,
     commit_address,
     evidence_label,
@@ -176,6 +177,7 @@ _FILTERS = (
     short_commit,
     significant,
     step_time,
+    interval_text,
     vega,
     with_runs,
 )

@@ -374,7 +374,7 @@ def test_a_rule_that_saves_memory_is_judged_by_peak_memory(client: TestClient, e
     lead = page.partition('class="answer"')[2].partition("</p>")[0]
     assert re.search(r"peak memory changed by \u22124\.0.* in 1 A/B\.", lead)
     by_stack = page.partition('id="effect"')[2].partition("</table>")[0]
-    assert re.search(r"\(3\.0 to 5\.0\),\s+peak memory \u22124\.0", by_stack), "the effect with its interval"
+    assert re.search(r"\(3\.0 to 5\.0\)</span>,\s+peak memory \u22124\.0", by_stack), "the effect with its interval"
     assert re.search(r"than alltoall at EP\d+", by_stack), "a board may compare other degrees"
     listed = client.get("/playbook?q=disp-headroom").text
     assert "1 of 1 saved memory" in listed

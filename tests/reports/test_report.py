@@ -55,7 +55,7 @@ def test_line_1_is_the_verdict_line_2_the_baseline_then_what_moved_then_a_link(c
     assert lines[4] == "| --- | ---: | ---: | ---: | ---: | --- |"
     assert lines[3].count("|") == lines[5].count("|") == 7
     cells = lines[5].strip("| ").split(" | ")
-    assert cells == ["Step time", "399.9 ms", "437.7 ms", "+9.4 %", "+6.7 % to +12.3 %", UNCONFIRMED]
+    assert cells == ["Step time", "399.9 ms", "437.7 ms", "+9.4 %", "+6.7 % to +12.3 % at 99 %", UNCONFIRMED]
     assert document["rerun"]["runs"] == 1
     assert f"threewalls rerun {slow} --exec CMD" in lines[7]
     assert lines[9] == "<details><summary>1 suspect</summary>"

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from app.domain.contract.fields import METRICS
-from app.domain.numbers import THIN, absolute, figure, plural, signed
+from app.domain.numbers import THIN, absolute, figure, level_text, plural, signed
 from app.domain.report.what_changed import AXIS_TITLES, TextChange, WhatChanged
 from app.domain.run import LineExample, Metric
 from app.domain.text import cut, one_line, short_cause, some_of
@@ -106,8 +106,9 @@ def moved_rows(
 
     `badge`: of the run, which names the decision on its speed; None where that is not a verdict on the code.
     """
+    time = verdict.step_time
     rows = [
-        _row(name, change, badge)
+        _row(name, change, badge, "" if time is None else f" at {level_text(time.interval_level_pct)}")
         for name, change in changes.items()
         if change is not None
         and change.decision != "no_change"
@@ -118,13 +119,13 @@ def moved_rows(
     return tuple(rows)
 
 
-def _row(name: str, change: MetricChange, badge: tuple[str, str] | None) -> MovedRow:
+def _row(name: str, change: MetricChange, badge: tuple[str, str] | None, at_level: str) -> MovedRow:
     field = METRICS[name]
     label = badge[1] if badge and badge[0] == change.decision and name != "peak_memory_gib" else ""
     baseline, candidate = (figure(Metric(v, v, v, 0), name).text for v in (change.baseline, change.candidate))
     interval = ""
     if change.ci_low_pct is not None and change.ci_high_pct is not None:
-        interval = f"{signed(change.ci_low_pct)} to {signed(change.ci_high_pct)}"
+        interval = f"{signed(change.ci_low_pct)} to {signed(change.ci_high_pct)}{at_level}"
     return MovedRow(
         figure=f"{field.label}, {field.unit}" if "/" in field.unit else field.label,
         baseline=baseline,

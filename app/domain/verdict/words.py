@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, percent, plural, short_commit
+from app.domain.numbers import THE_SAME, THIN, change_text, contract_value, level_text, percent, plural, short_commit
 from app.domain.run import Stated
 from app.domain.text import capitalized, some_of
 from app.domain.verdict import decide
@@ -15,11 +15,26 @@ from app.domain.verdict.policy import ReferenceMove
 from app.domain.verdict.step_time import (
     StepTimeChange,
     certainty,
+    interval_level_pct,
     shows_no_difference,
     within,
 )
 
 Label = Callable[[str], str]
+
+_SLOWER, _FASTER, _EQUAL = (
+    level_text(interval_level_pct(decision, shift, 1))
+    for decision, shift in (("", 1.0), ("", -1.0), ("no_change", 0.0))
+)
+
+
+def interval_text(level_pct: float | None = None) -> str:
+    """Return `99 % interval of the deciding test`; without a level, those of all tests."""
+    if level_pct is not None:
+        return f"{level_text(level_pct)} interval of the deciding test"
+    by_change = f"{_SLOWER} if slower, {_FASTER} if faster, {_EQUAL} if equal"
+    return f"Interval of the deciding test: {by_change}; higher after early looks"
+
 
 DECISIONS = {"no_change": "no change", "no_baseline": "no baseline", "not_judged": "not judged"}
 """Labels of decisions that differ from their names."""
