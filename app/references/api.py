@@ -179,11 +179,14 @@ class NearestOut(BaseModel):
     )
     differences: list[ReferenceDifferenceOut]
     regression: int | None = Field(description="Open regression that is a part of the gap.")
+    rest_pct: dict[str, float] = Field(
+        description="`more_pct` at the step time before this regression: the rest of the gap; empty without one."
+    )
     causes: list[Cause] = Field(description="Likely causes of the gap, most specific first.")
 
     @classmethod
     def of(cls, comparison: ReferenceComparison, summary: str, base: str) -> Self:
-        nearest, ours = comparison.nearest, comparison.ours
+        nearest, ours, rest = comparison.nearest, comparison.ours, comparison.without_regression
         return cls(
             ours=OursOut.from_values(ours, ours.figures),
             reference=comparison.reference and ReferenceOut.of(comparison.reference, base),
@@ -193,6 +196,7 @@ class NearestOut(BaseModel):
                 ReferenceDifferenceOut.of(difference) for difference in (nearest.differences if nearest else ())
             ],
             regression=comparison.ongoing and comparison.ongoing.id,
+            rest_pct=dict(rest.more_pct) if rest else {},
             causes=list(nearest.causes) if nearest else [],
         )
 

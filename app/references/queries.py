@@ -181,6 +181,16 @@ class ReferenceComparison:
         """Return the name of the compared figure; empty without one."""
         return self.nearest.measure if self.nearest else ""
 
+    @property
+    def without_regression(self) -> Nearest | None:
+        """Return the comparison at the step time before the regression: the rest of the gap. None without one."""
+        if self.nearest is None or self.ongoing is None:
+            return None
+        times = 1 + self.slower_pct / 100
+        factors = {name: 1 / times if name == "step_time_ms" else times for name in self.nearest.more_pct}
+        rest = {name: 100 * ((1 + more / 100) * factors[name] - 1) for name, more in self.nearest.more_pct.items()}
+        return replace(self.nearest, more_pct=rest)
+
 
 def compare_with_references(session: Session, *, run: int | None, stack: str) -> ReferenceComparison:
     """Run the claim check of a run or a stack. Raises NotFound, and InvalidQuery unless exactly one is named."""

@@ -367,6 +367,11 @@ def test_an_open_regression_is_named_as_a_part_of_the_gap(client: TestClient, se
     link = rf'<a href="/regressions/{regression["id"]}">.*</a> is open: this\s+run is (\S+)\s%\s+slower'
     assert (slower := re.search(link, page))
     assert float(slower[1]) == pytest.approx(8.0, abs=1.0)
+    result = nearest(client, run=runs[-1])
+    whole, rest = (1 + result[name]["step_time_ms"] / 100 for name in ("more_pct", "rest_pct"))
+    assert whole / rest == pytest.approx(1 + float(slower[1]) / 100, abs=0.001)
+    assert re.search(rf"rest of the gap: {100 * (rest - 1):.1f}\s%\s+slower", page)
+    assert nearest(client, run=runs[0])["rest_pct"] == {}
 
 
 def test_a_stack_is_compared_by_its_fastest_result(client: TestClient, session: Session) -> None:
