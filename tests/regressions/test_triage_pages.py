@@ -545,11 +545,11 @@ def test_a_change_in_one_run_is_marked_as_such_and_has_no_level(client: TestClie
     assert ["in one run" in lead[1] for lead in leads if lead] == [True, False]
 
 
-def test_the_lead_names_other_gpus_of_jobs_that_one_run_shows(client: TestClient, engine: Engine, make: Make) -> None:
+def test_the_lead_states_the_size_of_jobs_that_one_run_shows(client: TestClient, engine: Engine, make: Make) -> None:
     with transaction(engine) as session:
         lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in ("one", "two")]
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
-    assert words_of(client, make([*lasting, once])).endswith("; at times on H100.")
+    assert words_of(client, make([*lasting, once])).endswith("; 1 other reached 30.0\u202f% at times.")
 
 
 def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engine: Engine, make: Make) -> None:

@@ -11,7 +11,7 @@ from app.domain.numbers import (
     plural,
     slow_or_affected,
 )
-from app.domain.text import capitalized, some_of
+from app.domain.text import capitalized
 from app.domain.verdict.evidence import alternates_text
 from app.domain.verdict.regression import Regression, RunOfJob, SlowJob
 from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
@@ -122,11 +122,12 @@ def _answer(regression: Regression) -> str:
         return f"{_once(regression)}{'' if regression.idle_since else _cost(regression)}.{_claim(regression)}"
     is_stale_part = regression.proposal == "stale" and len(counted) < len(jobs)
     is_named = bool(regression.newest and regression.newest.ordered_at == regression.last_ran)
-    end = f"; {other_jobs(regression)}" if is_stale_part and not is_named else _cost(regression)
+    others = f"; {other_jobs(regression)}"
+    end = others if is_stale_part and not is_named else _cost(regression)
     text = slow_or_affected(regression.metric)
     if is_part(regression) or len(jobs) == 1:
         text = text.capitalize()
-        end += _other_gpus(regression)
+        end += others if is_part(regression) and end != others else ""
     elif is_stale_part or len(counted) == len(jobs):
         text = f"{plural(len(counted), 'job')} {text}"
     else:
@@ -149,7 +150,7 @@ def run_in(run: RunOfJob) -> str:
 
 
 def other_jobs(regression: Regression) -> str:
-    """Return `2 more in one run only`, of the jobs that do not count; with their change if it may be the larger one.
+    """Return `2 more in one run only`, of the jobs that do not count; with their size if it may be the larger one.
 
     Empty if all count.
     """
@@ -161,15 +162,8 @@ def other_jobs(regression: Regression) -> str:
     how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
     if not is_part(regression):
         return f"{len(others)} more {how}"
-    most = change_words(max(job.worst.delta_pct or 0.0 for job in others), regression.metric)
-    return f"{plural(len(others), 'other')} up to {most} at times"
-
-
-def _other_gpus(regression: Regression) -> str:
-    """Return `; at times on H100`, of the jobs on other GPUs than those that count; else empty."""
-    own = {job.first.gpu for job in regression.counted_jobs}
-    gpus = sorted({job.first.gpu or "" for job in regression.jobs} - own - {""})
-    return f"; at times on {some_of(gpus)}" if gpus else ""
+    most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
+    return f"{plural(len(others), 'other')} reached {most} at times"
 
 
 def is_part(regression: Regression) -> bool:
