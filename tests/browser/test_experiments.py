@@ -107,7 +107,6 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     page.locator("#plan-fold > summary").click()
     expect(page.locator("#record")).to_contain_text("mara")
 
-    page.locator("#share > summary").click()
     page.get_by_role("link", name="Journey", exact=True).click()
     expect(page.locator("svg.tree .won .name")).to_have_text("overlap on")
     page.goto(f"/runs/{candidate}?tab=record")
