@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 import numpy as np
 from fastapi import APIRouter, Query, Request
@@ -33,6 +34,8 @@ from app.domain.text import shortened
 from app.domain.verdict.comparability import compare_contracts
 from app.domain.verdict.comparison import bootstrap_interval
 from app.domain.verdict.comparison_words import KINDS
+from app.domain.verdict.decide import TOO_NOISY
+from app.domain.verdict.evidence import value_text
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.step_time import shows_no_difference
 from app.domain.verdict.words import differences
@@ -141,6 +144,24 @@ class ComparePage:
         """Return whether the change is measured although nothing is ranked, as before and after an upgrade."""
         sides = self.comparison.sides
         return sides.comparability.kind == "contrast" and sides.measured is not None
+
+    @cached_property
+    def deciding(self) -> tuple[str, str] | None:
+        """Return label and address of the step that decides an inconclusive comparison; None for another.
+
+        The experiment of both runs, else a new one for the knob that differs, else one more run of b.
+        """
+        sides, a, b = self.comparison.sides, self.comparison.newest_a, self.comparison.newest_b
+        if self.comparison.text.needs in ("", TOO_NOISY):
+            return None
+        experiment = _shared(experiments_of_candidates(self._session, [b.id]).get(b.id), a.id)
+        if experiment is not None:
+            return f"Open experiment #{experiment.id}", f"/experiments/{experiment.id}"
+        if sides.comparability.kind == "matched_ab" and sides.comparability.is_clean:
+            knob = sides.comparability.knobs[0]
+            change = urlencode({"field": knob.field, "value": value_text(knob.b)})
+            return "Plan an experiment", f"/runs/{a.id}/experiments/new?{change}"
+        return (f"Rerun #{b.id}", f"/runs/{b.id}?tab=why#rerun") if b.detail.commit else None
 
     @cached_property
     def upgrade(self) -> ChangeText | None:

@@ -290,6 +290,22 @@ def test_a_matched_ab_with_other_code_does_not_credit_the_knob(client: TestClien
     assert "matched A/B, other code" in words(client.get("/compare").text)
 
 
+def test_an_undecided_comparison_offers_what_decides_it(client: TestClient, make: Make) -> None:
+    a, again = make(name="off", commit="a" * 40), make(name="off again", commit="b" * 40, step_time_ms=31_300.0)
+    near = make({"ep_overlap": True}, name="on", commit="a" * 40, step_time_ms=31_200.0)
+    far = make({"ep_overlap": True}, name="on", commit="a" * 40, step_time_ms=23_800.0)
+
+    def action(b: int) -> list[str]:
+        main = client.get(f"/compare?a={a}&b={b}").text.partition("<main")[2]
+        return [html.unescape(address) for address in re.findall(r'class="button primary"\s+href="([^"]*)"', main)]
+
+    assert action(near) == [f"/runs/{a}/experiments/new?field=ep_overlap&value=true"]
+    assert action(again) == [f"/runs/{again}?tab=why#rerun"]
+    assert action(far) == [f"/runs/{far}/next"]
+    chosen = re.findall(r'<option value="(\w+)"\s+selected', client.get(action(near)[0]).text)
+    assert {"ep_overlap", "true"} <= {*chosen}
+
+
 def test_the_numbers_of_a_side_are_edited_in_a_fold(client: TestClient, make: Make) -> None:
     a, b = make(name="off"), make({"ep_overlap": True}, name="on")
     page = client.get(f"/compare?a={a}&b={b}").text
