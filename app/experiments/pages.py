@@ -569,15 +569,23 @@ class ExperimentPage:
         return f"a={a}&b={b}" if a and b else ""
 
     @cached_property
-    def goes_on_from(self) -> int | None:
-        """Return the run to continue from: where its journey is now, else the newest of the side decided for."""
-        if self.experiment.state in ("rejected", "withdrawn"):
-            decided_for = self.experiment.baseline_run_id
-        elif self.experiment.state == "accepted" and self.experiment.result.candidate:
-            decided_for = int(self.experiment.result.candidate[-1])
-        else:
+    def goes_on(self) -> tuple[int, str] | None:
+        """Return the run to continue from, where its journey is now, and its name: a side, or `#200`."""
+        side: Side = "candidate" if self.experiment.state == "accepted" else "baseline"
+        counted = self.experiment.result.counted(side)
+        if self.experiment.state in UNDECIDED or (side == "candidate" and not counted):
             return None
-        return continuation(journey_of(self._session, decided_for), decided_for).run_id or decided_for
+        decided_for = int(counted[-1]) if side == "candidate" else self.experiment.baseline_run_id
+        journey = journey_of(self._session, decided_for)
+        moved_to = continuation(journey, decided_for).run_id
+        if moved_to is None and counted:
+            return journey.current_run_id, LETTERS[side]
+        run_id = moved_to or decided_for
+        return run_id, f"#{run_id}"
+
+    @property
+    def goes_on_from(self) -> int | None:
+        return self.goes_on[0] if self.goes_on else None
 
     @cached_property
     def first_next(self) -> tuple[str, str, str, str] | None:

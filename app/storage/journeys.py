@@ -31,9 +31,8 @@ def journey_of(session: Session, run_id: int) -> Journey:
         steps += [row for row in waiting if row.id not in ids][: MOST_STEPS - len(steps)]
         waiting = _experiments(session, col(ExperimentRow.parent_id).in_([row.id for row in waiting]))
     results = {row.id: from_json(ExperimentResult, row.result or {}) for row in steps}
-    newest: dict[int | None, int] = {None: root_id}
-    newest |= {number: int(result.candidate[-1]) for number, result in results.items() if result.candidate}
-    counted: dict[int | None, dict[str, None]] = {number: {str(run): None} for number, run in newest.items()}
+    counted: dict[int | None, dict[str, None]] = {None: {str(root_id): None}}
+    counted |= {number: {} for number, result in results.items() if result.candidate}
     for row in steps:  # the baseline of an experiment is the candidate that it started from
         result = results[row.id or 0]
         start = row.parent_id if row.parent_id in counted else None
@@ -42,11 +41,8 @@ def journey_of(session: Session, run_id: int) -> Journey:
     runs = _runs(session, {int(run) for names in counted.values() for run in names})
     if root_id not in runs:
         raise NotFound.of(f"Run {run_id}")
-    configurations = {
-        number: _configuration(runs[newest[number]], [runs[int(run)] for run in names if int(run) in runs])
-        for number, names in counted.items()
-        if newest[number] in runs
-    }
+    existing = {number: [runs[int(run)] for run in names if int(run) in runs] for number, names in counted.items()}
+    configurations = {number: _configuration(of_number) for number, of_number in existing.items() if of_number}
     journey_steps = [_step(row, results[row.id or 0], configurations.get(row.id), runs) for row in steps]
     return make_journey(run_id, runs[root_id].slug, configurations[None], journey_steps)
 
@@ -58,12 +54,13 @@ def runs_of_experiments(session: Session, run_ids: Sequence[int]) -> frozenset[i
     return frozenset(session.execute(joined.union(began)).scalars())
 
 
-def _configuration(newest: Any, runs: Sequence[Any]) -> JourneyRun:
-    """Return the means of a configuration over its runs, as an A/B takes them."""
+def _configuration(runs: Sequence[Any]) -> JourneyRun:
+    """Return the means of a configuration over its runs, as an A/B takes them, and its newest run."""
     timed = sorted((run for run in runs if run.step_time_ms), key=lambda run: run.id)
     times = [run.step_time_ms for run in timed]
     tokens = [run.tokens_per_s_per_gpu for run in timed if run.tokens_per_s_per_gpu]
     step_time_ms, rate = (math.exp(centre(np.log(values))) if values else None for values in (times, tokens))
+    newest = max(timed or runs, key=lambda run: run.id)
     return JourneyRun(newest.id, newest.name, step_time_ms, rate, tuple(run.id for run in timed))
 
 
@@ -114,7 +111,7 @@ def _step(
     row: ExperimentRow, result: ExperimentResult, candidate: JourneyRun | None, runs: Mapping[int, Any]
 ) -> JourneyStep:
     sides = [[runs[int(run)] for run in names if int(run) in runs] for names in (result.baseline, result.candidate)]
-    before, after = (_configuration(side[-1], side).step_time_ms if side else None for side in sides)
+    before, after = (_configuration(side).step_time_ms if side else None for side in sides)
     return JourneyStep(
         experiment_id=row.id or 0,
         parent_id=row.parent_id,

@@ -103,7 +103,7 @@ def test_a_person_plans_a_suggestion_runs_it_and_accepts_the_result(open_page: O
     expect(accept).to_have_class(re.compile("primary"))  # the result is better
     expect(accept).to_be_in_viewport()
     accept.click()
-    expect(page.get_by_role("heading", name=re.compile(r"^Next for #\d+$"))).to_be_visible()
+    expect(page.get_by_role("heading", name=re.compile(r"^Next for B$"))).to_be_visible()
     page.locator("#plan-fold > summary").click()
     expect(page.locator("#record")).to_contain_text("mara")
 
