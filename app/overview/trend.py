@@ -251,9 +251,7 @@ class Trend:
         if not compared:
             return ""
         changed = sum(line.is_reconfigured_since for line in compared)
-        also = (
-            f"; {changed} of {len(self.lines)} jobs also changed configuration" if 0 < changed < len(compared) else ""
-        )
+        also = f"; {changed} of {len(self.lines)} jobs reconfigured" if 0 < changed < len(compared) else ""
         changes, projects = [line.now - 100 for line in compared], {line.project for line in compared}
         is_mixed = len(projects) > 1 or len({line.reference for line in compared}) > 1
         project = projects.pop() if len(projects) == 1 else ""

@@ -272,7 +272,7 @@ def test_the_range_leaves_out_a_job_whose_configuration_changed(client: TestClie
         nightly(make, f"hub{gpus}.example/train:2", 5, [21_000] * 3, gpus=gpus, config_key="usual", project="mine")
         key = "usual" if gpus == 16 else "other knob"
         nightly(make, f"hub{gpus}.example/train:2", 8, [slow] * 3, gpus=gpus, config_key=key, project="mine")
-    range_text = "Throughput is 4.8 to 9.1 % below train:1; 1 of 2 jobs also changed configuration."
+    range_text = "Throughput is 4.8 to 9.1 % below train:1; 1 of 2 jobs reconfigured."
     assert range_text in answer(overview(client))
     make(project="without CI runs")
     assert '<a href="/?project=without+CI+runs">' in client.get("/overview/trend").text, "it is not drawn"
@@ -435,7 +435,7 @@ def test_a_period_without_a_line_is_widened(client: TestClient, make: Make) -> N
     for day in (1, 61):
         nightly(make, "hub.example/train:1", day, [20_000])
     assert [round(shown) for shown in trend_points(client)] == [100, 100]
-    assert "1 Sep to 31 Oct by commit date, because 30 days have too few runs." in html.unescape(overview(client))
+    assert "1 Sep to 31 Oct, because 30 days have too few runs." in html.unescape(overview(client))
     assert "because" not in client.get("/overview/trend?days=90").text
 
 

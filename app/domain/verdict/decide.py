@@ -267,11 +267,8 @@ def what_would_decide(verdict: Verdict) -> str:
         return "Rerun this commit: only a steady run can decide." if change.not_steady else TOO_NOISY
     reruns = change.alternative.reruns
     with_reruns = f" and {plural(reruns, 'more run')} of this commit" if reruns else ""
-    return (
-        "More runs of this commit alone would not decide, because the baseline is too small: it takes "
-        f"{plural(change.alternative.baseline_runs, 'baseline run')} instead of {len(verdict.baseline_used)}"
-        f"{with_reruns}."
-    )
+    runs = plural(change.alternative.baseline_runs, "baseline run")
+    return f"{runs} instead of {len(verdict.baseline_used)}{with_reruns} would decide."
 
 
 def more_per_side(change: StepTimeChange) -> str:
