@@ -107,7 +107,7 @@ _VERBS = {
     "undo_delete": "restored", "profile_attached": "attached a profile to", "taken_back": "took back",
     "profile_confirmed": "confirmed a profile of", "profile_removed": "removed a profile of",
     "proposal_made": "proposed a state for", "feed_key_set": "set the feed key of", "joined": "added a stack to",
-    "left": "removed a stack from", "moved": "moved the first run of", "password set": "set the password of",
+    "left": "removed a job from", "moved": "moved the first run of", "password set": "set the password of",
     "proposal_withdrawn": "withdrew the proposal for", "proposal_accepted": "accepted the proposal for",
     "proposal_declined": "declined the proposal for", "noted": "wrote a note on", "appended": "appended to",
     "chart_added": "added a chart to", "chart_removed": "removed a chart from", "view_saved": "saved a view of",

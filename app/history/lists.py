@@ -97,7 +97,7 @@ _IN_NAME = ("cluster", "seq_len", "gbs", "mbs", "precision", "pp", "pp_layout", 
 class StackRegression:
     """The newest active step-time regression of a stack, with the first slow run of the job that changed most.
 
-    `config_key`: of that run. `later`: what followed. `is_stale`: its stacks no longer run. `state`: as pages name it.
+    `config_key`: of that run. `later`: what followed. `is_stale`: its jobs no longer run. `state`: as pages name it.
     `alternates`: the levels (ms) between which the job alternates, as the page of the stack says.
     """
 

@@ -247,7 +247,7 @@ class HistoryAlarm:
 
     `delta_pct`: the change of its job, `stack_pct`: that in this stack. `usual_ms`: step time before it. `is_back`: the
     runs of this stack have recovered, or its job moved to another stack. `is_stale`: it is proposed for closing,
-    because its stacks no longer run. `is_container_cleared`: it began with another container, which its evidence
+    because its jobs no longer run. `is_container_cleared`: it began with another container, which its evidence
     clears.
     """
 

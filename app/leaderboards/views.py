@@ -623,7 +623,7 @@ def next_ranking(stacks: Sequence[StoredStandings]) -> NextRanking | None:
         other = candidates[0]
         shown = any(not entry.unproven for board in boards for entry in board.entries)
         only = f"{listed(measured)} measured" if shown else f"{listed(measured)}, requested, not in the log"
-        sentence = f"No ranking yet: only {only}. Run the same job with {other}."
+        sentence = f"No ranking yet: only {only}. Run the same workload with {other}."
         return NextRanking(sentence, newest, other)
     reasons = Counter(refusal.why for stack in stacks for refusal in stack.standings.refused).most_common(1)
     if reasons and reasons[0][0] == "dispatcher_unknown":

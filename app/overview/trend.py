@@ -709,7 +709,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
     title = f"throughput, % of {of}" if any(line.reference for line in trend.lines) else "throughput, %"
     spec = dict(_specification(title, drawn))
     spec["datasets"] = {name: rows for name, rows in data.items() if rows}
-    spec["description"] = f"{len(trend.lines)} workloads: {title}."
+    spec["description"] = f"{len(trend.lines)} jobs: {title}."
     return spec
 
 

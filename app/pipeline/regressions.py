@@ -1164,7 +1164,7 @@ def _propose_closing(
         _set_proposal(session, regression, "", note)
     if not has_ended:
         if regression.proposal == "stale":
-            _set_proposal(session, regression, "", "Its stacks run again.")
+            _set_proposal(session, regression, "", "Its jobs run again.")
     elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, of_slow)) is not None:
         if back.id != regression.proposal_run_id:  # a declined proposal is not repeated
             for member in slow:

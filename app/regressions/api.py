@@ -133,7 +133,7 @@ class RegressionOut(ApiValue):
     opened_at: datetime
     changed_at: datetime = Field(description="Send it with a change to detect concurrent changes.")
     proposal: Proposal = Field(
-        description="A state that the service proposes: `fixed` if runs are back, `stale` if its stacks no longer run."
+        description="A state that the service proposes: `fixed` if runs are back, `stale` if its jobs no longer run."
     )
     proposal_run_id: int | None = Field(description="First run that is back, for the proposal `fixed`; else null.")
     worst_delta_pct: float | None = Field(

@@ -260,7 +260,7 @@ class RegressionView:
         if run and self.regression.back_in:
             return "The next container or cluster of its job is at the usual level."
         if run is None or not values or not usual:
-            return "All of its stacks are back at the usual level."
+            return "All of its jobs are back at the usual level."
         which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
         above = round(100 * (statistics.median(values) / usual - 1), 1)
         where = f"{grouped(abs(above), 1)}{THIN}% {'above' if above > 0 else 'below'}" if above else "at"

@@ -24,7 +24,7 @@ MEANING: Mapping[State, str] = {
     "acknowledged": "being worked on",
     "expected": "accepted as the cost of an intended change",
     "fixed": "a fix is in; the next runs must confirm it",
-    "stale": "closed because its stacks no longer run",
+    "stale": "closed because its jobs no longer run",
     "invalid": "not a regression, for example a bad node",
 }
 NEEDS_NOTE: tuple[State, ...] = ("expected",)
