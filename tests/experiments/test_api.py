@@ -196,6 +196,7 @@ def test_a_journey_is_a_tree_that_goes_on_from_the_winner(client: TestClient, en
         assert tree["current_run"] == winner
         counted = (first.result.baseline, first.result.candidate)
         assert [node["runs"] for node in tree["nodes"][:2]] == [sorted(map(int, side)) for side in counted]
+        assert [node["run_id"] for node in tree["nodes"][:2]] == [max(map(int, side)) for side in counted]
         assert [(edge["source"], edge["target"]) for edge in tree["edges"]][:2] == [
             ("root", f"experiment-{done}"),
             (f"experiment-{done}", f"experiment-{following['id']}"),
