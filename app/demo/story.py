@@ -15,6 +15,7 @@ from app.demo.job import (
     GPUS,
     DemoJob,
     DemoTrial,
+    ProfileShares,
     Recording,
     Workload,
     ci_step_times,
@@ -96,6 +97,19 @@ DOUBTFUL_NIGHT = 28
 DOUBTFUL_LAUNCHES = (0.016, 0.001, -0.003)
 """One launch of LONG is slow by chance, and two reruns of its commit are not."""
 
+USUAL_SHARES = ProfileShares(communication=0.24, exposed=0.05, idle=0.06)
+"""Of a step in the first container. What the second one adds to a step is exposed communication."""
+
+
+def _shares(suite: Suite, night: int) -> ProfileShares:
+    added = suite.upgrade - 1 if night >= UPGRADE_FROM else 0.0
+    slower = (1 + added) * (UNFUSED_BY if suite is SHORT and night >= UNFUSED_FROM else 1.0)
+    return ProfileShares(
+        (USUAL_SHARES.communication + added) / slower,
+        (USUAL_SHARES.exposed + added) / slower,
+        USUAL_SHARES.idle / slower,
+    )
+
 
 def nightlies() -> Iterator[DemoJob]:
     """Yield every job of the month in chronological order."""
@@ -135,7 +149,9 @@ def _night(suite: Suite, night: int, when: datetime) -> Iterator[DemoJob]:
     if suite is SHORT and night >= UNFUSED_FROM:
         workload = replace(workload, permute_fusion=False)
     if suite is not LONG or night != DOUBTFUL_NIGHT:
-        yield _ci(name, workload, _measured(name, suite, night), when)
+        job = _ci(name, workload, _measured(name, suite, night), when)
+        is_profiled = night == NIGHTS or (suite is MAIN and night in (UPGRADE_FROM - 1, UPGRADE_FROM))
+        yield replace(job, profile=_shares(suite, night)) if is_profiled else job
         return
     for rerun, launch in enumerate(DOUBTFUL_LAUNCHES):
         again = f"{name}, rerun {rerun}" if rerun else name
@@ -174,7 +190,11 @@ def _release(night: int) -> DemoJob:
     name = f"release {_container(when).rpartition(':')[2]}"
     job = _ci(name, CI_WORKLOAD, _measured(name, MAIN, night), when)
     return replace(
-        job, purpose="release", branch="release", pinned="The released version is the reference for later runs."
+        job,
+        purpose="release",
+        branch="release",
+        pinned="The released version is the reference for later runs.",
+        profile=_shares(MAIN, night),
     )
 
 

@@ -4,7 +4,7 @@ import gzip
 import json
 from collections.abc import Mapping
 
-from app.demo.job import DemoJob, ProfileShares
+from app.demo.job import DemoJob, ProfileShares, Workload
 
 STEPS = 3
 FIRST_STEP = 10
@@ -29,8 +29,17 @@ _COMPUTE = (
     (0.04, _UNPERMUTE),
 )
 """Kernels of a block with their shares of its compute time."""
-_DISPATCH = "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*)"
-_COMBINE = "void deep_ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*)"
+_EXCHANGES = {
+    "deepep": (
+        "void deep_ep::internode::dispatch<false, 8, false, 8>(int4*)",
+        "void deep_ep::internode::combine<false, 8, __nv_bfloat16, 8, 2, 16, 24>(int4*)",
+    ),
+    "hybridep": (
+        "void hybrid_ep::dispatch_kernel<unsigned short, 10, 8, 2>(hybrid_ep::dispatch_kernel_param_t<>)",
+        "void hybrid_ep::combine_kernel<12, 2, 8, 2>(hybrid_ep::combine_kernel_param_t)",
+    ),
+}
+"""Kernels that send tokens to their experts and back, by dispatcher."""
 _OPTIMIZER = "void multi_tensor_apply_kernel<4, TensorListMetadata<4>, AdamFunctor<float> >(long)"
 _OPTIMIZER_SHARE = 0.02
 
@@ -45,7 +54,7 @@ def render_trace(job: DemoJob, profile: ProfileShares) -> bytes:
         events.append(
             _event("user_annotation", name, begin_us, step_us, thread=9, args={"External id": FIRST_STEP + index})
         )
-        _step(events, begin_us, step_us, profile, {} if job.workload.permute_fusion else _UNFUSED)
+        _step(events, begin_us, step_us, profile, job.workload)
         begin_us += step_us
     document = {
         "schemaVersion": 1,
@@ -59,20 +68,22 @@ def render_trace(job: DemoJob, profile: ProfileShares) -> bytes:
 
 
 def _step(
-    events: list[dict[str, object]], begin: float, step: float, profile: ProfileShares, unfused: Mapping[str, str]
+    events: list[dict[str, object]], begin: float, step: float, profile: ProfileShares, workload: Workload
 ) -> None:
     """Add the kernels of a step: in each block, dispatch begins before compute and combine ends after it."""
+    dispatch, combine = _EXCHANGES[workload.dispatcher]
+    unfused = {} if workload.permute_fusion else _UNFUSED
     optimizer = step * _OPTIMIZER_SHARE
     block = (step * (1 - profile.idle) - optimizer) / BLOCKS
     communication, exposed = (share * step / BLOCKS / 2 for share in (profile.communication, profile.exposed))
     for number in range(BLOCKS):
         start = begin + number * block
-        _kernel(events, _DISPATCH, start, communication, COMMUNICATION_STREAM)
+        _kernel(events, dispatch, start, communication, COMMUNICATION_STREAM)
         at = start + exposed
         for share, name in _COMPUTE:
             _kernel(events, unfused.get(name, name), at, share * (block - 2 * exposed), COMPUTE_STREAM)
             at += share * (block - 2 * exposed)
-        _kernel(events, _COMBINE, start + block - communication, communication, COMMUNICATION_STREAM)
+        _kernel(events, combine, start + block - communication, communication, COMMUNICATION_STREAM)
     _kernel(events, _OPTIMIZER, begin + BLOCKS * block, optimizer, COMPUTE_STREAM)
 
 

@@ -229,6 +229,7 @@ def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -
     """On a first screen of 1440x900 and of 390x844, with the rows of the demo; every page answers, every lead fits."""
     slow = ids["nightly 2026-09-27, sequence 2048"]
     profiled = ids["Overlap expert communication with compute, candidate 1"]
+    other_profiled = ids["DeepEP in place of alltoall, candidate 1"]
     places = {
         "slow": slow,
         "good": ids["nightly 2026-09-30"],
@@ -237,7 +238,7 @@ def assert_every_page_keeps_the_word_budget(address: str, ids: dict[str, int]) -
         "stack": get(address, f"runs/{slow}")["stack_key"],
         "profiled": profiled,
         "profile": get(address, f"runs/{profiled}/profiles")["items"][0]["id"],
-        "other_profile": 1,
+        "other_profile": get(address, f"runs/{other_profiled}/profiles")["items"][0]["id"],
     }
     wrong = []
     with running_chromium() as browser:

@@ -1,5 +1,8 @@
 """The demo's logs match what the generator recorded, and its figures are the published ones."""
 
+import gzip
+import json
+
 import numpy as np
 import pytest
 
@@ -22,9 +25,11 @@ from app.demo.story import (
     trials,
 )
 from app.demo.studies import STUDIES, journey, studies
+from app.demo.trace import render_trace
 from app.domain.contract.resolve import resolve
 from app.domain.documents.metadata import read_metadata
 from app.domain.logs import parse_text
+from app.domain.profiles.kernels import dispatcher_of
 from app.domain.run import ParsedLog
 from tests.cases import every_case
 
@@ -34,6 +39,26 @@ JOBS |= {job.name: job for trial in (*trials(), *journey()) for _, job in trial.
 
 def parsed(name: str) -> ParsedLog:
     return parse_text(render(JOBS[name]))
+
+
+def test_profiles_show_that_the_second_container_adds_exposed_communication() -> None:
+    profiled = [job for job in story() if job.profile]
+    last = f"nightly 2026-09-{NIGHTS}"
+    assert [job.name for job in profiled] == [
+        "nightly 2026-09-21", "nightly 2026-09-22", *(f"{last}{suite.suffix}" for suite in SUITES),
+        "release 2026.09", "release 2026.10",
+    ]  # fmt: skip
+    before, after = (job.profile for job in profiled[:2])
+    assert before is not None
+    assert after is not None
+    step_ms = [MAIN.centre_ms * factor(MAIN, night) for night in (UPGRADE_FROM - 1, UPGRADE_FROM)]
+    exposed = [share.exposed * ms for share, ms in zip((before, after), step_ms, strict=True)]
+    assert exposed[1] - exposed[0] == pytest.approx(step_ms[1] - step_ms[0])
+    assert after.idle * step_ms[1] == pytest.approx(before.idle * step_ms[0])
+    for job in profiled:
+        assert job.profile is not None
+        names = {event["name"] for event in json.loads(gzip.decompress(render_trace(job, job.profile)))["traceEvents"]}
+        assert {dispatcher_of(name) for name in names} == {None, job.workload.dispatcher}
 
 
 def nights(suite: Suite) -> list[DemoJob]:
