@@ -97,7 +97,7 @@ DOUBTFUL_NIGHT = 28
 DOUBTFUL_LAUNCHES = (0.016, 0.001, -0.003)
 """One launch of LONG is slow by chance, and two reruns of its commit are not."""
 
-USUAL_SHARES = ProfileShares(communication=0.24, exposed=0.05, idle=0.06)
+USUAL_SHARES = ProfileShares(communication=0.24, exposed=0.06, idle=0.06)
 """Of a step in the first container. What the second one adds to a step is exposed communication."""
 
 
