@@ -557,18 +557,22 @@ class Comparison:
 
     def need_runs(self, k: int, m: int) -> int | None:
         """Return the fewest further reruns that decide if shift and variance stay; None when 20 do not."""
+        if self.decide(k + MOST_RERUNS, m) == "inconclusive":  # fewer runs have wider intervals
+            return None
         more = range(1, MOST_RERUNS + 1)
         return next((n for n in more if self.decide(k + n, m) != "inconclusive"), None)
 
     def cheapest_alternative(self, k: int, m: int) -> RunsNeeded | None:
         """Return the fewest runs of both sides that decide with a larger baseline; None when 20 + 20 do not."""
-        enough = [
-            RunsNeeded(reruns=n, baseline_runs=larger)
-            for larger in range(m + 1, MOST_BASELINE_RUNS + 1)
-            for n in range(MOST_RERUNS + 1)
-            if self.decide(k + n, larger) != "inconclusive"
-        ]
-        return min(enough, key=lambda needed: (needed.reruns + needed.baseline_runs, needed.reruns), default=None)
+        if self.decide(k + MOST_RERUNS, MOST_BASELINE_RUNS) == "inconclusive":  # fewer runs have wider intervals
+            return None
+        by_cost = (
+            RunsNeeded(reruns=n, baseline_runs=total - n)
+            for total in range(m + 1, MOST_RERUNS + MOST_BASELINE_RUNS + 1)
+            for n in range(max(0, total - MOST_BASELINE_RUNS), min(MOST_RERUNS, total - m - 1) + 1)
+        )
+        enough = (runs for runs in by_cost if self.decide(k + runs.reruns, runs.baseline_runs) != "inconclusive")
+        return next(enough, None)
 
 
 def compare_step_time(
