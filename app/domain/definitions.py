@@ -42,7 +42,7 @@ VERDICT_RULES: dict[str, int] = {
     "loss": 1,
     "levels": 6,
     "suspects": 2,
-    "sentences": 4,
+    "sentences": 5,
     "upgrades": 5,
 }
 """Rule -> version of what verdicts conclude from figures (`docs/verdicts.md`); a change recomputes no figure.
@@ -58,7 +58,7 @@ towards the size of a regression, 6 since a job that moves continues only the la
 old side counts as ended after them, since 3 a single run that is not steady opens no regression, since 4 the upgrade
 report shows the judged change, since 5 a job that was as slow in another container continues that regression.
 `sentences`: the wording of stored reasons and notes; 3 since reasons are phrases without a subject, 4 since a certain
-change is not called one to act on."""
+change is not called one to act on, 5 since a note names only the runs that would decide."""
 
 DECIDES: Mapping[str, str] = {
     "reading": "Values and events read from logs and documents",

@@ -27,9 +27,11 @@ from sqlalchemy import (
     exists,
     func,
     insert,
+    literal,
     or_,
     select,
     tuple_,
+    union_all,
     update,
 )
 from sqlalchemy.orm import aliased
@@ -697,11 +699,21 @@ def regressions_of_runs(session: Session, run_ids: Collection[int], metric: str)
     return {row.run_id: row.regression_id for row in sorted(rows, key=lambda row: row.regression_id)}
 
 
+_NAMED = union_all(
+    *(
+        select_any(table.regression_id, literal(table is RegressionMemberRow).label("is_member")).where(
+            col(table.run_id) == bindparam("run")
+        )
+        for table in (RegressionMemberRow, RunAlarmRow)
+    )
+)
+
+
 def _named(session: Session, run_id: int) -> tuple[set[int], set[int]]:
     """Return the regressions of which a run is a member, and those that explain its alarms."""
-    members = select_any(RegressionMemberRow.regression_id).where(col(RegressionMemberRow.run_id) == run_id)
-    explaining = select_any(RunAlarmRow.regression_id).where(col(RunAlarmRow.run_id) == run_id)
-    return set(session.execute(members).scalars()), set(session.execute(explaining).scalars())
+    rows = session.execute(_NAMED, {"run": run_id}).all()
+    members = {row.regression_id for row in rows if row.is_member}
+    return members, {row.regression_id for row in rows if not row.is_member}
 
 
 def _joined(session: Session, run_id: int) -> tuple[set[int], set[int], set[int]]:

@@ -31,7 +31,7 @@ def test_two_real_runs_of_one_test_case_are_judged(rendered: Path) -> None:
     assert answer.code == 5
     assert answer.lines[0].startswith("inconclusive · ")
     assert answer.lines[1].startswith(f"baseline: 1 run ({BASELINE}), same configuration")
-    assert "6 baseline runs instead of 1" in answer.output
+    assert "6 baseline runs (now 1)" in answer.output
     assert "not stated: pp_overlap" in answer.output
 
 

@@ -18,10 +18,12 @@ from app.domain.verdict.baseline import (
     unfit_because,
 )
 from app.domain.verdict.comparability import (
+    TASK_FIELDS,
     Comparability,
     Difference,
     Suspect,
     compare_contracts,
+    differing,
     differing_stack,
     is_other_task,
     suspects,
@@ -163,6 +165,8 @@ def is_contrast(run: RunRecord, candidate: RunRecord) -> bool:
 
     More GPUs, another batch or another model make a different task, whose step time says nothing about this one.
     """
+    if any(difference.is_certain for difference in differing(TASK_FIELDS, run.contract, candidate.contract)):
+        return False  # most runs of a project: the rest needs no comparison
     stack = differing_stack(run, candidate)
     certain = [difference for difference in stack if difference.is_certain]
     if not certain or any(is_other_task(difference) for difference in certain):

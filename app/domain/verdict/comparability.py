@@ -178,6 +178,9 @@ def _is_without_choice(difference: Difference) -> bool:
 OTHER_TASK = ("gbs", "mbs", "gpus", "gpu")
 """Fields outside the workload that change the work of a step or its hardware."""
 
+TASK_FIELDS = tuple(name for name in STACK_FIELDS if axis_of(name) == "workload" or name in OTHER_TASK)
+"""Members of the stack key that make a different task."""
+
 Kind = Literal["verdict", "matched_ab", "side_by_side", "contrast", "incomparable"]
 
 

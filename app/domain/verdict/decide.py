@@ -268,7 +268,7 @@ def what_would_decide(verdict: Verdict) -> str:
     reruns = change.alternative.reruns
     with_reruns = f" and {plural(reruns, 'more run')} of this commit" if reruns else ""
     runs = plural(change.alternative.baseline_runs, "baseline run")
-    return f"{runs} instead of {len(verdict.baseline_used)}{with_reruns} would decide."
+    return f"{runs} (now {len(verdict.baseline_used)}){with_reruns} would decide."
 
 
 def more_per_side(change: StepTimeChange) -> str:
