@@ -10,8 +10,6 @@ function show() {
     all.indeterminate = checked > 0 && checked < own.length;
   }
   const selected = rows().filter((row) => row.checked).length;
-  const bar = document.querySelector("#bulk");
-  if (bar) bar.hidden = !selected && !bar.querySelector(".error");
   const count = document.querySelector("[data-selected]");
   if (count) {
     count.hidden = false;

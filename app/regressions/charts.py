@@ -401,7 +401,9 @@ def _name(row: DrawnJob, name: str, shown: float, metric: str) -> dict[str, Any]
         was = "was " if job.is_back or (job.newest_change is not None and not job.is_once) else ""
         elsewhere = [point for point in row.points if point.stack == _ELSEWHERE]
         slow = sum(point.role == _ROLES[-1] for point in elsewhere)
-        often = f" in {slow + 1} runs" if job.is_once and slow else how_often_here(job, is_slow_elsewhere=False)
+        often = (
+            f" once, {slow} more elsewhere" if job.is_once and slow else how_often_here(job, is_slow_elsewhere=False)
+        )
         parts.append(f"{was}{change}{often}")
         if job.newest_change is not None and not elsewhere:
             parts.append(f"newest {change_text(job.newest_change, metric=metric).delta}")

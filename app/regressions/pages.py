@@ -319,7 +319,7 @@ class RegressionView:
 
     @property
     def not_in_title(self) -> str:
-        """Return `3 others reached 45.1 % at times`; empty if all jobs count."""
+        """Return `3 others up to 45.1 % at times`; empty if all jobs count."""
         return other_jobs(self.regression)
 
     @property

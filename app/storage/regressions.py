@@ -84,12 +84,12 @@ def read_regressions(session: Session, ids: Collection[int]) -> tuple[Regression
 
 
 def ends_of_costs(session: Session, ids: Collection[int]) -> dict[int, str]:
-    """Return `; last ran 30 Sep` of these regressions, as `Regression.last_ran_text`, without those of now."""
+    """Return ` until 30 Sep` of these regressions, as `Regression.cost_end`, without those of now."""
     if not ids:
         return {}
     chosen = joined_regressions(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id).in_(ids))
     read = regressions_of_rows(session, session.execute(chosen).all())
-    return {regression.id: regression.last_ran_text for regression in read if regression.last_ran_text}
+    return {regression.id: regression.cost_end for regression in read if regression.cost_end}
 
 
 _MEMBERS: Select[Any] = (

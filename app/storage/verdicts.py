@@ -654,7 +654,7 @@ class RunRegression:
     `delta_pct`: the mean change of the run's job, else the size of the regression. `first_delta_pct`: that of the first
     slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
     regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost
-    ended, if that is not of now: `; last ran 30 Sep`; read for the page of a run only.
+    ended, if that is not of now: ` until 30 Sep`; read for the page of a run only.
     """
 
     id: int

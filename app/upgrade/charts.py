@@ -153,8 +153,11 @@ def _specification(height: int, room: int) -> dict[str, Any]:
     lower = alt.expr(f"width < {_NARROW} ? -12 : datum.first_line ? 15 : 8")
     first_lines = alt.Chart(data).mark_text(align="left", dy=upper, limit=full, color=charts.TEXT)
     last_lines = alt.Chart(data).mark_text(align="left", dy=lower, limit=limit, color=charts.TEXT)
-    # The space of a name and of a change is clear of lines.
-    clear = [alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=offset) for offset in (upper, above)]
+    # The space of a name and of a change is clear of lines; where a name has one line, the axis is above it.
+    clear = [
+        alt.Chart(data).mark_bar(color=charts.BACKGROUND, size=18, yOffset=offset, opacity=shown)
+        for offset, shown in ((upper, alt.expr("datum.first_line ? 1 : 0")), (above, 1))
+    ]
     changes = alt.Chart(data).mark_text(align="right", dy=above, fontWeight=alt.expr(_by_weight(400, 600)))
     # The end of an interval that the axis does not reach, below its line.
     below, beyond = (

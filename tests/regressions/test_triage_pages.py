@@ -473,7 +473,7 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
     (last,) = re.findall(r"Step time of[^\"]*?([\d.]+)\s+s last", listed)
     assert float(last) == pytest.approx(28.0, abs=0.05)
     figures = [row["figures"] for row in spec_of(client, f"/regressions/{number}/chart")["names"]]
-    assert ["in 3 runs" in text for text in figures] == [True, False]
+    assert ["once, 2 more elsewhere" in text for text in figures] == [True, False]
     assert ["newest" in text for text in figures] == [False, True]
 
 
@@ -549,7 +549,7 @@ def test_the_lead_states_the_size_of_jobs_that_one_run_shows(client: TestClient,
     with transaction(engine) as session:
         lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in ("one", "two")]
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
-    assert words_of(client, make([*lasting, once])).endswith("; 1 other reached 30.0\u202f% at times.")
+    assert words_of(client, make([*lasting, once])).endswith("; 1 other up to 30.0\u202f% at times.")
 
 
 def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engine: Engine, make: Make) -> None:
@@ -1100,9 +1100,9 @@ def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(
     client: TestClient, stack: SlowStack, make: Make
 ) -> None:
     number = make()
-    assert re.search(r"GPU-h/day</span>; last ran \d+ Nov", client.get(f"/runs/{stack.since}").text)
-    assert re.search(r"GPU-h/day; last ran \d+ Nov\.$", words_of(client, number))
-    assert re.search(r"GPU-h/day; last ran \d+ Nov", client.get("/regressions").text)
+    assert re.search(r"GPU-h/day</span> until \d+ Nov", client.get(f"/runs/{stack.since}").text)
+    assert re.search(r"GPU-h/day until \d+ Nov\.$", words_of(client, number))
+    assert re.search(r"GPU-h/day until \d+ Nov", client.get("/regressions").text)
 
 
 def test_a_run_without_a_step_time_changes_neither_the_rate_nor_the_day_of_the_last_run(

@@ -309,7 +309,7 @@ def _needs(comparison: SideComparison) -> str:
         reruns = time.alternative.reruns
         with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""
         runs = plural(time.alternative.baseline_runs, "run")
-        return f"{runs} in A{with_reruns} would decide."
+        return f"{runs} of A in all{with_reruns} would decide."
     return TOO_NOISY
 
 

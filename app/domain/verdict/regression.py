@@ -177,9 +177,9 @@ class Regression:
         return days_text(self.last_ran, self.last_ran) if self.last_ran else ""
 
     @property
-    def last_ran_text(self) -> str:
-        """Return `; last ran 30 Sep`, which follows its cost; empty if that is of now."""
-        return f"; last ran {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
+    def cost_end(self) -> str:
+        """Return ` until 30 Sep`, which follows its cost; empty if that is of now."""
+        return f" until {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
@@ -263,8 +263,8 @@ class Regression:
 
 
 def common_end(regressions: Iterable[Regression], costly: int) -> str:
-    """Return `; last ran 30 Sep` if all `costly` regressions are among these and their cost ended then; else empty."""
-    ends = [regression.last_ran_text for regression in regressions if regression.gpu_hours_per_day]
+    """Return ` until 30 Sep` if all `costly` regressions are among these and their cost ended then; else empty."""
+    ends = [regression.cost_end for regression in regressions if regression.gpu_hours_per_day]
     return ends[0] if len(ends) == costly and len({*ends}) == 1 else ""
 
 

@@ -163,7 +163,7 @@ def other_jobs(regression: Regression) -> str:
     if not is_part(regression):
         return f"{len(others)} more {how}"
     most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
-    return f"{plural(len(others), 'other')} reached {most} at times"
+    return f"{plural(len(others), 'other')} up to {most} at times"
 
 
 def is_part(regression: Regression) -> bool:
@@ -222,4 +222,4 @@ def _cost(regression: Regression) -> str:
     if regression.gpu_hours_per_day is None:
         return ", at unknown cost"
     hours = regression.gpu_hours_per_day
-    return f", {daily_cost(hours)}{regression.last_ran_text}" if hours else ", no cost now"
+    return f", {daily_cost(hours)}{regression.cost_end}" if hours else ", no cost now"
