@@ -21,6 +21,7 @@ import structlog
 from sqlalchemy import Connection, Engine, event
 
 from app.demo.studies import public_runs
+from app.domain.verdict.policy import ANY_BRANCH
 from app.pipeline.receive import UploadedFile, accept_upload
 from app.settings import Settings, get_settings
 from app.storage.database import make_engine, migrate, transaction
@@ -71,7 +72,7 @@ def ci_runs() -> Iterator[tuple[bytes, UploadedFile]]:
 def measure(settings: Settings, uploads: Iterator[tuple[bytes, UploadedFile]]) -> dict[str, list[Cost]]:
     engine, log_files = make_engine(settings), LogFiles.from_settings(settings)
     with transaction(engine) as session:  # the tests of the public CI run on several branches
-        session.add(ProjectRow(slug="bench", baseline_branch="*"))
+        session.add(ProjectRow(slug="bench", baseline_branch=ANY_BRANCH))
     counter = Counter()
     costs: dict[str, list[Cost]] = {}
     for number, (meta, file) in enumerate(uploads):

@@ -18,6 +18,7 @@ from app.demo.job import PROJECT, DemoJob, DemoTrial
 from app.demo.story import render, story, trials
 from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, PublicRun, journey, public_runs, studies
 from app.demo.trace import render_trace
+from app.domain.verdict.policy import ANY_BRANCH
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.example_runs import loading_examples
@@ -151,7 +152,7 @@ def _send_public_runs(settings: Settings, address: str, stopping: threading.Even
         settings,
         ProjectRow(
             slug=PUBLIC_PROJECT,
-            baseline_branch="*",
+            baseline_branch=ANY_BRANCH,
             commit_url=f"{REPOSITORY}/commit/{{commit}}",
             compare_url=f"{REPOSITORY}/compare/{{from}}...{{to}}",
         ),

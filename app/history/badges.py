@@ -14,6 +14,7 @@ from starlette.responses import RedirectResponse, Response
 from app.domain.access.principal import Action
 from app.domain.badges import Badge, opens, svg
 from app.domain.numbers import signed, step_time
+from app.domain.verdict.policy import ANY_BRANCH
 from app.domain.verdict.words import decision_word
 from app.errors import InvalidChange, NotFound
 from app.history.charts import history_picture
@@ -33,7 +34,6 @@ from app.web.templating import public_address
 
 # --- The content of a stack's badges: its newest verdict, and the newest step time of an eligible run.
 
-ANY_BRANCH = "*"
 _MOVED = ("regression", "improvement")
 
 

@@ -41,11 +41,10 @@ from app.domain.verdict.document import (
     measured_contrast,
     verdict_document,
 )
-from app.domain.verdict.policy import NO_POLICY, Policy, ReferenceMove, StackPolicy
+from app.domain.verdict.policy import ANY_BRANCH, NO_POLICY, Policy, ReferenceMove, StackPolicy
 from app.domain.verdict.record import RunFacts, RunRecord, current_level, launches_of_commits
 from app.domain.verdict.step_time import Prior
 from app.domain.verdict.step_time import select_baseline as select_clean
-from app.pipeline.decisions import ANY_BRANCH
 from app.pipeline.work import StackChange, StackClaim
 from app.storage.stacks import (
     COMPARED,

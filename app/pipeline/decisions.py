@@ -32,7 +32,6 @@ from app.storage.tables import (
 )
 
 MAX_BRANCH = 300
-ANY_BRANCH = "*"
 
 
 def quarantine(session: Session, run_id: int, who: str, reason: str) -> list[int]:

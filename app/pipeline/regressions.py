@@ -29,6 +29,7 @@ from app.domain.verdict.history import (
     follow_up,
     settled_levels,
 )
+from app.domain.verdict.policy import ANY_BRANCH
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 from app.domain.verdict.triage import ACTIVE, ENDED, NOT_CLOSED, Proposal, size_pct
 from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, StackToJudge, candidates, history_position
@@ -46,7 +47,6 @@ from app.storage.tables import (
     utc_now,
 )
 from app.storage.verdicts import (
-    ANY_BRANCH,
     IS_CLAIM,
     Costs,
     LaterRun,

@@ -44,7 +44,7 @@ from app.domain.performance.cost import RATE_DAYS, Cost, clock, extra_ms, regres
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import RerunRequest, VerdictDocument
 from app.domain.verdict.history import SAME_LEVEL
-from app.domain.verdict.policy import Policy
+from app.domain.verdict.policy import ANY_BRANCH, Policy
 from app.domain.verdict.triage import (
     ACTIVE,
     FIX_CLAIMED,
@@ -321,7 +321,6 @@ def _stored(session: Session, rows: Sequence[Any]) -> Iterable[StoredVerdict]:
         yield StoredVerdict(row.id or 0, row.run_id, row.made_at, row.because, document, side)
 
 
-ANY_BRANCH = "*"
 IS_CLAIM = and_(col(RegressionRow.state) == "fixed", col(RegressionMemberRow.proposal) != "fixed")
 """A user marked the regression of a member fixed, and no run of this stack has confirmed it yet."""
 _Member = aliased(RegressionMemberRow)

@@ -12,6 +12,7 @@ from sqlmodel import Session, col
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
 from app.domain.verdict.evidence import RankedSuspect
+from app.domain.verdict.policy import ANY_BRANCH
 from app.domain.verdict.record import RunFacts, RunRecord
 from app.domain.verdict.triage import ACTIVE
 from app.domain.verdict.upgrade import (
@@ -41,7 +42,6 @@ from app.storage.tables import (
 from app.storage.upgrade_changes import MovedJob, SlowerJob, already_slow, measured_changes, slower_jobs
 from app.storage.verdicts import SHOWN_STATE, Costs
 
-ANY_BRANCH = "*"
 MOST_CONFIGURATIONS = 100
 """Configurations with the newest usable runs that are compared; contracts of more would take seconds to read."""
 MOST_READ = 2000

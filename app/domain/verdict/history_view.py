@@ -15,6 +15,7 @@ from app.domain.numbers import ChangeText, figure, plural, step_change, step_tim
 from app.domain.run import Metric, Stated
 from app.domain.verdict.comparability import Difference, differing_outside_keys
 from app.domain.verdict.history import FEWEST_RUNS, SHORTEST_SEGMENT, History, Segment, find_changes
+from app.domain.verdict.policy import ANY_BRANCH
 from app.domain.verdict.record import FAILED
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
 
@@ -50,7 +51,6 @@ ELIGIBILITY_LABELS: Mapping[Eligibility, str] = {
 """Labels of pages."""
 
 _CUT_OFF = frozenset({"truncated", "stopped", "running"})
-ANY_BRANCH = "*"
 
 
 class HistoryRun(Protocol):

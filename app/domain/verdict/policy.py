@@ -9,6 +9,9 @@ from app.domain.contract.fields import METRICS
 from app.domain.numbers import figure
 from app.domain.run import Metric
 
+ANY_BRANCH = "*"
+"""The baseline branch of a project whose runs of every branch are baselines."""
+
 # --- Thresholds: how much has to change before it matters, in percent.
 
 
