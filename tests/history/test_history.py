@@ -658,6 +658,7 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     page = client.get(f"/history/{key_of(engine, slow[0])}").text
     others = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
     assert [re.findall(r'href="([^"]*)"', part) for part in others] == [[f"/regressions/{of_idle}"]]
+    assert re.search(r"configuration \w, 50\.0\s%\s+slower, idle\)", html.unescape(others[0])), others[0]
 
 
 def test_the_lead_names_a_newest_run_that_is_slower_and_unconfirmed(
