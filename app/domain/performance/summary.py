@@ -324,7 +324,7 @@ def _unknown_warning(contract: Contract) -> list[str]:
     verb = plural(len(missing), "is", "are", number=False)
     return [
         f"Comparisons with this run are provisional: {listed} {verb} not stated. "
-        f"Add them to the metadata, such as `--set {missing[0]}=VALUE`."
+        f"Add them to the metadata, for example with `--set {missing[0]}=VALUE`."
     ]
 
 

@@ -167,7 +167,7 @@ def is_contrast(run: RunRecord, candidate: RunRecord) -> bool:
     """
     if any(difference.is_certain for difference in differing(TASK_FIELDS, run.contract, candidate.contract)):
         return False  # most runs of a project: the rest needs no comparison
-    stack = differing_stack(run, candidate)
+    stack = differing_stack(run, candidate)  # names a model of another shape, too
     certain = [difference for difference in stack if difference.is_certain]
     if not certain or any(is_other_task(difference) for difference in certain):
         return False
