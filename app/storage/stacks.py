@@ -34,6 +34,7 @@ from app.domain.verdict.step_time import (
 )
 from app.storage.json_text import frozen
 from app.storage.readings import losses_of_runs
+from app.storage.remembered import Remembered
 from app.storage.runs import metrics_of, newest_contract, stored_contract, stored_contracts
 from app.storage.tables import (
     EVERYTHING,
@@ -104,11 +105,13 @@ _RANKED_TOO: tuple[Any, ...] = (
 )  # fmt: skip
 _TO_JUDGE_AND_RANK = _TO_JUDGE.add_columns(*_RANKED_TOO).join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
 _NEWEST_TO_JUDGE_AND_RANK = _TO_JUDGE_AND_RANK.limit(bindparam("most"))
-_WHOLE: Select[Any] = (
-    select_any(*COMPARED, RunResultRow.contract, RunResultRow.steady_state, ProjectRow.slug)
-    .join(RunResultRow, col(RunResultRow.run_id) == RunRow.id)
+_COMPARED: Select[Any] = (
+    select_any(*COMPARED, RunRow.processed_at, ProjectRow.slug)
     .join(ProjectRow, col(ProjectRow.id) == RunRow.project_id)
     .where(col(RunRow.id).in_(bindparam("run_ids", expanding=True)))
+)
+_CONTRACTS: Select[Any] = select_any(RunResultRow.run_id, RunResultRow.contract, RunResultRow.steady_state).where(
+    col(RunResultRow.run_id).in_(bindparam("run_ids", expanding=True))
 )
 
 
@@ -321,14 +324,28 @@ def full_record(session: Session, run_id: int) -> RunRecord:
 
 def full_records(session: Session, run_ids: Sequence[int]) -> dict[str, RunRecord]:
     """Return runs by name (the number as text). Losses are missing; comparisons add them."""
+    database = str(session.get_bind().engine.url)
     records: dict[str, RunRecord] = {}
     for some in in_batches(run_ids):
-        for row in session.execute(_WHOLE, {"run_ids": some}):
-            contract = stored_contract(row.contract)
-            facts, reasons = facts_of(row), tuple((row.steady_state or {}).get("reasons", ()))
-            facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
-            records[str(row.id)] = RunRecord.of(facts, row.slug, contract)
+        rows = session.execute(_COMPARED, {"run_ids": some}).all()
+        read = {row.id: _read.find((database, row.id), row.processed_at) for row in rows}
+        if unread := {row.id: row.processed_at for row in rows if read[row.id] is None}:
+            for run_id, contract, steady_state in session.execute(_CONTRACTS, {"run_ids": list(unread)}):
+                of_run = stored_contract(contract), tuple((steady_state or {}).get("reasons", ()))
+                _read.keep((database, run_id), unread[run_id], of_run)
+                read[run_id] = of_run
+        for row in rows:
+            if (stored := read[row.id]) is not None:
+                contract, reasons = stored
+                facts = facts_of(row)
+                facts = replace(facts, estimate=replace(facts.estimate, not_steady_reasons=reasons))
+                records[str(row.id)] = RunRecord.of(facts, row.slug, contract)
     return records
+
+
+_read = Remembered[tuple[Mapping[str, Stated], tuple[str, ...]]](1000)
+"""Contracts, and reasons why a run is not steady, until the run is processed again. A run takes 15 kB. Judging compares
+each run with the same runs of other stacks as the run before it."""
 
 
 def changed_knobs(

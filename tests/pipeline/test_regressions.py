@@ -726,7 +726,7 @@ def test_a_run_that_left_its_stack_counts_no_more(engine: Engine, settings: Sett
         request_judging(session, read_before(session, last), keys.stack_key)
         row = session.get_one(RunRow, last)
         row.stack_key, row.config_key = keys.stack_key, keys.config_key
-        row.result.contract = keys.result.contract
+        row.result.contract, row.processed_at = keys.result.contract, utc_now()
     judge_all(engine, settings)
     assert str(last) not in contrast(engine, upgraded)
 
