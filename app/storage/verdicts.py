@@ -968,26 +968,31 @@ MOST_PROPOSED = 200
 
 @dataclass(frozen=True, slots=True)
 class ProposedClosing:
-    """A regression that the service proposes to close, as `proposal` (`fixed` or `stale`)."""
+    """A regression that the service proposes to close, as `proposal` (`fixed` or `stale`).
+
+    `slower_pct`: its size; None if it is not of step time.
+    """
 
     id: int
     project_id: int
     changed_at: datetime
     proposal: str
+    slower_pct: float | None
 
 
 def proposed_closings(session: Session, *conditions: ColumnElement[bool]) -> tuple[ProposedClosing, ...]:
     """Return the active regressions with a proposal, newest first, at most MOST_PROPOSED. `conditions`: on the row and
     its project."""
     columns = (RegressionRow.id, RegressionRow.project_id, RegressionRow.changed_at, RegressionRow.proposal)
+    size = case((col(RegressionRow.metric) == "step_time_ms", col(RegressionRow.worst_delta_pct)))
     rows = session.execute(
-        select_any(*columns)
+        select_any(*columns, size.label("slower_pct"))
         .join(ProjectRow, col(ProjectRow.id) == RegressionRow.project_id)
         .where(col(RegressionRow.state).in_(ACTIVE), col(RegressionRow.proposal) != "", *conditions)
         .order_by(col(RegressionRow.id).desc())
         .limit(MOST_PROPOSED)
     )
-    return tuple(ProposedClosing(row.id, row.project_id, row.changed_at, row.proposal) for row in rows)
+    return tuple(ProposedClosing(row.id, row.project_id, row.changed_at, row.proposal, row.slower_pct) for row in rows)
 
 
 # --- The cost of a slowdown, for regressions and upgrade reports.

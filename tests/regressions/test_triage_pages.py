@@ -17,6 +17,7 @@ from sqlalchemy import Engine, select, update
 from starlette.testclient import TestClient
 
 from app.domain.notifications.events import Subscription
+from app.domain.numbers import THIN
 from app.pipeline.notify import notify_regression
 from app.regressions.words import discussion
 from app.storage.audit import SERVICE, AuditEvent
@@ -744,9 +745,10 @@ def test_selected_rows_are_changed_together_without_script(client: TestClient, e
 def test_proposals_are_one_line_and_recovered_ones_are_closed_together(
     client: TestClient, engine: Engine, make: Make, address: str, page: str
 ) -> None:
-    work, idle, *closing = make(), make(proposal="stale"), make(proposal="fixed"), make(proposal="fixed")
+    work, idle = make(), make(proposal="stale", worst_delta_pct=86.1)
+    closing = [make(proposal="fixed", worst_delta_pct=90.0), make(proposal="fixed")]
     text = client.get(address, headers=HTML).text
-    assert "3 to close: 1 idle, 2 recovered" in re.sub("[ \n]+", " ", text)
+    assert f"3 to close: 1 idle (86.1{THIN}% slower), 2 recovered" in re.sub("[ \n]+", " ", text)
     if page:
         assert re.findall(r'data-regression="(\d+)"', text) == [str(work)]
     else:
