@@ -9,11 +9,11 @@ from sqlmodel import Session
 from starlette.responses import HTMLResponse
 
 from app.domain.access.principal import Action
-from app.domain.numbers import change_text, days_text, plural
+from app.domain.numbers import change_text, change_words, days_text, plural
 from app.domain.performance.cost import RATE_DAYS
 from app.domain.text import some_of
 from app.domain.verdict.regression import Regression, common_end
-from app.domain.verdict.regression_text import what
+from app.domain.verdict.regression_text import how_often, what
 from app.domain.verdict.triage import active_text
 from app.overview import trend
 from app.overview.queries import (
@@ -141,11 +141,27 @@ def answer(overview: Overview, filters: OverviewQuery, empty: str, now: datetime
         is_stale = newest is not None and now - newest > timedelta(days=RATE_DAYS)
         day = days_text(newest, newest) if newest is not None and is_stale else ""
         number, to_close = attention.open + attention.acknowledged, len(attention.to_close)
+        if not attention.cost.hours and (named := _slowest(attention.items)):
+            return named + (f"; {others} more open." if (others := number - to_close - 1) else ".")
         return active_text(number, attention.cost, day, to_close=to_close)
     up_to = "up to " if len(costly) > 1 or any(item.is_up_to for item in costly) else ""
     until = common_end(attention.items, attention.cost.costly)
     slower = _slower_jobs(costly) if len(costly) == attention.cost.costly else "Jobs are"
     return f"{slower} {up_to}{change_text(worst).text}, {attention.cost.text}{until}."
+
+
+def _slowest(regressions: Sequence[Regression]) -> str:
+    """Return the largest slowdown that costs nothing now, with its last run; empty without one.
+
+    Single slow runs count only if no job was slow in several.
+    """
+    slower = [item for item in regressions if item.metric == "step_time_ms" and item.worst_delta_pct is not None]
+    largest = max(slower, key=lambda item: (not item.is_once, item.worst_delta_pct or 0.0), default=None)
+    if largest is None:
+        return ""
+    size = change_words(largest.worst_delta_pct, largest.metric, up_to=largest.is_up_to)
+    last = f" (last ran {largest.idle_since})" if largest.idle_since else ""
+    return " ".join(filter(None, (_slower_jobs([largest]), size, how_often(largest)))) + last
 
 
 def _slower_jobs(regressions: Sequence[Regression]) -> str:

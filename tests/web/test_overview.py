@@ -44,8 +44,9 @@ def make_regression(engine: Engine) -> Make:
         with transaction(engine) as session:
             row = session.get_one(RunRow, run)
             regression = RegressionRow(
-                project_id=row.project_id, kind="run", cause_key=f"run {run}", metric="step_time_ms", **columns
-            )
+                project_id=row.project_id, kind="run", cause_key=f"run {run}",
+                **({"metric": "step_time_ms"} | columns),
+            )  # fmt: skip
             session.add(regression)
             session.flush()
             session.add(
@@ -161,6 +162,17 @@ def test_the_lead_names_the_day_of_old_data_instead_of_now(
     assert "1 open regression; none ran in the last 14 days (newest run 3 Sep)." in answer(overview(client))
     make(purpose="ci", ordered_at=datetime.now(UTC))
     assert "1 open regression; none costs GPU time now." in answer(overview(client))
+
+
+def test_the_lead_names_a_slowdown_that_costs_nothing_now(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    runs = nightly(make, "hub.example/train:1", 1, [20_000, 21_000, 21_000])
+    make_regression(runs[2], gpu_hours_per_day=0.0, worst_delta_pct=5.0)
+    assert "Qwen3-30B-A3B on H100 is 5.0 % slower (last ran 3 Sep)." in answer(overview(client))
+    make_regression(make(name="idle"), gpu_hours_per_day=0.0, worst_delta_pct=3.0, proposal="stale")
+    make_regression(make(name="large"), metric="peak_memory_gib", worst_delta_pct=9.0)
+    assert "Qwen3-30B-A3B on H100 is 5.0 % slower (last ran 3 Sep); 1 more open." in answer(overview(client))
 
 
 def test_one_team_s_morning_page_is_an_address(client: TestClient, make: Make, make_regression: Make) -> None:
