@@ -475,7 +475,7 @@ router = APIRouter(include_in_schema=False)
 
 _MAX_FIELDS = MAX_AT_ONCE + 20
 _MOST_UPGRADES = 4
-"""Newest upgrades that the list shows; earlier ones are folded."""
+"""Newest upgrades that the list shows. Earlier ones are folded, as are inconclusive ones if there are others."""
 _MOST_PROFILED = 3
 """Maximum members whose profiles the page compares."""
 
@@ -668,7 +668,7 @@ def _render_list(
         counted=counted,
         total=(count_states(session, RegressionQuery()) if is_filtered else counted).by_state["any"],
         answer=words.list_answer(counted, page.items, is_filtered=bool(is_filtered)),
-        upgrades=upgrade_changes(session, project=query.project),
+        upgrades=sorted(upgrade_changes(session, project=query.project), key=lambda change: change.is_inconclusive),
         most_upgrades=_MOST_UPGRADES,
         options=options,
         feed=feed_url(session, project) if project else "",

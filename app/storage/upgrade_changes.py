@@ -99,6 +99,11 @@ class UpgradeChange:
         """Return the number of jobs whose change is neither inconclusive nor unconfirmed nor older."""
         return sum(len(self.of(decision)) for decision in ("regression", "improvement", "no_change"))
 
+    @property
+    def is_inconclusive(self) -> bool:
+        """Return whether it shows no change of any job, nor that a job is as fast as before."""
+        return all(stack.decision == "inconclusive" for stack in self.stacks)
+
     def _parts(self) -> Iterator[str]:
         doubted = [stack for stack in self.stacks if stack.is_unconfirmed]
         groups = (

@@ -603,3 +603,13 @@ def test_a_number_of_a_run_and_a_regression_offers_both(client: TestClient, make
             assert {answer.headers["location"]} == addresses, text
         else:
             assert addresses <= set(re.findall(r'href="([^"]+)"', answer.text)), text
+
+
+def test_inconclusive_upgrades_do_not_hide_an_earlier_slowdown(
+    client: TestClient, make: Make, upgraded: Upgraded
+) -> None:
+    for number in range(3, 9):
+        (run,) = nightly(make, f"hub.example/train:{number}", number, [21_000])
+        upgraded(run, "regression" if number == 3 else "inconclusive", 20_000, 21_000)
+    listed = re.findall(r'data-upgrade="container">.*?from=[^"]+(\d)&', client.get("/regressions").text, re.S)
+    assert listed == ["3", "8", "7", "6", "5", "4"]
