@@ -79,6 +79,7 @@ from app.regressions.suspects import MOST_SHOWN, SuspectCard, SuspectingJob, Upg
 from app.storage import audit
 from app.storage.example_runs import example_runs
 from app.storage.regressions import SlowElsewhere, get_regression, slow_elsewhere
+from app.storage.runs import stored_contracts
 from app.storage.suspect_evidence import document_of_member, last_good, suspects_with_evidence
 from app.storage.tables import ProjectRow, RegressionMemberRow, RegressionRow, RunRow, select_any, utc_now
 from app.storage.upgrade_changes import measured_changes, upgrade_changes
@@ -335,10 +336,18 @@ class RegressionView:
         return min(rows, key=lambda row: row.suspects[0].bad_at - row.suspects[0].good_at, default=None)
 
     def suspects(self, access: Access) -> tuple[SuspectCard, ...]:
+        rows = [row for row in self.jobs if row.verdict and row.job in self.regression.counted_jobs]
+        contracts = stored_contracts(self._session, [row.job.first.run_id for row in rows])
         jobs = [
-            SuspectingJob(row.suspects, row.job.first.run_id, row.job.first.commit, row.newest_before)
-            for row in self.jobs
-            if row.verdict and row.job in self.regression.counted_jobs
+            SuspectingJob(
+                row.suspects,
+                run.run_id,
+                run.commit,
+                row.newest_before,
+                value_text(contracts[run.run_id].get("nodes")),
+            )
+            for row in rows
+            for run in (row.job.first,)
         ]
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
         return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade)

@@ -28,12 +28,16 @@ MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class SuspectingJob:
-    """A job with its suspects. `run_id`: its first slow run. `before`: number and commit of the run before, if any."""
+    """A job with its suspects. `run_id`: its first slow run. `before`: number and commit of the run before, if any.
+
+    `nodes`: those that the first slow run states, in Slurm's notation; empty if none.
+    """
 
     suspects: Sequence[RankedSuspect]
     run_id: int
     commit: str
     before: tuple[int, str] | None
+    nodes: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +98,12 @@ def _node_card(jobs: Sequence[SuspectingJob]) -> tuple[SuspectCard, ...]:
     if not levels:
         return ()
     run_id, both = next(iter(levels.items()))
+    nodes = next(job.nodes for job in jobs if job.run_id == run_id)
+    ran_on = f"#{run_id} ran on {nodes}." if nodes else f"#{run_id} does not state its node."
     return (
         SuspectCard(
             "", "place", "", "", node_text(run_id), "possible",
-            (f"The job alternates between {levels_text(both)}, whatever its code.",),
+            (f"The job alternates between {levels_text(both)}, whatever its code.", ran_on),
             len(levels), (f"Rerun #{run_id} on another node", f"/runs/{run_id}?tab=why#rerun"),
         ),
     )  # fmt: skip

@@ -372,6 +372,9 @@ def test_the_node_of_a_job_that_alternates_is_suspected_before_the_code(session:
     assert node.action is not None
     assert node.action[1] == f"/runs/{slow}?tab=why#rerun"
     assert not any("400" in sentence for sentence in code.evidence), "stated once"
+    assert node.evidence[-1] == f"#{slow} does not state its node."
+    (stated, _) = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None, "dgx[07-08]")], "", may_plan=False)
+    assert stated.evidence[-1] == f"#{slow} ran on dgx[07-08]."
 
 
 def test_a_job_that_alternates_is_to_be_rerun_on_other_nodes_not_bisected(session: Session) -> None:
