@@ -27,6 +27,7 @@ from app.storage.tables import (
     ProjectRow,
     RegressionMemberRow,
     RegressionRow,
+    RunAlarmRow,
     RunRow,
     StackRow,
     from_row,
@@ -50,7 +51,8 @@ from app.storage.visible import visible_projects
 class SlowElsewhere:
     """A run of a job that is as slow in another container or cluster.
 
-    `change_pct`: against the usual level. `is_before`: it precedes the first slow run.
+    `change_pct`: against the usual level. `is_before`: it precedes the first slow run. `regression`: the one that lists
+    it as a slow run, if any.
     """
 
     id: int
@@ -60,6 +62,7 @@ class SlowElsewhere:
     is_steady: bool | None
     change_pct: float
     is_before: bool
+    regression: int | None
 
 
 def joined_regressions(wanted: Any) -> Select[Any]:
@@ -211,9 +214,14 @@ def slow_elsewhere(session: Session, regression: Regression, job: SlowJob) -> tu
     columns = (RunRow.id, RunRow.stack_key, RunRow.ordered_at, RunRow.name, RunRow.is_steady)
     value = col(RunRow.peak_memory_gib if regression.metric == "peak_memory_gib" else RunRow.step_time_ms)
     change_pct = (100 * (value / first.usual - 1)).label("change_pct")
-    chosen = select_any(*columns, change_pct, is_before.label("is_before")).where(
-        *slow_in_other_stacks(regression.project_id, first, regression.metric, middle, since),
-        is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
+    of_run = and_(col(RunAlarmRow.run_id) == RunRow.id, col(RunAlarmRow.metric) == regression.metric)
+    chosen = (
+        select_any(*columns, change_pct, is_before.label("is_before"), RunAlarmRow.regression_id)
+        .join(RunAlarmRow, of_run, isouter=True)
+        .where(
+            *slow_in_other_stacks(regression.project_id, first, regression.metric, middle, since),
+            is_before | col(RunRow.stack_key).not_in([member.stack_key for member in job.stacks]),
+        )
     )
     in_order = chosen.order_by(col(RunRow.ordered_at), col(RunRow.id)).limit(_MOST_ELSEWHERE)
     return tuple(SlowElsewhere(*row) for row in session.execute(in_order))

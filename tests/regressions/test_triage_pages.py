@@ -368,7 +368,9 @@ def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_inter
                 (11.5, 21_000.0, True), (12.5, 21_000.0, False), (12.6, 20_050.0, True), (15.0, 21_010.0, True),
             )
         ]  # fmt: skip
-    number = make(slow)
+    number, other = make(slow), make()
+    with transaction(engine) as session:
+        session.add(RunAlarmRow(run_id=elsewhere[3], metric="step_time_ms", regression_id=other))
     change = client.get(f"/api/v1/runs/{slow.since}/verdict").json()["metrics"]["step_time_ms"]
     with transaction(engine) as session:
         member = session.get_one(RegressionMemberRow, (number, slow.since))
@@ -376,6 +378,7 @@ def test_a_member_names_runs_of_its_job_that_are_as_slow_elsewhere_and_its_inter
     page = client.get(f"/regressions/{number}").text
     (named,) = re.findall(r'<div class="muted small elsewhere".*?</div>', page, re.DOTALL)
     assert re.findall(r'href="/runs/(\d+)"', named) == [str(elsewhere[1]), str(elsewhere[3])]
+    assert re.findall(r'href="/regressions/(\d+)"', named) == [str(other)], "that of the last run"
     assert "not steady" in named
     assert f"since #{slow.since}" in page, "the first slow run of a member"
     assert "already slow in" not in page, "a run that is not steady does not show it"
