@@ -252,6 +252,14 @@ def test_a_bar_is_longer_for_a_larger_change_or_ends_as_an_arrow(client: TestCli
     assert [float(length) for _, length in bars[1:]] == pytest.approx([19.1, 8.3, 5.9])
 
 
+def test_an_inconclusive_change_is_grey(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        for verdict, change in (("inconclusive", 105.7), ("regression", 63.4)):
+            make_run(session, purpose="ci", verdict=verdict, verdict_delta_pct=change)
+    changes = re.findall(r'<span class="nowrap( muted)?">\+([\d.]+)', client.get("/runs").text)
+    assert changes == [("", "63.4"), (" muted", "105.7")]
+
+
 def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClient, engine: Engine) -> None:
     with transaction(engine) as session:
         make_stack(session, [1000.0 + k % 3 for k in range(8)])
