@@ -282,6 +282,7 @@ def _datasets(data: Points, scale: Scale, steady: SteadyState | None, baseline: 
         "level": _level_rows(data, steady, low, high),
         "restarts": [{"iteration": start, "label": "restart"} for start in data.starts if low < start <= high],
         "figure": [row | {"below": bool(band) and not is_slower} for row in figure],
+        "interval": [row for row in figure if "low" in row],
         "baseline": [row | {"below": is_slower} for row in band],
         "baseline_runs": _each_run(baseline, scale) if band else [],
         "frame": [{"iteration": low, "shown": scale.low}, {"iteration": max(high, low + 1), "shown": scale.high}],
@@ -321,6 +322,7 @@ def _behind(alt: Any) -> list[tuple[str, list[Any]]]:
         ("baseline", _level(alt, "baseline", [6, 3])),
         ("hatch", [_hatching(alt)]),
         ("window", _window(alt)),
+        ("interval", _interval(alt)),
         ("figure", _figure(alt)),
         ("level", _changed_level(alt)),
         ("restarts", _restarts(alt)),
@@ -368,14 +370,16 @@ def _window(alt: Any) -> list[Any]:
     return [band]
 
 
+def _interval(alt: Any) -> list[Any]:
+    band = alt.Chart(alt.NamedData("interval")).mark_rect(color=charts.ACCENT, opacity=charts.BAND_OPACITY, clip=True)
+    return [band.encode(x=alt.X("first:Q"), x2="last:Q", y=alt.Y("low:Q"), y2="high:Q")]
+
+
 def _figure(alt: Any) -> list[Any]:
     data = alt.NamedData("figure")
-    place = {"x": alt.X("first:Q"), "x2": "last:Q"}
-    band = alt.Chart(data).mark_rect(color=charts.ACCENT, opacity=charts.BAND_OPACITY, clip=True)
     rule = alt.Chart(data).mark_rule(color=charts.ACCENT, strokeWidth=1.5, clip=True)
     return [
-        band.encode(**place, y=alt.Y("low:Q"), y2="high:Q"),
-        rule.encode(**place, y=alt.Y("value:Q")),
+        rule.encode(x=alt.X("first:Q"), x2="last:Q", y=alt.Y("value:Q")),
         _line_label(alt, data, charts.ACCENT),
     ]
 
@@ -487,15 +491,19 @@ def _rows(data: Points, scale: Scale) -> list[dict[str, Any]]:
 
 
 def _figure_rows(data: Points, scale: Scale, steady: SteadyState | None, first: int, last: int) -> list[dict[str, Any]]:
-    """Return the figure and its interval, cut to the axis so that they do not stretch it; nothing beyond the axis."""
+    """Return the figure and its interval, cut to the axis so that they do not stretch it; nothing beyond the axis.
+
+    Without the interval if the window is not steady: it has no single level to be sure of.
+    """
     if data.name != "step_time_ms" or steady is None or first >= last:
         return []
     per_ms = 1e-3 if data.unit == "s" else 1.0
     low, value, high = (per_ms * ms for ms in (steady.ci_low_ms, steady.step_time_ms, steady.ci_high_ms))
     if not scale.low <= value <= scale.high:
         return []
-    row = {"first": first, "last": last, "value": value, "low": max(low, scale.low), "high": min(high, scale.high)}
-    return [row | {"label": step_time(steady.step_time_ms)}]
+    interval = {"low": max(low, scale.low), "high": min(high, scale.high)} if steady.is_steady else {}
+    label = step_time(steady.step_time_ms)
+    return [{"first": first, "last": last, "value": value, "label": label} | interval]
 
 
 def _level_rows(data: Points, steady: SteadyState | None, low: int, high: int) -> list[dict[str, Any]]:

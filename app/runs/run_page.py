@@ -1290,9 +1290,9 @@ class RunPage:
 
     @property
     def _interval(self) -> charts.Band | None:
-        """Return the interval of the run's own figure, which is wide where it is not steady."""
+        """Return the interval of the run's own figure, which the chart shows if it is steady."""
         steady = self.run.steady_state
-        if self.shown_series != "step_time_ms" or steady is None:
+        if self.shown_series != "step_time_ms" or steady is None or not steady.is_steady:
             return None
         ends = (steady.ci_low_ms, steady.ci_high_ms)
         return charts.baseline_band(ends, steady.step_time_ms, self.drawn.unit)

@@ -107,8 +107,10 @@ def test_a_second_level_is_marked_where_it_begins() -> None:
     times = np.array([9000.0] + [100.0, 104.0] * 30 + [117.0, 121.0] * 20)
     data, steady = points_of(times), steady_state(np.arange(1, len(times) + 1), times)
     scale = charts.fitting_scale(data, log=False)
-    (row,) = series_chart(data, scale, steady)["datasets"]["level"]
+    datasets = series_chart(data, scale, steady)["datasets"]
+    (row,) = datasets["level"]
     assert (row["iteration"], row["label"]) == (62, f"+16.7{THIN}%")
+    assert (len(datasets["figure"]), datasets["interval"]) == (1, []), "a median, but no level to be sure of"
     assert series_chart(charts.between(data, 1, 61), scale, steady)["datasets"]["level"] == []
 
 

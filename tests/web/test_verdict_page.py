@@ -273,8 +273,8 @@ def test_the_chart_shows_all_of_a_wide_interval(client: TestClient, engine: Engi
         result.steady_state = {**result.steady_state, "ci_low_ms": 14_000.0, "ci_high_ms": 31_000.0}
     chart = client.get(f"/runs/{run}/chart", headers=HTMX).text
     (spec,) = re.findall(r'<script type="application/json">(.*?)</script>', chart, re.DOTALL)
-    (figure,) = json.loads(spec)["datasets"]["figure"]
-    assert (figure["low"], figure["high"]) == (14.0, 31.0)
+    (interval,) = json.loads(spec)["datasets"]["interval"]
+    assert (interval["low"], interval["high"]) == (14.0, 31.0)
 
 
 def test_the_chart_shows_a_worse_loss_with_that_of_the_baseline(
