@@ -319,9 +319,10 @@ class RegressionView:
         return common_parts(titles) or tuple(titles if len(titles) == 1 else ())
 
     @property
-    def not_in_title(self) -> str:
-        """Return `3 others up to 45.1 % at times`; empty if all jobs count."""
-        return other_jobs(self.regression)
+    def not_in_lead(self) -> str:
+        """Return `2 more in one run only`, of the jobs that do not count; empty if the lead says so."""
+        others = other_jobs(self.regression)
+        return "" if others in self.answer else others
 
     @property
     def short_titles(self) -> list[str]:
