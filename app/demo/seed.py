@@ -19,10 +19,11 @@ from app.demo.story import render, story, trials
 from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, PublicRun, journey, public_runs, studies
 from app.demo.trace import render_trace
 from app.domain.verdict.policy import ANY_BRANCH
+from app.pipeline.regressions import refresh_costs
 from app.settings import Settings
 from app.storage.database import make_engine, read_session, transaction
 from app.storage.example_runs import loading_examples
-from app.storage.tables import ProjectRow
+from app.storage.tables import ProjectRow, StackWorkRow, utc_now
 from app.storage.users import has_administrator
 from app.storage.visible import EVERY_PROJECT, seeing
 
@@ -122,11 +123,27 @@ def seed(settings: Settings, *, with_public_ci: bool) -> Callable[[str, threadin
                     _try_knobs(address, stopping, sent, planned_trials)
                 if public:
                     _send_public_runs(settings, address, stopping, public)
-                _comes(stopping, lambda: not _call(address, "GET", "runs?status=received&page_size=1")["items"])
+                if _comes(stopping, lambda: not _call(address, "GET", "runs?status=received&page_size=1")["items"]):
+                    propose_closing(settings, stopping)
         except OSError as error:
             log.warning("demo_upload_interrupted", error=str(error), next="continues at the next start")
 
     return push_all
+
+
+def propose_closing(settings: Settings, stopping: threading.Event) -> None:
+    """Refresh the regressions when all stacks are judged, as a sweep does later: many are idle or recovered."""
+    engine = make_engine(settings)
+
+    def is_judged() -> bool:
+        with read_session(engine) as session:
+            return session.exec(select(StackWorkRow.id).where(StackWorkRow.work != "").limit(1)).first() is None
+
+    with seeing(EVERY_PROJECT):
+        if _comes(stopping, is_judged):
+            with transaction(engine) as session:
+                refresh_costs(session, utc_now())
+    engine.dispose()
 
 
 def _send(address: str, stopping: threading.Event, job: DemoJob, sent: dict[str, int]) -> None:

@@ -4,22 +4,31 @@ import csv
 import io
 import json
 import signal
+import threading
 import urllib.request
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
 from playwright.sync_api import expect
+from sqlalchemy import Engine
+from sqlmodel import select
 
+from app.demo.seed import propose_closing
 from app.demo.story import SIZES, SUITES, story, trials
 from app.demo.studies import PUBLIC_PROJECT, REPOSITORY, STUDIES, TAG, journey, studies
+from app.settings import Settings
+from app.storage.database import read_session, transaction
+from app.storage.tables import RegressionRow, StackWorkRow, utc_now
 from tests.browser.budget import leads_over_budget, over_budget
 from tests.browser.conftest import running_chromium
 from tests.browser.looks import LATE_PARTS
 from tests.browser.pages import PAGES, RECORDS, ROWS
 from tests.embedded.processes import processes_of_session, running, wait_for, worker_of
+from tests.regressions.triaged import make_regression, make_slow_stack
 
 pytestmark = pytest.mark.server
 
@@ -80,6 +89,26 @@ def test_the_demo_seeds_itself_once(tmp_path: Path) -> None:
         assert again.stop(signal.SIGINT) == 0
         assert processes_of_session(worker) == []
         assert "Traceback" not in again.output
+
+
+def test_idle_regressions_are_proposed_when_the_last_stack_is_judged(
+    engine: Engine, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("app.demo.seed.utc_now", lambda: utc_now() + timedelta(days=60))
+    with transaction(engine) as session:
+        slow = make_slow_stack(session)
+        number = make_regression(session, slow)
+        session.add(StackWorkRow(project_id=slow.project_id, stack_key=slow.stack_key, work="waiting"))
+    stopped = threading.Event()
+    stopped.set()
+    proposals = []
+    for work in ("waiting", ""):
+        with transaction(engine) as session:
+            session.exec(select(StackWorkRow)).one().work = work
+        propose_closing(settings, stopped)
+        with read_session(engine) as session:
+            proposals.append(session.get_one(RegressionRow, number).proposal)
+    assert proposals == ["", "stale"]
 
 
 def badges_agree(address: str) -> bool:
