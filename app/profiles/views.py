@@ -13,7 +13,7 @@ from app.domain.rules.engine import Evaluation
 from app.pipeline.suggest import RunSuggestions
 from app.profiles.queries import Profile, ProfiledRun, file_address
 from app.storage.profiles import StoredProfile
-from app.storage.setbacks import REGRESSION_RULE, RERUN_RULE
+from app.storage.setbacks import REGRESSION_RULES
 from app.web.charts import STEP_BAR_WIDTH, BarSegment, bar_segments
 
 GAP_LABELS = {
@@ -447,8 +447,7 @@ class RunWalls:
         """
         leading = self._advice.leading if self._advice is not None else ()
         titles = tuple((suggestion.rule.id, suggestion.title) for suggestion in leading)
-        of_regression = (REGRESSION_RULE, RERUN_RULE)
-        return titles if self.continued is None else tuple(item for item in titles if item[0] in of_regression)
+        return titles if self.continued is None else tuple(item for item in titles if item[0] in REGRESSION_RULES)
 
     @property
     def walls(self) -> tuple[RunWall, ...]:

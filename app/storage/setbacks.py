@@ -41,6 +41,8 @@ from app.storage.verdicts import (
 )
 
 REGRESSION_RULE, RERUN_RULE = "val-regression-cause", "val-rerun"
+REGRESSION_RULES = (REGRESSION_RULE, RERUN_RULE)
+"""Rules about a slowdown of the run itself, which stays with it when its tuning continues in another run."""
 FITTED_RULE, WORKED_RULE = "fit-go-back", "fit-since-it-worked"
 PACKAGE_RULE = "disp-package-missing"
 """Ids of the rules about setbacks."""

@@ -42,6 +42,7 @@ from app.suggestions.views import (
     fact_row,
     gain_view,
     is_accepted,
+    journey_leads,
     linked_why,
     measured_text,
     met_count,
@@ -153,7 +154,7 @@ class NextPage:
     @property
     def answer(self) -> str:
         """Return the lead of the page."""
-        if self.continued.leads:
+        if self.journey_leads:
             return continued_text(self.continued)
         blockers = self._advice.evaluation.blockers
         if blockers:
@@ -163,6 +164,11 @@ class NextPage:
             first = self._advice.leading[0]
             return self._slower(first) or self._lead(first)
         return "No rule suggests a change for this run."
+
+    @property
+    def journey_leads(self) -> bool:
+        leading = self._advice.leading
+        return journey_leads(self.continued, leading[0].rule.id if leading else "")
 
     def _slower(self, first: Suggestion) -> str:
         """Return the lead for a regression that a rerun or a bisection comes first for; else empty."""

@@ -35,6 +35,7 @@ from app.suggestions.views import (
     gain_view,
     href_of,
     is_accepted,
+    journey_leads,
     linked,
     met_count,
     numbered,
@@ -162,7 +163,7 @@ class StepPage:
             if (continued := replace(self.continued, waiting=(), planned=())).leads:
                 lead += Markup(" {}").format(continued_text(continued))
             return lead, self.why
-        if self.continued.leads:
+        if self.journey_leads:
             return continued_text(self.continued), self.why
         if self.slower_here is not None:
             slower = gain_change(self.slower_here.result.median_gain_pct).figure
@@ -172,6 +173,10 @@ class StepPage:
             return first or rest, Markup() if not first else rest
         setting = setting_text(self.suggestion, self._evaluation.facts)
         return (Markup("Set {}.").format(setting), rest) if setting else (rest, Markup())
+
+    @property
+    def journey_leads(self) -> bool:
+        return journey_leads(self.continued, self.rule.id)
 
     @property
     def slower_here(self) -> MeasuredHere | None:

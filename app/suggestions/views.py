@@ -22,7 +22,7 @@ from app.domain.text import capitalized, some_of
 from app.pipeline.suggest import RunSuggestions
 from app.storage.experiments import ExperimentItem
 from app.storage.readings import StatedFact
-from app.storage.setbacks import REGRESSION_RULE, RERUN_RULE
+from app.storage.setbacks import REGRESSION_RULE, REGRESSION_RULES, RERUN_RULE
 from app.storage.suspect_evidence import MeasuredHere
 from app.suggestions.commands import StateForm, fact_input
 from app.web.forms import ContractInput
@@ -386,6 +386,16 @@ def is_accepted(experiment: ExperimentItem | None) -> bool:
 _RUN_LINK = Markup('<a href="/runs/{0}/next">#{0}</a>')
 _DECIDE_LINK = Markup('<a href="/experiments/{0}#decide">#{0}</a>')
 _OPEN_LINK = Markup('<a href="/experiments/{0}">#{0}</a>')
+
+
+def journey_leads(continued: Continuation, rule: str) -> bool:
+    """Return whether the journey comes before a suggestion of the run.
+
+    Experiments from this run do. A journey that went on in another run does not come before a regression of this one.
+    """
+    if rule in REGRESSION_RULES and continued.run_id is not None:
+        return bool(continued.decide)
+    return continued.leads
 
 
 def continued_text(continued: Continuation) -> Markup:

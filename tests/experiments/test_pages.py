@@ -332,6 +332,24 @@ def test_the_walls_of_a_run_whose_tuning_continued_still_offer_the_test_of_its_r
     assert offered == [[REGRESSION_RULE, "eo-enable"], [REGRESSION_RULE]]
 
 
+def test_a_regression_of_a_run_leads_though_its_tuning_continued(client: TestClient, engine: Engine) -> None:
+    container: dict[str, Any] = {"container": "nvcr.io/nvidia/nemo:26.08"}
+    make_history(engine, fields={"container": "nvcr.io/nvidia/nemo:26.06"})
+    slow = make_baseline(engine, 36_000.0, fields=container, purpose="ci")
+    number = plan(engine, slow, knobs={"ep_overlap": True}, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1], fields={"ep_overlap": True, **container})
+    accept(engine, number, who="mara")
+    goes_on = client.get(f"/api/v1/journeys/{slow}").json()["current_run"]
+    assert goes_on != slow
+    for address in (f"/runs/{slow}/next", f"/runs/{slow}/next/{REGRESSION_RULE}"):
+        page = text(client, address)
+        lead = page[page.index('class="answer"') :].split("</p>")[0]
+        assert f"/runs/{goes_on}/next" not in lead, address
+    page = text(client, f"/runs/{slow}/next")
+    assert re.findall(r'<a class="button"\s+href="/runs/(\d+)/next"', page) == [str(goes_on)], "a second action"
+    assert " primary" in page[page.index(f'id="s-{REGRESSION_RULE}"') :].split("</li>")[0]
+
+
 @pytest.mark.parametrize("decision", ["accept", "reject"])
 def test_a_decided_change_is_not_offered_again(
     client: TestClient, engine: Engine, baseline: int, decision: str
