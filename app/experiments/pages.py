@@ -549,13 +549,14 @@ class ExperimentPage:
     def optional_runs(self) -> int:
         """Return how many more runs per side to offer for a small result that excludes no gain that counts; else 0.
 
-        As many as would decide; if no number would, those that show a gain that counts, at least one.
+        The fewest that answer something: whether a gain that counts exists, or whether the measured one holds.
         """
         result, needed = self.experiment.result, self.experiment.plan.sizing.needed
         is_open = self.undecided and is_too_small(self.experiment) and result.excluded_gain_pct is None
         if not is_open or result.verdict is None or result.verdict.step_time is None:
             return 0
-        return result.verdict.step_time.need_runs or (max(1, needed - self.experiment.runs_each) if needed else 0)
+        test, decide = (needed or 0) - self.experiment.runs_each, result.verdict.step_time.need_runs or 0
+        return min((runs for runs in (test, decide) if runs > 0), default=1 if needed else 0)
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:

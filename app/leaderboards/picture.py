@@ -172,24 +172,30 @@ class RankingBar:
 
 @dataclass(frozen=True, slots=True)
 class DecidingPlan:
-    """The A/B that would decide an undecided first place: `runs` more of each side, against `dispatcher`.
+    """The A/B that would decide an undecided first place: `runs` of each side, against `dispatcher`.
 
-    `cost`: of all of them with 50 steps each, as text; empty if the number of GPUs is unknown. `is_worth_it`: whether
-    the difference is larger than what counts as equal.
+    `is_more`: they join the ranked runs; else a new A/B repeats the one that contradicts the leader. `cost`: of all of
+    them with 50 steps each, as text; empty if the number of GPUs is unknown. `is_worth_it`: whether the difference is
+    larger than what counts as equal.
     """
 
     dispatcher: str
     runs: int
     cost: str
     is_worth_it: bool
+    is_more: bool = True
+
+    @property
+    def noun(self) -> str:
+        return "more run" if self.is_more else "run"
 
     @property
     def sentence(self) -> str:
-        decide = would_decide(self.runs) + (f", {self.cost}" if self.cost else "")
         if self.is_worth_it:
-            return f"{decide}."
+            decide = would_decide(self.runs, self.noun)
+            return f"{decide}, {self.cost}." if self.cost else f"{decide}."
         cost = f" ({self.cost})" if self.cost else ""
-        runs = plural(self.runs, "more run")
+        runs = plural(self.runs, self.noun)
         return f"Less than {EQUAL_PCT:g}{THIN}% counts as equal: not worth {runs} of each{cost}."
 
 
@@ -288,21 +294,32 @@ def board_picture(
         _basis({run for _, runs, _ in rows.values() for run in runs}, dates),
         "" if beside else published_range(published),
         board.entries[0].runs[-1],
-        deciding_plan(board, stack.gpus),
+        deciding_plan(board, stack.gpus, experiments),
     )
 
 
-def deciding_plan(board: Board, gpus: int | None) -> DecidingPlan | None:
-    """Return the A/B that would decide between two undecided leaders; None for others, and if no number would."""
-    pairs = board.pairs_of_leaders
-    more = pairs[0].more_runs if len(pairs) == 1 else None
-    if not more:
+def deciding_plan(
+    board: Board, gpus: int | None, experiments: Iterable[DispatcherExperiment] = ()
+) -> DecidingPlan | None:
+    """Return the A/B that would decide between the first two; None if they are decided, and if no number would.
+
+    Of a leader that an inconclusive A/B contradicts, it has as many runs as that one and those that it lacks.
+    """
+    pairs, repeated = board.pairs_of_leaders, 0
+    pair = pairs[0] if len(pairs) == 1 else None
+    more = pair.more_runs if pair else None
+    if not pairs and board.is_ranking and (pair := board.pair(*board.entries[:2])) and not pair.tie:
+        ab = next(iter(contradictions(experiments, pair.first, pair.second)), None)
+        more = ab.comparison.more_runs if ab and ab.comparison else None
+        repeated = min(map(len, ab.runs.values()), default=0) if ab else 0
+    if pair is None or not more:
         return None
-    leaders = [entry for entry in board.entries if entry.dispatcher in board.leaders]
-    hours = sum(entry.step_time_ms.value for entry in leaders) * more * STEPS / 3.6e6
+    runs = more + repeated
+    sides = [entry for entry in board.entries if entry.dispatcher in (pair.first, pair.second)]
+    hours = sum(entry.step_time_ms.value for entry in sides) * runs * STEPS / 3.6e6
     cost = f"about {gpu_hours(hours * gpus)} GPU-hours" if gpus else ""
-    second = next(name for name in board.leaders if name != board.entries[0].dispatcher)
-    return DecidingPlan(second, more, cost, is_worth_it=not pairs[0].is_small)
+    second = next(name for name in (pair.first, pair.second) if name != board.entries[0].dispatcher)
+    return DecidingPlan(second, runs, cost, is_worth_it=not pair.is_small, is_more=pair.tie)
 
 
 def _change(pair: PairwiseComparison) -> str:
@@ -340,13 +357,13 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
 
 
 def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:
-    """Return `Undecided: deepep (17.03 s) is 2.0 % faster than hybridep; A/B #6 does not confirm it`."""
+    """Return `Undecided: deepep (17.03 s) is 2.0 % faster than hybridep by all runs, not by A/B #6`."""
     change = gain_change(pair.gain_pct)
     lead = f"Undecided: {_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     if ab.faster:
         return f"{lead}; {ab.text}"
     is_equal = ab.comparison is not None and ab.comparison.outcome == "equal"
-    return f"{lead}; A/B #{ab.id} {'finds them equal' if is_equal else 'does not confirm it'}"
+    return f"{lead} by all runs, {'equal in' if is_equal else 'not by'} A/B #{ab.id}"
 
 
 def _timed(board: Board, name: str, ep: int | None = None) -> str:

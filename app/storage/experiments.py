@@ -445,12 +445,13 @@ _OUTCOMES: Mapping[str, Outcome] = {"improvement": "first", "regression": "secon
 
 def _experiment(item: ExperimentItem, sides: tuple[str, str]) -> DispatcherExperiment:
     result, gain = item.result, item.result.gain
+    time = result.verdict.step_time if result.verdict else None
     comparison = None
     if gain is not None:
         outcome = _OUTCOMES.get(result.decision, "undecided")
-        comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct)
+        more = time.need_runs if time and outcome == "undecided" else None
+        comparison = PairwiseComparison(*sides, outcome, gain.pct, gain.low_pct, gain.high_pct, more_runs=more)
     runs = dict(zip(sides, (result.candidate, result.baseline), strict=True))
-    time = result.verdict.step_time if result.verdict else None
     level_pct = time.interval_level_pct if time else 0.0
     return DispatcherExperiment(item.id, sides, comparison, runs, level_pct, result.excluded_gain_pct)
 

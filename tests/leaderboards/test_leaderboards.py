@@ -769,7 +769,7 @@ def ab_of(
     return DispatcherExperiment(number, (candidate, baseline), pair, excluded_gain_pct=excluded)
 
 
-LEADS = "Undecided: deepep (400.0 ms) is 4.8 % faster than hybridep;"
+LEADS = "Undecided: deepep (400.0 ms) is 4.8 % faster than hybridep"
 
 
 @pytest.mark.parametrize(
@@ -778,10 +778,10 @@ LEADS = "Undecided: deepep (400.0 ms) is 4.8 % faster than hybridep;"
         ([], ""),
         ([ab_of(4, "deepep", "hybridep", "first")], ""),
         ([ab_of(5, "deepep", "alltoall", "undecided")], ""),
-        ([ab_of(6, "hybridep", "deepep", "undecided")], f"{LEADS} A/B #6 does not confirm it"),
-        ([ab_of(6, "hybridep", "deepep", "undecided", 2.0)], f"{LEADS} A/B #6 does not confirm it"),
-        ([ab_of(7, "hybridep", "deepep", "first")], f"{LEADS} A/B #7: hybridep 4.8 % faster"),
-        ([ab_of(8, "hybridep", "deepep", "equal")], f"{LEADS} A/B #8 finds them equal"),
+        ([ab_of(6, "hybridep", "deepep", "undecided")], f"{LEADS} by all runs, not by A/B #6"),
+        ([ab_of(6, "hybridep", "deepep", "undecided", 2.0)], f"{LEADS} by all runs, not by A/B #6"),
+        ([ab_of(7, "hybridep", "deepep", "first")], f"{LEADS}; A/B #7: hybridep 4.8 % faster"),
+        ([ab_of(8, "hybridep", "deepep", "equal")], f"{LEADS} by all runs, equal in A/B #8"),
     ],
 )
 def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_otherwise(
@@ -795,6 +795,28 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     decided = f"deepep (400.0 ms) is 4.8 % faster than hybridep ({interval}), 20.0 % faster than alltoall"
     assert lead == (contested or decided)
     assert len(contested.replace(" %", "%").split()) <= 16
+
+
+@pytest.mark.parametrize(
+    ("outcome", "more", "runs"), [("undecided", 2, 4), ("undecided", None, None), ("first", None, None)]
+)
+def test_a_leader_that_an_inconclusive_ab_contradicts_is_decided_by_a_longer_one(
+    outcome: Outcome, more: int | None, runs: int | None
+) -> None:
+    board = board_of(deepep=400, hybridep=420, alltoall=500)
+    ab = ab_of(6, "hybridep", "deepep", outcome)
+    assert ab.comparison is not None
+    ab = replace(
+        ab,
+        comparison=replace(ab.comparison, more_runs=more),
+        runs={"hybridep": ("1", "2"), "deepep": ("3", "4", "5")},
+    )
+    assert deciding_plan(board, 1024) is None, "without the A/B the leader is decided"
+    plan = deciding_plan(board, 1024, [ab])
+    assert (plan.runs if plan else None) == runs
+    if plan is not None:
+        assert (plan.dispatcher, plan.is_worth_it, plan.is_more) == ("hybridep", True, False)
+        assert plan.sentence.startswith("4 runs of each would decide")
 
 
 def test_a_dispatcher_that_ran_once_is_marked_with_its_number_of_runs() -> None:
@@ -860,7 +882,7 @@ def test_index_board_and_api_name_the_ab_that_contradicts_the_leader(
     (stack,) = client.get("/api/v1/leaderboards?hardware=gb200&family=deepseek-v3").json()["items"]
     sentence = stack["boards"][0]["sentence"]
     assert sentence.startswith("Undecided: hybridep (7.40")
-    assert f"faster than alltoall; A/B #{ab} does not confirm it" in sentence.replace(" (1 run)", "")
+    assert f"faster than alltoall by all runs, not by A/B #{ab}" in sentence.replace(" (1 run)", "")
     assert sentence in page
     for address in (
         "/leaderboards/gb200/deepseek-v3/standings.csv",

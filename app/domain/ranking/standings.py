@@ -396,9 +396,9 @@ def _tied(comparison: PairwiseComparison) -> str:
     return f"{text} ({interval}{more})"
 
 
-def would_decide(more_runs: int) -> str:
+def would_decide(runs: int, noun: str = "more run") -> str:
     """Return `3 more runs of each would decide if difference and spread stay the same`."""
-    return f"{plural(more_runs, 'more run')} of each would decide if difference and spread stay the same"
+    return f"{plural(runs, noun)} of each would decide if difference and spread stay the same"
 
 
 def within(comparison: PairwiseComparison) -> str:
