@@ -433,17 +433,22 @@ class ExperimentPage:
         return f"{cost}, pays back after {grouped(float(f'{steps:.2g}'))} steps of B"
 
     @property
-    def _aims_of_more(self) -> str:
-        """Return what optional runs decide, the fewest first."""
+    def _aims(self) -> list[tuple[int, str, str]]:
+        """Return how many more runs per side answer what, the fewest first."""
         result, sizing = self.experiment.result, self.experiment.plan.sizing
         time, more = result.verdict.step_time if result.verdict else None, []
         if sizing.needed and sizing.needed > self.experiment.runs_each:
             more.append((sizing.needed - self.experiment.runs_each, f"a {sizing.effect_pct:g}{THIN}% gain", "test"))
         if time and time.need_runs and result.gain:
             more.append((time.need_runs, f"if {gain_change(result.gain.pct).size} holds", "decide"))
+        return sorted(more)
+
+    @property
+    def _aims_of_more(self) -> str:
+        """Return what optional runs decide, the fewest first."""
         texts: list[str] = []
-        for runs, aim, verb in sorted(more):
-            hours = sizing.gpu_hours_of(2 * runs)
+        for runs, aim, verb in self._aims:
+            hours = self.experiment.plan.sizing.gpu_hours_of(2 * runs)
             cost = "" if hours is None else f" (about {gpu_hours(hours)} GPU-hours)"
             texts.append(f"{runs}{'' if texts else ' more'}{cost} {plural(runs, f'{verb}s', verb, number=False)} {aim}")
         return "; ".join(texts)
@@ -551,12 +556,10 @@ class ExperimentPage:
 
         The fewest that answer something: whether a gain that counts exists, or whether the measured one holds.
         """
-        result, needed = self.experiment.result, self.experiment.plan.sizing.needed
-        is_open = self.undecided and is_too_small(self.experiment) and result.excluded_gain_pct is None
-        if not is_open or result.verdict is None or result.verdict.step_time is None:
+        result = self.experiment.result
+        if not (self.undecided and is_too_small(self.experiment) and result.excluded_gain_pct is None):
             return 0
-        test, decide = (needed or 0) - self.experiment.runs_each, result.verdict.step_time.need_runs or 0
-        return min((runs for runs in (test, decide) if runs > 0), default=1 if needed else 0)
+        return self._aims[0][0] if self._aims else int(self.experiment.plan.sizing.needed is not None)
 
     @cached_property
     def pair_rules(self) -> tuple[Suggestion, ...]:

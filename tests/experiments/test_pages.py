@@ -22,10 +22,12 @@ from app.domain.numbers import change_text, gain_change, gpu_hours, level_text
 from app.domain.verdict.step_time import Decision
 from app.experiments.commands import accept
 from app.experiments.journey_page import JourneyPage, svg
+from app.experiments.pages import ExperimentPage
 from app.experiments.result_view import effect, is_too_small, more_runs, too_small_sentence, would_decide
 from app.experiments.waterfall import waterfall
 from app.profiles.views import RunWalls
-from app.storage.database import transaction
+from app.settings import get_settings
+from app.storage.database import read_session, transaction
 from app.storage.setbacks import REGRESSION_RULE
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
@@ -243,8 +245,15 @@ def test_an_undecided_change_that_counts_as_equal_is_to_be_rejected(
     more = item.result.verdict.step_time.need_runs
     assert more, "the note of the API says it"
     assert f"About {more} more run" in client.get(f"/api/v1/experiments/{number}").json()["result"]["notes"][0]
-    assert offered(page) == [str(1 + more)]
     assert primary_decisions(page) == ["runs"]
+    with read_session(engine) as session:
+        shown = ExperimentPage(session, number, "", get_settings())
+        assert offered(page) == [str(shown.offered_runs)]
+        sizing = shown.experiment.plan.sizing
+        for needed, fewest in ((2, 1), (1 + more + 1, more), (1, more), (None, more)):
+            planned = replace(shown.experiment.plan, sizing=replace(sizing, needed=needed))
+            shown.experiment = replace(item, plan=planned)
+            assert shown.optional_runs == fewest, f"{needed} runs of each show a gain that counts"
 
 
 def offered(page: str) -> list[str]:
