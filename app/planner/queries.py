@@ -347,7 +347,7 @@ def untested_offer(plan: Plan) -> Offer | None:
 def against_fastest(plan: Plan) -> str:
     """Return the time of the first layout next to that of a faster one; "" where none is clearly faster.
 
-    `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested.`
+    `Proven: 61.76 s (published). Fastest predicted: 55.4 s (46.2 to 66.5 s), untested, within the error.`
     """
     first, fastest = plan.offers[0], faster_offer(plan)
     if fastest is None or first.prediction is None or fastest.prediction is None:
@@ -361,7 +361,9 @@ def against_fastest(plan: Plan) -> str:
         return f"{own}. Fastest: {other.time} {other.kind}."
     if fastest.prediction.is_capped:
         return f"{own}. {AT_FLOOR}"
-    return f"{own}. Fastest predicted: {step_time(fastest.prediction)}, {'scaled' if other else 'untested'}."
+    basis, seconds = "scaled" if other else "untested", offer_seconds(first, plan.request)
+    error = ", within the error" if seconds and (fastest.prediction.high_s or 0.0) >= seconds else ""
+    return f"{own}. Fastest predicted: {step_time(fastest.prediction)}, {basis}{error}."
 
 
 def offer_seconds(offer: Offer, request: PlanRequest) -> float | None:
