@@ -462,7 +462,7 @@ class ExperimentPage:
     def accepted_flags(self) -> str:
         """Return the flags of an accepted change, for the trainer of the run; empty without any.
 
-        One that is not validated has the number of steps that does it.
+        One that is not full length has the number of steps that makes it so.
         """
         if self.experiment.state != "accepted":
             return ""
@@ -505,7 +505,7 @@ class ExperimentPage:
         if not weak:
             return text
         verb = plural(len(weak), "is no steady run", "are no steady runs", number=False)
-        return f"{text} {some_of(weak)} {verb} of {STEPS} steps: so far the result can reject B, but not validate it."
+        return f"{text} {some_of(weak)} {verb} of {STEPS} steps: so far the result can reject B, but not confirm it."
 
     @cached_property
     def sides(self) -> tuple[SideCommands, ...]:
