@@ -320,6 +320,14 @@ def projects_with_experiments(session: Session) -> tuple[str, ...]:
 _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentRun:
+    """The run from which the journey continues. `name`: a side if it is a run of the experiment, else `#200`."""
+
+    run_id: int
+    name: str
+
+
 class ExperimentPage:
     """The data of the template. Raises NotFound."""
 
@@ -573,8 +581,8 @@ class ExperimentPage:
         return f"a={a}&b={b}" if a and b else ""
 
     @cached_property
-    def goes_on(self) -> tuple[int, str] | None:
-        """Return the run to continue from, where its journey is now, and its name: a side, or `#200`."""
+    def current_run(self) -> CurrentRun | None:
+        """Return the run to continue from, where its journey is now; None while the experiment is undecided."""
         side: Side = "candidate" if self.experiment.state == "accepted" else "baseline"
         counted = self.experiment.result.counted(side)
         if self.experiment.state in UNDECIDED or (side == "candidate" and not counted):
@@ -583,19 +591,16 @@ class ExperimentPage:
         journey = journey_of(self._session, decided_for)
         moved_to = continuation(journey, decided_for).run_id
         if moved_to is None and counted:
-            return journey.current_run_id, LETTERS[side]
+            return CurrentRun(journey.current_run_id, LETTERS[side])
         run_id = moved_to or decided_for
-        return run_id, f"#{run_id}"
-
-    @property
-    def goes_on_from(self) -> int | None:
-        return self.goes_on[0] if self.goes_on else None
+        return CurrentRun(run_id, f"#{run_id}")
 
     @cached_property
     def first_next(self) -> tuple[str, str, str, str] | None:
         """Return rule and title of the first next step from there."""
-        run_id = self.goes_on_from
-        return None if run_id is None else first_suggestion(self._session, self._settings, run_id)
+        if self.current_run is None:
+            return None
+        return first_suggestion(self._session, self._settings, self.current_run.run_id)
 
     def done(self, event: AuditEvent) -> str:
         """Describe an action of a user, to follow the name."""
