@@ -335,16 +335,19 @@ def _kind(stack: Sequence[Difference], knobs: Sequence[Difference]) -> Kind:
     return "side_by_side" if knobs else "verdict"
 
 
+IDENTITY = ("model", "gpu")
+"""Fields without which a difference from another run means nothing."""
 _SUPPLIED: Mapping[str, int] = {
-    name: place for place, name in enumerate(dict.fromkeys(map(supplied_as, (*STACK_FIELDS, *CONFIG_FIELDS))))
+    name: place
+    for place, name in enumerate(dict.fromkeys((*IDENTITY, *map(supplied_as, (*STACK_FIELDS, *CONFIG_FIELDS)))))
 }
-"""Name under which members of the keys are supplied -> its place in the registry's order, stack members first."""
+"""Name under which members of the keys are supplied -> its place: identity, then stack members, as registered."""
 _FROM_LOGS = frozenset(_SUPPLIED) - {ENVIRONMENT}
 """Members without environment variables, which few logs show."""
 
 
 def _to_supply(members: Iterable[Difference], unstated: Collection[str]) -> tuple[str, ...]:
-    """Return the fields to state, in the registry's order, stack members first."""
+    """Return the fields to state: those that a headline names first, then stack members."""
     missing = {member.to_supply for member in members}.union(unstated)
     return tuple(sorted(missing & _SUPPLIED.keys(), key=_SUPPLIED.__getitem__))
 

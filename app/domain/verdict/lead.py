@@ -8,7 +8,7 @@ from app.domain.performance.health import BYTES_PER_GIB
 from app.domain.text import some_of
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.baseline import NearMiss
-from app.domain.verdict.comparability import Comparability, Difference
+from app.domain.verdict.comparability import IDENTITY, Comparability, Difference
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
 from app.domain.verdict.step_time import MemoryChange, StepTimeChange, shows_no_difference
 from app.domain.verdict.words import Label, badge_text, numbered, sides_text
@@ -147,16 +147,12 @@ def _without_baseline(document: VerdictDocument, own_ms: float | None, unsteady:
     return f"{own}Nothing to compare with yet."
 
 
-_IDENTITY = ("model", "gpu")
-"""Fields without which a difference from another run means nothing."""
-
-
 def _closest(miss: NearMiss, label: Label) -> str:
     comparability = miss.comparability
     if not miss.fields:
         return f"No comparable run yet: the closest, {label(miss.run)}, cannot serve as baseline."
     unstated = {*comparability.unknown, *(item.field for item in comparability.stack if item.b is None)}
-    if names := [f"`{name}`" for name in _IDENTITY if name in unstated]:
+    if names := [f"`{name}`" for name in IDENTITY if name in unstated]:
         return f"No comparable run yet: {some_of(names, 2)} {plural(len(names), 'is', 'are', number=False)} unknown."
     if any(item.field == "model" and item.is_certain for item in comparability.stack):
         return "No run of this model to compare with yet."

@@ -102,6 +102,8 @@ UNKNOWN_CASES = [
     ({}, {"ep_overlap": ...}, "side_by_side", ("ep_overlap",)),
     ({}, {"cluster": ..., "ep_overlap": ...}, "incomparable", ("cluster", "ep_overlap")),
     ({}, {"env.NCCL_NVLS_ENABLE": ..., "env.USE_MNNVL": ...}, "side_by_side", ("env",)),
+    # What a headline names comes first, so that the first options of a hint state it.
+    ({}, {"gpu": ..., "task": ..., "gbs": ...}, "incomparable", ("gpu", "task", "gbs")),
 ]
 
 
