@@ -195,7 +195,9 @@ def environment() -> Environment:
     )
     env.policies["json.dumps_function"] = _json
     env.filters.update({function.__name__: function for function in _FILTERS})
-    env.globals.update(asset=asset_url, app_version=_app_version(), dash=DASH, own_name=own_name)
+    env.globals.update(
+        asset=asset_url, app_version=_app_version(), dash=DASH, own_name=own_name, any_interval=interval_text()
+    )
     # Globals, because rendering a single block does not execute the imports of its file.
     for name in ("ui", "figures", "runs"):
         env.globals[name] = env.get_template(f"components/{name}.html").module
