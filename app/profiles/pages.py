@@ -24,6 +24,7 @@ from app.profiles.queries import (
     get_difference,
     get_profile,
     list_profiles,
+    newest_of_project,
     profiled_run,
     remove,
 )
@@ -79,7 +80,10 @@ def show_profiles(request: Request, session: ReadSession, rules: Rules, run_id: 
     evaluation = None if profiles else _evaluation(session, rules, run_id)
     fired = () if evaluation is None else evaluation.fired
     asking = next((item for item in fired if item.rule.id in _RECORD_RULES), None)
-    return render(request, "profiles/list.html", run=run, profiles=profiles, bars=bars, asking=asking)
+    example = None if profiles else newest_of_project(session, run.project_id)
+    return render(
+        request, "profiles/list.html", run=run, profiles=profiles, bars=bars, asking=asking, example=example
+    )  # fmt: skip
 
 
 @router.get("/runs/{run_id}/profiled")

@@ -24,7 +24,7 @@ from app.storage.profiles import (
     remove_profile,
 )
 from app.storage.runs import stored_contract
-from app.storage.tables import ProjectRow, RunResultRow, RunRow
+from app.storage.tables import ProfileRow, ProjectRow, RunResultRow, RunRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +92,18 @@ def get_profile(session: Session, profile_id: int, run_id: int | None = None) ->
 def list_profiles(session: Session, run_id: int) -> tuple[StoredProfile, ...]:
     """Return the profiles of a run, newest first. Raises NotFound."""
     return profiles_of(session, run_id, profiled_run(session, run_id).contract)
+
+
+def newest_of_project(session: Session, project_id: int) -> int | None:
+    """Return the run with the newest profile of a project that could be read; None without one."""
+    newest = (
+        select(col(ProfileRow.run_id))
+        .join(RunRow, col(RunRow.id) == ProfileRow.run_id)
+        .where(col(RunRow.project_id) == project_id, col(ProfileRow.status) == "ready")
+        .order_by(col(ProfileRow.id).desc())
+        .limit(1)
+    )
+    return session.execute(newest).scalar_one_or_none()
 
 
 def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, ProfileDifference]:

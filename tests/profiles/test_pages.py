@@ -115,6 +115,13 @@ def test_the_command_that_records_a_profile_stays_in_the_steady_window(client: T
     assert window["first_iteration"] <= int(steps[1]) < int(steps[2]) <= window["last_iteration"]
 
 
+def test_a_run_without_profile_leads_to_one_of_its_project(client: TestClient) -> None:
+    run_id, other, elsewhere = (make_run(client, name=name, project=name[0]) for name in ("a", "a2", "b"))
+    attached(client, other, trace("synthetic/seed-11/pair-before"))
+    assert f'href="/runs/{other}/profiles"' in page(client, f"/runs/{run_id}/profiles")
+    assert f'href="/runs/{other}/profiles"' not in page(client, f"/runs/{elsewhere}/profiles")
+
+
 def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
     run_id = make_run(client, gpu="H100")
     assert f'hx-get="/runs/{run_id}/profiled"' in page(client, f"/runs/{run_id}")
