@@ -501,11 +501,19 @@ class HistoryPage:
         return (self.leading_alarm or first) if first and first.proposal else first
 
     @property
-    def other_alarms(self) -> list[tuple[HistoryAlarm, str]]:
-        """Return the active regressions that neither the lead nor the primary button names, with their state."""
+    def other_alarms(self) -> list[tuple[HistoryAlarm, list[str], str]]:
+        """Return the largest alarm of each active regression that neither the lead nor the primary button names.
+
+        With the letters of its configurations and its state.
+        """
         named = {alarm.regression_id for alarm in (self.first_alarm, self.leading_alarm) if alarm}
-        others = (alarm for alarm in self.open_alarms if alarm.regression_id not in named)
-        return [(alarm, state_text(alarm.shown_state, alarm.proposal)) for alarm in others]
+        others = []
+        for number in dict.fromkeys(alarm.regression_id for alarm in self._active if alarm.regression_id not in named):
+            alarms = [alarm for alarm in self._active if alarm.regression_id == number]
+            largest = max(alarms, key=lambda alarm: alarm.delta_pct or 0.0)
+            letters = sorted({self.letters[alarm.run_id] for alarm in alarms})
+            others.append((largest, letters, state_text(largest.shown_state, largest.proposal)))
+        return others
 
     @property
     def leading_alarm(self) -> HistoryAlarm | None:

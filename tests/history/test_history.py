@@ -659,6 +659,14 @@ def test_a_stale_regression_of_another_configuration_does_not_lead(
     others = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
     assert [re.findall(r'href="([^"]*)"', part) for part in others] == [[f"/regressions/{of_idle}"]]
     assert re.search(r"configuration \w, 50\.0\s%\s+slower, idle\)", html.unescape(others[0])), others[0]
+    third = make([600.0] * 8, fields={"permute_fusion": False}, started=FIRST_PLACE + 2 * hours)
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow).where(col(RegressionRow.id) == of_idle))
+        both = [member(session, before[6], 600.0, 900.0), member(session, third[6], 600.0, 840.0)]
+        make_regression(session, both, cause_key="code:idle", proposal="stale")
+    page = client.get(f"/history/{key_of(engine, slow[0])}").text
+    (others,) = re.findall(r"<p[^>]*data-others.*?</p>", page, re.DOTALL)
+    assert re.search(r"configurations \w and \w, up to 50\.0\s%\s+slower, idle\)", html.unescape(others)), others
 
 
 def test_the_lead_names_a_newest_run_that_is_slower_and_unconfirmed(
