@@ -74,7 +74,8 @@ def test_no_winner_is_named_between_two_containers(client: TestClient, make: Mak
     body = client.get(f"/api/v1/compare?a={a}&b={b}").json()
     assert (body["kind"], body["attributed_to"], body["winner"]) == ("contrast", "container", None)
     assert "No winner: container differs" in text
-    figures = text[text.index("Figures") : text.index("Differences")]
+    axis, _, figures = text[text.index("Figures") : text.index("Differences")].partition(" Decision ")
+    assert axis.endswith("← better worse →"), "also of memory and loss"
     assert "slower" in figures
     assert "not ranked" in figures
     assert not re.search(r"better|(?<!no )worse|regression|improvement", figures)
