@@ -238,7 +238,7 @@ class JourneyPage:
         before, now = (step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current))
         some = "" if unproven == len(accepted) else f"{unproven} "
         counts = Counter(edge.state if edge.state in _FINAL else "open" for edge in edges)
-        parts = [f"{plural(len(accepted), 'A/B')} accepted" + (f" ({some}not full length)" if unproven else "")]
+        parts = [f"{plural(len(accepted), 'A/B')} accepted" + (f" ({some}not full-length)" if unproven else "")]
         parts += [f"{counts[state]} {state}" for state in ("rejected", "open") if counts[state]]
         return f"{gain_change(gain).figure}: {now}, was {before}. {', '.join(parts)}."
 

@@ -470,7 +470,7 @@ class ExperimentPage:
     def accepted_flags(self) -> str:
         """Return the flags of an accepted change, for the trainer of the run; empty without any.
 
-        One that is not full length has the number of steps that makes it so.
+        One that is not full-length has the number of steps that makes it so.
         """
         if self.experiment.state != "accepted":
             return ""

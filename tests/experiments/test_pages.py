@@ -162,14 +162,14 @@ def test_the_result_is_read_on_the_page(client: TestClient, engine: Engine, base
     assert 'class="effect improvement"' in page
     assert "<code>tp</code> is 2" in page
     client.post(f"/experiments/{number}", data={"decision": "accept", **AUTHOR})
-    assert read(engine, number).state_text == "accepted, not full length"
+    assert read(engine, number).state_text == "accepted, not full-length"
     for path in (f"/experiments/{number}", "/experiments"):
-        assert re.search(r'class="badge plain"[^>]*>.*?accepted, not full length', client.get(path).text, re.DOTALL), (
+        assert re.search(r'class="badge plain"[^>]*>.*?accepted, not full-length', client.get(path).text, re.DOTALL), (
             path
         )
     accepted = client.get(f"/experiments/{number}").text
     lead = accepted.partition('class="answer">')[2].partition("</p>")[0]
-    assert lead.startswith("Accepted, not full length: 20.0\u202f% faster (")
+    assert lead.startswith("Accepted, not full-length: 20.0\u202f% faster (")
     assert "&lt;b&gt;other&lt;/b&gt;" in page
     assert 'hx-trigger="every' not in page, "nothing comes by itself any more"
 

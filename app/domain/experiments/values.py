@@ -23,8 +23,8 @@ UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
 
 
 def state_text(state: State, level: str) -> str:
-    """Return the state: `accepted, not full length` where the runs are too short or differ in more than the change."""
-    return f"{state}, not full length" if state == "accepted" and level != "validated" else state
+    """Return the state: `accepted, not full-length` where the runs are too short or differ in more than the change."""
+    return f"{state}, not full-length" if state == "accepted" and level != "validated" else state
 
 
 @dataclass(frozen=True, slots=True)
