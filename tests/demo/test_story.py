@@ -192,6 +192,19 @@ def test_the_out_of_memory_job_trained_for_a_while() -> None:
     assert "OutOfMemoryError" in render(JOBS["micro-batch of 2"])
 
 
+def test_dispatchers_of_one_layout_need_different_memory() -> None:
+    peaks: dict[str, dict[str, float]] = {}
+    for job in studies():
+        study = job.name.partition(",")[0]
+        peaks.setdefault(study, {})[job.workload.dispatcher] = job.recording.max_allocated_bytes
+    compared = [study for study in peaks.values() if len(study) > 1]
+    assert len(compared) >= 4
+    for study in compared:
+        assert sorted(study, key=study.__getitem__) == [
+            name for name in ("hybridep", "deepep", "alltoall", "allgather") if name in study
+        ]
+
+
 def test_the_studies_have_valid_layouts_and_their_stated_rates() -> None:
     for study in STUDIES:
         for name, (workload, tflops) in study.variants.items():
