@@ -226,7 +226,9 @@ def _rule(comparison: SideComparison) -> str:
     if kind == "verdict":
         if comparability.provisional:
             return "No known difference: what differs is unknown, or code, environment or noise."
-        return "Same configuration: any difference comes from code, environment or noise."
+        of_code = not comparison.a[-1].commit or comparison.a[-1].commit != comparison.b[-1].commit
+        same, causes = ("", "code, ") if of_code else (" and commit", "")
+        return f"Same configuration{same}: any difference comes from {causes}environment or noise."
     if kind == "matched_ab":
         knob = f"Matched A/B: `{comparability.knobs[0].field}` is the only knob that differs"
         return f"{knob}, {_of_one_knob(comparability)}."
@@ -300,16 +302,17 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
 
 def _needs(comparison: SideComparison) -> str:
     time = comparison.measured.step_time if comparison.measured else None
-    if time is None or time.decision != "inconclusive":
+    if comparison.measured is None or time is None or time.decision != "inconclusive":
         return ""
     if time.need_runs is not None:
         more = f"{plural(time.need_runs, 'more run')} of B" if time.power is None else more_per_side(time)
         return f"{capitalized(more)} would decide if the difference stays the same."
     if time.alternative is not None:
-        reruns = time.alternative.reruns
-        with_reruns = f" and {plural(reruns, 'more run')} of B" if reruns else ""
-        runs = plural(time.alternative.baseline_runs, "run")
-        return f"{runs} of A in all{with_reruns} would decide."
+        of_a, of_b = time.alternative.baseline_runs - len(comparison.measured.baseline_used), time.alternative.reruns
+        if of_a == of_b:
+            return f"{plural(of_a, 'more run')} of each would decide."
+        sides = [f"{plural(runs, 'more run')} of {side}" for runs, side in ((of_a, "A"), (of_b, "B")) if runs]
+        return f"{' and '.join(sides)} would decide."
     return TOO_NOISY
 
 

@@ -188,8 +188,8 @@ def _contrast(
     unit = time_unit_of((own, time.baseline_ms))
     times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
-        why = f", not steady ({unsteady})" if unsteady and time.not_steady else ""
-        return f"Inconclusive: {times} with {difference.field} {before}{why}."
+        why = f"not steady ({unsteady}); " if unsteady and time.not_steady else ""
+        return f"Inconclusive: {why}{times} with {difference.field} {before}."
     if contrast.is_unconfirmed:
         why = f"not steady ({unsteady})" if unsteady else "not steady"
         return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."

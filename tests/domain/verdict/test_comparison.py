@@ -20,7 +20,14 @@ from app.domain.verdict.comparison import (
 from app.domain.verdict.comparison_words import comparison_text
 from app.domain.verdict.record import RunRecord
 from app.domain.verdict.special import t_quantile
-from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior, StepTimeChange, compare_step_time, select_baseline
+from app.domain.verdict.step_time import (
+    DEFAULT_PRIOR,
+    Prior,
+    RunsNeeded,
+    StepTimeChange,
+    compare_step_time,
+    select_baseline,
+)
 from app.domain.verdict.upgrade import discoveries, doubt
 from tests.builders import WARM_UP, step_times
 from tests.domain.verdict.matching_runs import make_record
@@ -258,6 +265,12 @@ def test_equal_contracts_still_name_differences_outside_the_keys() -> None:
     comparison = compared(record("1"), record("2", commit="77aa01bc"))
     assert comparison.comparability.kind == "verdict"
     assert "commit (0f3c2a9d → 77aa01bc)" in comparison_text(comparison).differs
+    assert "comes from code, environment or noise" in comparison_text(comparison).rule
+
+
+def test_runs_of_one_commit_differ_by_environment_or_noise() -> None:
+    rule = comparison_text(compared(record("1"), record("2"))).rule
+    assert rule == "Same configuration and commit: any difference comes from environment or noise."
 
 
 def test_an_undecided_comparison_says_what_would_decide() -> None:
@@ -265,7 +278,10 @@ def test_an_undecided_comparison_says_what_would_decide() -> None:
     assert comparison.winner == ""
     assert "too uncertain to call" in comparison_text(comparison).result
     text = comparison_text(comparison)
-    assert "would decide" in text.needs or "Not even 20" in text.needs
+    assert comparison.measured is not None
+    assert comparison.measured.step_time is not None
+    assert comparison.measured.step_time.alternative == RunsNeeded(reruns=3, baseline_runs=7)
+    assert text.needs == "6 more runs of A and 3 more runs of B would decide."
     assert text.needs in text.notes
     assert any(note.startswith("1 run in A;") for note in comparison_text(comparison).notes)
 
