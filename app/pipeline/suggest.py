@@ -144,7 +144,19 @@ def measured_here(session: Session, run: RunDetail, suggestions: Iterable[Sugges
         return ()
     rows = _others(session, run, sorted({knob.field for _, (knob,) in knobs}))
     gains = gains_by_rule(session, rows, knobs)
+    for rule, (knob,) in knobs:
+        if rule.id in gains:
+            gains[rule.id] = _at_own_degree(run, knob, gains[rule.id])
     return tuple(result for results in _by_likeness(session, run, gains.items()) for result in results)
+
+
+def _at_own_degree(run: RunDetail, knob: Knob, gains: list[MeasuredGain]) -> list[MeasuredGain]:
+    """Return the gains of a knob; of those on the run's stack only those at its expert parallelism, if any are."""
+    ep, own = run.contract.get("ep"), [gain for gain in gains if gain.stack_key == run.stack_key]
+    alike = [gain for gain in own if ep is not None and gain.ep == ep.value]
+    if knob.field == "ep" or not alike:
+        return gains
+    return [gain for gain in gains if gain in alike or gain not in own]
 
 
 def experiments_of(session: Session, run: RunDetail, knobs: Mapping[str, Knob]) -> Mapping[str, ExperimentItem]:
@@ -182,15 +194,16 @@ def measured_knobs(session: Session, run: RunDetail, fields: Sequence[str]) -> t
     Where the run's own stack has no A/B, those of its workload at other GPU counts count, else those of other stacks,
     each apart: the most similar number of GPUs comes first.
     """
-    rows = _others(session, run, fields)
+    rows = over_all_runs(session, _others(session, run, fields))
     knobs = [
         Knob(field, now, value)
         for field, value in sorted({(ab.attributed_to, value) for ab in rows for value in (ab.from_value, ab.to_value)})
         if value and value != (now := value_text(run.contract.get(field)))
     ]
     stated = [knob for knob in knobs if knob.now]
-    gains = over_all_runs(session, {knob: gains_of(rows, knob) for knob in stated})
-    results_by_knob = _by_likeness(session, run, [("", gains[knob]) for knob in stated], apart=True)
+    results_by_knob = _by_likeness(
+        session, run, [("", _at_own_degree(run, knob, gains_of(rows, knob))) for knob in stated], apart=True
+    )
     results = [
         [MeasuredKnob(knob, stack) for stack in stacks if stack.result.is_like(stacks[0].result)]
         for knob, stacks in zip(stated, results_by_knob, strict=True)

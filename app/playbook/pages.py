@@ -42,7 +42,7 @@ from app.storage.rules import (
     waiting,
 )
 from app.storage.stacks import names_of_stacks
-from app.storage.suspect_evidence import MeasuredHere, memory_changes
+from app.storage.suspect_evidence import MeasuredGain, MeasuredHere, memory_changes
 from app.storage.tables import ProjectRow, select_any
 from app.web.access_rule import requires
 from app.web.dependencies import ReadSession, Rules
@@ -182,7 +182,7 @@ class RuleItem:
     """A rule with its results here. `disputed`: number of contradictions of sources that involve it.
 
     `fired` counts what the data of one run decides. `other_data`: what else decides the rule on pages of a run.
-    `memory`: of a rule that saves memory, the changes of peak memory in its A/Bs, in percent, by run.
+    `memory`: of a rule that saves memory, the changes of peak memory in its A/Bs, in percent.
     """
 
     rule: Rule
@@ -192,7 +192,7 @@ class RuleItem:
     disputed: int
     replaces: bool
     other_data: OtherData
-    memory: Mapping[int, float]
+    memory: Mapping[MeasuredGain, float]
 
     @property
     def is_refuted(self) -> bool:
@@ -584,7 +584,8 @@ class RulePageOf:
 
     def memory_of(self, measurement: MeasuredHere) -> str:
         """Return the change of peak memory on the stack of an A/B: `+0.1 %`; empty if unknown or of no interest."""
-        changes = [self.item.memory[run] for run in measurement.runs if run in self.item.memory]
+        memory = self.item.memory
+        changes = [pct for gain, pct in memory.items() if gain.run_id in measurement.runs]
         return " to ".join(dict.fromkeys((signed(min(changes)), signed(max(changes))))) if changes else ""
 
     @property

@@ -4,15 +4,16 @@ import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
+from itertools import combinations
 from statistics import median
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from sqlalchemy import ColumnElement, Row, Select, case, func, select, tuple_, union_all
 from sqlmodel import Session, col
 
-from app.domain.ranking.pairwise import PairwiseComparison
+from app.domain.ranking.pairwise import DISPATCHER_AXIS, Knobs, PairwiseComparison, knobs_without
 from app.domain.ranking.runs import headroom_pct
 from app.domain.ranking.scaling import ScalingRuns, compare_configurations
 from app.domain.rules.derive import derive
@@ -21,7 +22,7 @@ from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob, Rule
 from app.domain.rules.run_facts import RunReading, facts_of
 from app.domain.run import LogEvidence
-from app.domain.verdict.comparability import COMMIT, Suspect
+from app.domain.verdict.comparability import COMMIT, FOLLOWS, Difference, Suspect
 from app.domain.verdict.document import ALTERNATES, UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     EARLIEST,
@@ -52,6 +53,7 @@ from app.storage.experiments import experiment_sides
 from app.storage.json_text import column_value, from_json
 from app.storage.remembered import Remembered, WhileSlow
 from app.storage.runs import RunListItem, entries_of, stored_contracts
+from app.storage.stacks import changed_knobs
 from app.storage.tables import (
     AvailabilityRow,
     ExperimentRow,
@@ -657,7 +659,8 @@ class AB:
     """One A/B on one field.
 
     Changes are of step time, in percent. `run_id`: the newest run of the candidate. `experiment_id`: None if the A/B is
-    the verdict on that run.
+    the verdict on that run, or of all ranked runs of two configurations. `against`, `ep`: then the newest run of the
+    other, and the expert parallelism of the candidate.
     """
 
     run_id: int
@@ -673,6 +676,8 @@ class AB:
     ordered_at: datetime
     project_id: int
     experiment_id: int | None = None
+    against: int | None = None
+    ep: int | None = None
 
     @property
     def candidate(self) -> tuple[object, ...]:
@@ -801,15 +806,13 @@ def _newest_of_each_candidate(comparisons: Iterable[AB]) -> list[AB]:
 # --- The gain that each matched A/B on a knob measured, in the direction of a suggestion.
 
 
-Name = TypeVar("Name")
-
-
 @dataclass(frozen=True, slots=True)
 class MeasuredGain:
     """The gain of one A/B in percent of throughput, with its interval. `experiment_id` None: a verdict on that run.
 
     `before`: the value that the suggestion replaces with `after`. `forwards`: whether the candidate `run_id` has
-    `after`, not `before`. `gpu`, `ep`: the GPU and the expert parallelism of its runs; empty and None if unknown.
+    `after`, not `before`. `against`: as in `AB`. `gpu`, `ep`: the GPU and the expert parallelism of its runs; empty and
+    None if unknown.
     """
 
     pct: float
@@ -822,6 +825,7 @@ class MeasuredGain:
     after: str
     forwards: bool
     experiment_id: int | None = None
+    against: int | None = None
     ep: int | None = None
     gpu: str = ""
 
@@ -877,6 +881,7 @@ def gains_by_rule(
     the change, count: what else was measured there is unknown. An A/B between two values of the rule counts as it was
     made. The newest run tells the facts of its configuration.
     """
+    rows = over_all_runs(session, rows)
     newest: dict[tuple[str, str], int] = {}
     alike = {row.run_id: newest.setdefault((row.stack_key, row.config_key), row.run_id) for row in rows}
     by_field: dict[str, list[AB]] = {}
@@ -899,89 +904,101 @@ def gains_by_rule(
     memory = _memory_before(session, by_memory)
 
     def headroom(gain: MeasuredGain, contract: Mapping[str, object]) -> float | None:
-        free = headroom_pct(str(contract.get("gpu")), memory[gain.run_id]) if gain.run_id in memory else None
+        free = headroom_pct(str(contract.get("gpu")), memory[gain]) if gain in memory else None
         return None if free is None else free / 100
 
-    gains: dict[str, dict[int, MeasuredGain]] = {}
+    gains: dict[str, dict[tuple[int, frozenset[str]], MeasuredGain]] = {}
     for rule, knob, gain in matches:
         run_id = alike[gain.run_id]
         contract = stated.get(run_id, {})
         if can_apply(rule, facts.get(run_id, {}), knob.field) and (
             rule.id not in by_contract or was_met(rule, contract, knob.field, gain.before, headroom(gain, contract))
         ):
-            once = gains.setdefault(rule.id, {})
-            if gain.forwards or gain.run_id not in once:
+            once, pair = gains.setdefault(rule.id, {}), (gain.run_id, frozenset((gain.before, gain.after)))
+            if gain.forwards or pair not in once:
                 ep, gpu = contract.get("ep"), contract.get("gpu")
-                once[gain.run_id] = replace(gain, ep=ep if isinstance(ep, int) else None, gpu=str(gpu or ""))
-    return over_all_runs(session, {rule: list(once.values()) for rule, once in gains.items()})
+                once[pair] = replace(gain, ep=ep if isinstance(ep, int) else None, gpu=str(gpu or ""))
+    return {rule: list(once.values()) for rule, once in gains.items()}
 
 
-def over_all_runs(session: Session, gains: Mapping[Name, Sequence[MeasuredGain]]) -> dict[Name, list[MeasuredGain]]:
-    """Return the gains over all runs of each two configurations, as boards state them, one for each pair.
+def over_all_runs(session: Session, rows: Sequence[AB]) -> list[AB]:
+    """Return A/Bs over all ranked runs of two configurations, as boards state them, in place of verdicts on a run.
 
-    An experiment keeps its own result: its runs alternate, and more runs of one side do not change it. So does a
-    verdict on configurations that no segment of the stack's history has runs of.
+    A verdict compares a run with its baseline only. Where one found an A/B on a field, each two configurations of its
+    stack that differ in this field alone are an A/B: a sweep has one at each degree. The one that ran later is the
+    candidate. An experiment keeps its own result: its runs alternate, and more runs of one side do not change it. So
+    does a verdict on configurations that no segment of the stack's history has runs of.
     """
-    pooled = _pooled(session, {gain.run_id: gain for own in gains.values() for gain in own})
-    return {name: _once_a_pair(own, pooled) for name, own in gains.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class _Pooled:
-    """All runs of an A/B's two configurations: `comparison` is of the candidate with its baseline."""
-
-    configurations: frozenset[str]
-    comparison: PairwiseComparison
-
-
-def _once_a_pair(gains: Iterable[MeasuredGain], pooled: Mapping[int, _Pooled]) -> list[MeasuredGain]:
-    pairs: dict[object, MeasuredGain] = {}
-    for gain in gains:
-        pair = pooled.get(gain.run_id) if gain.experiment_id is None else None
-        if pair is None:
-            pairs[gain.run_id] = gain
+    of_fields = {(row.stack_key, row.attributed_to): row for row in rows if row.experiment_id is None}
+    ranked = _ranked_runs(session, {row.stack_key for row in of_fields.values()})
+    offered = [
+        (row, sides) for row in of_fields.values() for sides in _sides(ranked.get(row.stack_key, ()), row.attributed_to)
+    ]
+    knobs = changed_knobs(session, {(int(a.runs[-1]), int(b.runs[-1])) for _, (a, b) in offered})
+    planned = {_pair_of(row, row.config_key) for row in rows if row.experiment_id is not None}
+    judged = {_pair_of(row, row.config_key) for row in rows if row.experiment_id is None}
+    pooled, covered = [], set[tuple[object, ...]]()
+    for row, (a, b) in offered:
+        changed = knobs[int(a.runs[-1]), int(b.runs[-1])]
+        comparison = compare_configurations(b, a) if [item.field for item in changed] == [row.attributed_to] else None
+        if comparison is None or not changed[0].is_certain:
             continue
-        seen = pair.comparison if gain.forwards else pair.comparison.turned()
-        low, high = (seen.gain_pct if end is None else end for end in (seen.low_pct, seen.high_pct))
-        pairs.setdefault(
-            (gain.stack_key, pair.configurations, gain.after), replace(gain, pct=seen.gain_pct, low=low, high=high)
-        )
-    return list(pairs.values())
+        ab = _over_all_runs(row, a, b, changed[0], comparison)
+        own = {_pair_of(ab, runs.config_key) for runs in (a, b)}
+        if own & judged or not (comparison.directional or own & planned):
+            pooled.append(ab)
+            covered |= own
+    others = [row for row in rows if row.experiment_id is not None or _pair_of(row, row.config_key) not in covered]
+    return sorted([*others, *pooled], key=lambda ab: ab.run_id, reverse=True)
 
 
-def _pooled(session: Session, gains: Mapping[int, MeasuredGain]) -> dict[int, _Pooled]:
-    """Return the two configurations of verdicts by run, compared over all their ranked runs, where both have some."""
-    alone = {run_id: gain for run_id, gain in gains.items() if gain.experiment_id is None}
-    baselines: dict[int, int] = {}
-    for some in in_batches(sorted(alone)):
-        chosen = select_any(VerdictRow.run_id, col(VerdictRow.document)["baseline"].label("baseline")).where(
-            col(VerdictRow.run_id).in_(some), col(VerdictRow.current)
-        )
-        baselines |= {row.run_id: int(row.baseline[-1]) for row in session.execute(chosen) if row.baseline}
-    keys: dict[int, str] = {}
-    for some in in_batches(sorted({*baselines, *baselines.values()})):
-        chosen = select_any(RunRow.id, RunRow.config_key).where(col(RunRow.id).in_(some))
-        keys |= {row.id: row.config_key for row in session.execute(chosen)}
-    configurations = _ranked_runs(session, {alone[run_id].stack_key for run_id in baselines})
-    pooled: dict[int, _Pooled] = {}
-    for run_id, baseline in baselines.items():
-        pair = [configurations.get((alone[run_id].stack_key, keys.get(run, ""))) for run in (run_id, baseline)]
-        if pair[0] is not None and pair[1] is not None:
-            comparison = compare_configurations(pair[0], pair[1])
-            if comparison is not None:
-                pooled[run_id] = _Pooled(frozenset((pair[0].config_key, pair[1].config_key)), comparison)
-    return pooled
+def _pair_of(ab: AB, config_key: str) -> tuple[object, ...]:
+    return ab.stack_key, ab.attributed_to, config_key, frozenset((ab.from_value, ab.to_value))
 
 
-def _ranked_runs(session: Session, stack_keys: Collection[str]) -> dict[tuple[str, str], ScalingRuns]:
-    """Return the ranked runs of the configurations of stacks, by stack key and configuration key."""
-    configurations: dict[tuple[str, str], ScalingRuns] = {}
+def _sides(configurations: Iterable[ScalingRuns], field: str) -> Iterator[tuple[ScalingRuns, ScalingRuns]]:
+    """Yield each two configurations that differ in the field and its followers at most, the earlier one first."""
+    followers = frozenset(follower for follower, switch in FOLLOWS.items() if switch == field)
+    axis = DISPATCHER_AXIS if field == "dispatcher" else followers | {field}
+    groups: dict[Knobs, list[ScalingRuns]] = {}
+    for runs in configurations:
+        groups.setdefault(knobs_without(axis, runs.known), []).append(runs)
+    for group in groups.values():
+        yield from combinations(sorted(group, key=lambda runs: runs.position(0))[-_MOST_IN_SWEEP:], 2)
+
+
+_MOST_IN_SWEEP = 12
+"""Maximum values of a field that are compared with each other, newest first."""
+
+
+def _over_all_runs(row: AB, a: ScalingRuns, b: ScalingRuns, knob: Difference, comparison: PairwiseComparison) -> AB:
+    """Return the A/B of two configurations in place of `row`. `comparison`: the gain of `b` over `a` in throughput."""
+    gain = comparison.gain_pct
+    low, high = (gain if end is None else end for end in (comparison.low_pct, comparison.high_pct))
+    return replace(
+        row,
+        run_id=int(b.runs[-1]),
+        against=int(a.runs[-1]),
+        delta_pct=_throughput(gain),
+        ci_low_pct=_throughput(high),
+        ci_high_pct=_throughput(low),
+        from_value=value_text(knob.a),
+        to_value=value_text(knob.b),
+        config_key=b.config_key,
+        ep=ep if isinstance(ep := b.known.get("ep"), int) else None,
+        commit="",
+        ordered_at=datetime.fromtimestamp(b.at[-1], UTC),
+    )
+
+
+def _ranked_runs(session: Session, stack_keys: Collection[str]) -> dict[str, tuple[ScalingRuns, ...]]:
+    """Return the ranked runs of the configurations of stacks, by stack key."""
+    configurations: dict[str, tuple[ScalingRuns, ...]] = {}
     for some in in_batches(sorted(stack_keys)):
         scaling = col(StandingRow.document)["scaling"].as_string().label("scaling")
         chosen = select_any(StandingRow.stack_key, scaling).where(col(StandingRow.stack_key).in_(some))
         for stack_key, runs in session.execute(chosen):
-            for of_configuration in map(partial(from_json, ScalingRuns), column_value(runs or "[]")):
-                configurations[stack_key, of_configuration.config_key] = of_configuration
+            configurations[stack_key] = tuple(map(partial(from_json, ScalingRuns), column_value(runs or "[]")))
     return configurations
 
 
@@ -1010,24 +1027,24 @@ def _gain(row: AB, knob: Knob) -> MeasuredGain | None:
         knob.wanted,
         forwards,
         row.experiment_id,
+        row.against,
+        row.ep,
     )
 
 
-def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> dict[int, float]:
-    """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion, by run."""
+def memory_changes(session: Session, gains: Iterable[MeasuredGain]) -> dict[MeasuredGain, float]:
+    """Return the changes of peak memory in these A/Bs, in percent, in the direction of the suggestion."""
     return {
-        gain.run_id: change["delta_pct"] if gain.forwards else _throughput(change["delta_pct"])
+        gain: change["delta_pct"] if gain.forwards else _throughput(change["delta_pct"])
         for gain, change in _memory(session, gains)
         if change["delta_pct"] is not None
     }
 
 
-def _memory_before(session: Session, gains: Iterable[MeasuredGain]) -> dict[int, float]:
-    """Return the peak memory in GiB before the change of each A/B, in the direction of the suggestion, by run."""
-    sides = {
-        gain.run_id: change["baseline" if gain.forwards else "candidate"] for gain, change in _memory(session, gains)
-    }
-    return {run_id: gib for run_id, gib in sides.items() if gib is not None}
+def _memory_before(session: Session, gains: Iterable[MeasuredGain]) -> dict[MeasuredGain, float]:
+    """Return the peak memory in GiB before the change of each A/B, in the direction of the suggestion."""
+    sides = {gain: change["baseline" if gain.forwards else "candidate"] for gain, change in _memory(session, gains)}
+    return {gain: gib for gain, gib in sides.items() if gib is not None}
 
 
 def _memory(session: Session, gains: Iterable[MeasuredGain]) -> Iterator[tuple[MeasuredGain, Mapping[str, Any]]]:
@@ -1040,11 +1057,21 @@ def _memory(session: Session, gains: Iterable[MeasuredGain]) -> Iterator[tuple[M
 
     gains = tuple(gains)
     planned = {gain.experiment_id for gain in gains if gain.experiment_id is not None}
-    alone = {gain.run_id for gain in gains if gain.experiment_id is None}
+    judged = {gain.run_id for gain in gains if gain.experiment_id is None and gain.against is None}
+    ranked = {run for gain in gains if gain.against is not None for run in (gain.run_id, gain.against)}
     of_experiment = by(col(ExperimentRow.id), col(ExperimentRow.result), planned)
-    of_run = by(col(VerdictRow.run_id), col(VerdictRow.document), alone, col(VerdictRow.current).is_(True))
+    of_verdict = by(col(VerdictRow.run_id), col(VerdictRow.document), judged, col(VerdictRow.current).is_(True))
+    peaks = select_any(RunRow.id, RunRow.peak_memory_gib).where(
+        col(RunRow.id).in_(ranked), col(RunRow.peak_memory_gib) > 0
+    )
+    of_run: dict[int, float] = {row.id: row.peak_memory_gib for row in session.execute(peaks)} if ranked else {}
     for gain in gains:
-        change = of_run.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
+        if gain.against is not None:
+            if gain.run_id in of_run and gain.against in of_run:
+                peak, before = of_run[gain.run_id], of_run[gain.against]
+                yield gain, {"baseline": before, "candidate": peak, "delta_pct": 100 * (peak / before - 1)}
+            continue
+        change = of_verdict.get(gain.run_id) if gain.experiment_id is None else of_experiment.get(gain.experiment_id)
         if change is not None:
             yield gain, change
 
@@ -1086,7 +1113,8 @@ def measured(
     experiments = tuple(gain.experiment_id for gain in gains if gain.experiment_id is not None)
     before = tuple(dict.fromkeys(gain.before for gain in gains))
     after = tuple(dict.fromkeys(gain.after for gain in gains))
-    return MeasuredHere(result, tuple(gain.run_id for gain in gains), experiments, before, after)
+    runs = tuple(dict.fromkeys(gain.run_id for gain in gains))
+    return MeasuredHere(result, runs, experiments, before, after)
 
 
 # --- Availability of dispatchers in containers, from all runs whose logs show it.

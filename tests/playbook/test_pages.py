@@ -345,6 +345,27 @@ def test_an_ab_has_the_gain_over_all_runs_that_the_board_states(client: TestClie
     assert figures == pytest.approx([pair[name] for name in ("gain_pct", "low_pct", "high_pct")])
 
 
+def test_a_sweep_has_an_ab_at_each_degree_and_a_run_shows_that_at_its_own(client: TestClient, engine: Engine) -> None:
+    sweep = {
+        ("alltoall", 32): 31_300.0,
+        ("alltoall", 64): 33_100.0,
+        ("hybridep", 32): 30_900.0,
+        ("hybridep", 64): 25_000.0,
+    }
+    runs: dict[tuple[str, int], list[int]] = {}
+    with transaction(engine) as session:
+        for (dispatcher, ep), ms in sweep.items():  # so the verdict on hybridep at EP64 compares it with EP32
+            fields: dict[str, Any] = {"gpu": "GB200", "ep": ep, "dispatcher": dispatcher}
+            ran = {"activity": stated_activity(dispatcher), "evidence_level": "validated", "purpose": "experiment"}
+            runs[dispatcher, ep] = [make_advised(session, fields=fields, ms=ms * noise, **ran) for noise in (1, 1.004)]
+    body = client.get("/api/v1/rules/disp-ab-nvl72").json()
+    assert (body["tried"], body["paid_off"]) == (2, 1)
+    assert body["measured_here"][0]["runs"] == [runs["hybridep", 64][-1], runs["hybridep", 32][-1]]
+    advice = client.get(f"/api/v1/runs/{runs['alltoall', 64][0]}/suggestions").json()
+    (hybridep,) = (item for item in advice["suggestions"] if item["rule"] == "disp-ab-nvl72")
+    assert hybridep["evidence"][0]["measured_here"]["runs"] == [runs["hybridep", 64][-1]]
+
+
 def test_a_step_of_the_bring_up_does_not_pay_off_by_speed(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
