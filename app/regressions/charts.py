@@ -37,10 +37,10 @@ ROW, HIGH_ROW, FEW_ROWS = 112, 196, 2
 """Heights (px) of a row, and of a row in a chart with few."""
 GAP, AXIS = 36, 42
 """Heights (px) of the two lines of text above a row, and of the labels below the last row."""
-_LANE, _LINE = 10, 14
+_LANE, _LINE, _FREE = 10, 14, 4
+"""Heights (px) of the top of a row, for off-scale values, of a line of text, and of the space between them."""
 _ABOVE = 12
 """Distance (px) of the label of an earlier regression above its highest run."""
-"""Heights (px) of the top of a row, for off-scale values, and of a line of text."""
 _LEAST_SPAN = 4.0
 """Minimum range of the axis in percent, so that noise does not look like a change."""
 _ALIKE = 3.0
@@ -52,7 +52,7 @@ _BAND_NAME = f"length(datum.name) < {_BAND_ROOM} ? datum.name : length(datum.sho
 _LETTERS, _WIDE_LETTERS = 32, 64
 """Maximum letters of a name on a phone, and on a wide page next to the change."""
 _NAME_ROOM = "width < 420 ? width : width - 7 * length(datum.figures) - 12"
-_NEEDED = "(6 * length(datum.change) + 12)"
+_NEEDED = "(6 * length(datum.label) + 12)"
 """Vega expression for the width (px) of the text of an off-scale mark."""
 _ROOM_AFTER = f"scale('x', datum.after) - scale('x', datum.at) > {_NEEDED}"
 _ROOM_BEFORE = f"scale('x', datum.at) - scale('x', datum.before) > 2 * {_NEEDED}"
@@ -68,8 +68,9 @@ Moment = tuple[datetime, str | int]
 class Point:
     """One run. `delta_pct`: difference from the usual level. `role`: one of _ROLES. `stack`: index in the job.
 
-    `meaning`: the role for users, with the reason why a run does not count: `excluded: not steady`. `earlier`: the
-    regression to which a run before the change belongs, if any.
+    `meaning`: the role for users, with the reason why a run does not count: `excluded: not steady`. `change`: that
+    difference for users; an excluded run has none. `earlier`: the regression to which a run before the change belongs,
+    if any.
     """
 
     run: StackRun
@@ -79,6 +80,7 @@ class Point:
     delta_pct: float
     role: str
     meaning: str
+    change: str
     earlier: int | None = None
 
 
@@ -196,7 +198,9 @@ def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, cha
             is_elsewhere = stack == _ELSEWHERE and is_slow and run.counts_in_segments
             role = _ROLES[-1] if is_elsewhere else _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
-            yield Point(run, stack, value, metric_text(metric, value), delta, role, _meaning(run, role, metric))
+            change_of_run = "–" if role == "not counted" else change_text(delta, metric=metric).figure
+            text, meaning = metric_text(metric, value), _meaning(run, role, metric)
+            yield Point(run, stack, value, text, delta, role, meaning, change_of_run)
 
 
 def _value(run: StackRun, metric: str) -> float:
@@ -278,7 +282,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
             return bottom + pixels * (delta - low)
 
         lane = at(high) + _LANE / 2
-        second_line = at(high) + _LANE + _LINE / 2
+        second_line = at(high) + _LANE + _FREE + _LINE / 2
         data["names"].append(_name(row, name, second_line, metric))
         for value in _grid(low, high):
             label = f"{value:+g} %".replace("-", "−") if value else "0"
@@ -287,8 +291,7 @@ def history_chart(rows: Sequence[DrawnJob], metric: str, ends: tuple[Moment, Mom
         for point in row.points:
             is_on_axis = low <= point.delta_pct <= high
             data["points" if is_on_axis else "lane"].append(
-                _mark(point, places[_moment(point.run)], metric)
-                | {"shown": at(point.delta_pct) if is_on_axis else lane}
+                _mark(point, places[_moment(point.run)]) | {"shown": at(point.delta_pct) if is_on_axis else lane}
             )
         _add_distances([mark for mark in data["lane"] if mark["shown"] == lane], begin, end)
         data["earlier"] += [
@@ -433,13 +436,14 @@ def _bands(row: DrawnJob, places: dict[Moment, int]) -> Iterator[dict[str, Any]]
         yield {"from": starts[k], "to": end, "name": name, "short": name.split(SEPARATOR)[0], "odd": k % 2}
 
 
-def _mark(point: Point, place: int, metric: str) -> dict[str, Any]:
+def _mark(point: Point, place: int) -> dict[str, Any]:
     run = point.run
     return {
         "at": place,
         "id": run.id,
         "delta": point.delta_pct,
-        "change": change_text(point.delta_pct, metric=metric).figure,
+        "change": point.change,
+        "label": point.text if point.role == "not counted" else point.change,
         "text": point.text,
         "role": point.role,
         "meaning": point.meaning,
@@ -589,9 +593,7 @@ def _specification(rows: int, drawn: frozenset[str]) -> dict[str, Any]:
             _marks(alt, "lane").encode(x, y),
             # Right of the mark if there is room, else left of it, else only in the tooltip and the table.
             *(
-                _text(alt, "lane", "change", align=align, dx=dx, fontSize=10).encode(
-                    x=x, y=y, opacity=_shown(alt, room)
-                )
+                _text(alt, "lane", "label", align=align, dx=dx, fontSize=10).encode(x=x, y=y, opacity=_shown(alt, room))
                 for align, dx, room in (("left", 6, _ROOM_AFTER), ("right", -6, f"!({_ROOM_AFTER}) && {_ROOM_BEFORE}"))
             ),
         ],

@@ -273,6 +273,7 @@ class _OtherStacks:
     slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
     alternating: int | None
+    slow_there: int | None
 
 
 _remembered = Remembered[_OtherStacks](most=1000)
@@ -292,7 +293,7 @@ def add_evidence(session: Session, item: Regression) -> Regression:
     cause = shown_cause(session, item, firsts)
     return replace(
         item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after,
-        alternates=others.alternates, alternating=others.alternating,
+        alternates=others.alternates, alternating=others.alternating, slow_there=others.slow_there,
     )  # fmt: skip
 
 
@@ -312,7 +313,17 @@ def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
         tuple(run.id for _, run in runs if is_alone and not run.is_before)[:_MOST_AFTER],
         levels,
         alternating,
+        _slow_there(session, regression, alternating) if alternating is not None else None,
     )
+
+
+def _slow_there(session: Session, regression: Regression, alternating: int) -> int | None:
+    """Return the newest later run of another job that is back in its own stack but slow there, steady or not."""
+    later = later_runs(session, [regression.id])
+    others = (job for job in regression.jobs if job.first.run_id != alternating and job.has_returned)
+    newest = [runs[-1] for job in others if (runs := later.get((regression.id, job.last.run_id)))]
+    slow = [run for run in newest if run.is_slow]
+    return max(slow, key=lambda run: run.ordered_at).id if slow else None
 
 
 def _alternating_job(session: Session, regression: Regression) -> tuple[int, tuple[float, float]] | None:

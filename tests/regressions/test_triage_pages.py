@@ -311,7 +311,17 @@ def test_every_mark_is_at_its_value_or_labelled_in_the_lane(
         zero, pixels = owner[point["href"]]
         assert point["shown"] == pytest.approx(zero + pixels * point["delta"]), point
     (off,) = data["lane"]
-    assert (off["href"], off["change"]) == (f"/runs/{other.runs[15]}", "180.0\u202f% slower")
+    assert (off["href"], off["label"]) == (f"/runs/{other.runs[15]}", "180.0\u202f% slower")
+
+
+def test_an_excluded_run_has_no_change_in_the_chart(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    with transaction(engine) as session:
+        run = session.get_one(RunRow, stack.runs[15])
+        run.log_step_time, run.is_steady = (run.log_step_time or 0) + 1.0, False
+    (off,) = spec_of(client, f"/regressions/{make([stack])}/chart")["lane"]
+    assert (off["id"], off["change"], off["label"]) == (stack.runs[15], "–", off["text"])
 
 
 def test_the_usual_level_is_drawn_over_its_runs_only(client: TestClient, engine: Engine, make: Make) -> None:
@@ -466,10 +476,8 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
                 commit=f"{day}" * 20, job="nightly/one", **facts,
             )  # fmt: skip
     number = make(pair, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=40.0, proposal="stale")
-    assert (
-        words_of(client, number)
-        == "One job alternates between 19.98 and 27.98\u202fs: suspect the node. The other is back."
-    )
+    lead = "One job alternates between 19.98 and 27.98\u202fs: suspect the node. The other recovered"
+    assert words_of(client, number) == f"{lead}."
     with read_session(engine) as session:
         assert get_regression(session, number).worst_delta_pct == pytest.approx(40.0, abs=0.1)
     listed = client.get("/regressions", headers=HTML).text
@@ -479,6 +487,13 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
     figures = [row["figures"] for row in spec_of(client, f"/regressions/{number}/chart")["names"]]
     assert ["once, 2 more elsewhere" in text for text in figures] == [True, False]
     assert ["newest" in text for text in figures] == [False, True]
+    with transaction(engine) as session:
+        there = make_run(
+            session, project="triage", purpose="ci", stack_key="e" * 64, config_key="e" * 64, step_time_ms=32_000.0,
+            log_step_time=math.log(32_000.0), ordered_at=FIRST + timedelta(days=20), is_steady=False, short=False,
+            commit="20" * 20, job="nightly/two", **facts,
+        )  # fmt: skip
+    assert words_of(client, number) == f"{lead}, except in #{there}."
 
 
 def test_a_job_that_moved_to_another_stack_is_one_row(client: TestClient, engine: Engine, make: Make) -> None:

@@ -136,6 +136,7 @@ class Regression:
     `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
     members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
     slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternating`: its first slow run.
+    `slow_there`: the newest run of another job, which is back in the members but slow in a later stack, if any.
     Lists without evidence have none.
     `cost_until`: the position of the newest run of its counted jobs, if it costs time in a history that ended.
     """
@@ -170,6 +171,7 @@ class Regression:
     slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
     alternating: int | None = None
+    slow_there: int | None = None
 
     @property
     def idle_since(self) -> str:

@@ -102,8 +102,9 @@ def _text(regression: Regression) -> str:
         return f"{text} One alternates: suspect the node."
     words = alternates_text(regression.alternates)
     if regression.is_once and counted < jobs and not (regression.is_back or regression.again):
-        others = "The other is" if jobs == 2 else "The others are"
-        return f"One job {words}. {others} back.{_claim(regression)}"
+        others = f"The other{'s' if jobs > 2 else ''} recovered"
+        there = f", except in #{regression.slow_there}" if regression.slow_there else ""
+        return f"One job {words}. {others}{there}.{_claim(regression)}"
     return f"{text} {'A' if jobs > 1 else 'The'} job {words}."
 
 
