@@ -118,6 +118,7 @@ def job_rows(
     for job in jobs[:MOST_JOBS]:
         if job.first.usual:
             runs = _runs(session, project_id, job, elsewhere[job.first.run_id], is_upgrade=is_upgrade)
+            compared = compared_runs(is_upgrade=is_upgrade)
             if metric == "lm_loss":
                 # Only for this metric. Typical losses cover the iterations that all runs share.
                 facts = RunReader(session).with_losses([run.facts for run, _ in runs])
@@ -126,7 +127,7 @@ def job_rows(
             begins = _moment(own[0]) if is_upgrade and own else _moment_of(job.first)
             slow_before = (_moment(run) for run, stack in runs if stack == _ELSEWHERE and run.counts_in_segments)
             change = min((begins, *slow_before), key=_order)
-            rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change)), change, begins))
+            rows.append(DrawnJob(job, tuple(_points(runs, job, metric, change, compared)), change, begins))
     return _with_earlier(session, [row for row in rows if row.points], metric)
 
 
@@ -188,7 +189,14 @@ def _compared_with(session: Session, member: RegressionMember) -> list[tuple[str
     return [(row.stack_key, row.config_key, row.job) for row in session.execute(chosen)]
 
 
-def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, change: Moment) -> Iterator[Point]:
+def compared_runs(*, is_upgrade: bool) -> str:
+    """Return the role, for users, of runs of another stack that the change was compared with."""
+    return "before the upgrade" if is_upgrade else "another stack"
+
+
+def _points(
+    runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, change: Moment, compared: str
+) -> Iterator[Point]:
     member = job.first
     assert member.usual is not None  # noqa: S101  # the caller looked
     for run, stack in runs:
@@ -199,7 +207,8 @@ def _points(runs: Sequence[tuple[StackRun, int]], job: SlowJob, metric: str, cha
             role = _ROLES[-1] if is_elsewhere else _role(run, job, change, stack == _BEFORE_IT)
             delta = 100 * (value / member.usual - 1)
             change_of_run = "–" if role == "not counted" else change_text(delta, metric=metric).figure
-            text, meaning = metric_text(metric, value), _meaning(run, role, metric)
+            meaning = compared if role == "another stack" else _meaning(run, role, metric)
+            text = metric_text(metric, value)
             yield Point(run, stack, value, text, delta, role, meaning, change_of_run)
 
 

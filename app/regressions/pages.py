@@ -57,6 +57,7 @@ from app.regressions.charts import (
     MOST_JOBS,
     DrawnJob,
     chart_height,
+    compared_runs,
     history_chart,
     job_rows,
     zoomed,
@@ -353,6 +354,16 @@ class RegressionView:
         may_plan = access.may(Action.CONTRIBUTE, self.regression.project_id)
         return suspect_cards(jobs, self.project.compare_url, may_plan=may_plan, upgrade=self.upgrade)
 
+    @property
+    def compared_runs(self) -> str:
+        return compared_runs(is_upgrade=self.regression.kind == "upgrade")
+
+    def folded(self, jobs: Sequence[SlowJob]) -> str:
+        """Return `3 more jobs, up to 45.1 % slower`, of the jobs that the chart can draw but does not; else empty."""
+        changes = [delta for job in jobs if (delta := job.worst.delta_pct) is not None]
+        most = change_words(max(changes, default=None), self.regression.metric, up_to=len(changes) > 1)
+        return ", ".join(filter(None, (plural(len(jobs), "more job"), changes and most))) if jobs else ""
+
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression
         later = later_runs(self._session, [of.id])
@@ -611,7 +622,7 @@ def show_chart(
     address = f"{request.url.path}?{urlencode(chosen)}" if chosen else request.url.path
     return _render_regression(
         request, view, block="member_chart", rows=rows, spec=spec, address_of_chart=address, is_zoomed=bool(ends),
-        folded=min(len(jobs), MOST_JOBS) - len(drawn), chart_height=chart_height(len(rows)),
+        folded=view.folded(jobs[len(drawn) : MOST_JOBS]), chart_height=chart_height(len(rows)),
     )  # fmt: skip
 
 
@@ -714,7 +725,7 @@ def _render_regression(
         most_profiled=_MOST_PROFILED,
         watched=view.is_watched(access_of(request).watcher),
         **(
-            {"rows": None, "spec": None, "folded": 0}
+            {"rows": None, "spec": None, "folded": ""}
             | {"chart_height": chart_height(min(len(view.regression.jobs), FIRST_JOBS))}
             | drawn
         ),

@@ -26,8 +26,8 @@ from app.domain.verdict.comparability import COMMIT, FOLLOWS, Difference, Suspec
 from app.domain.verdict.document import ALTERNATES, UNCONFIRMED, VerdictDocument
 from app.domain.verdict.evidence import (
     EARLIEST,
+    MOVE_OF,
     WINDOW,
-    Move,
     OtherStacks,
     PastResult,
     PastResults,
@@ -591,8 +591,7 @@ def _upgraded(session: Session, run: RunRow, suspect: Suspect) -> Iterator[Stack
     sides = value_text(suspect.difference.a), value_text(suspect.difference.b)
     for job in jobs_of_upgrade(session, run.project_id, suspect.field, *sides):
         if (job.stack_key, job.job) != (run.stack_key, run.job):
-            move = _MOVES.get(job.decision, "inconclusive") if job.is_of_upgrade else "inconclusive"
-            yield StackMove(str(job.run_id), job.stack_key, move, job.delta_pct, job.job, job.gpu)
+            yield StackMove(str(job.run_id), job.stack_key, job.move, job.delta_pct, job.job, job.gpu)
 
 
 def _code_explains(session: Session, upgraded: OtherStacks, good_at: datetime, run: RunRow) -> bool:
@@ -635,13 +634,10 @@ def _same_project_and_gpu(run: RunRow) -> tuple[ColumnElement[bool], ...]:
     return col(RunRow.project_id) == run.project_id, col(RunRow.gpu) == run.gpu
 
 
-_MOVES: Mapping[str, Move] = {"regression": "slower", "improvement": "faster", "no_change": "same"}
-
-
 def _moves(rows: Iterable[Row[Any]]) -> Iterator[StackMove]:
     for row in rows:
         if row.delta_pct is not None:
-            move = _MOVES.get(row.decision, "inconclusive")
+            move = MOVE_OF.get(row.decision, "inconclusive")
             yield StackMove(str(row.run_id), row.stack_key, move, row.delta_pct)
 
 

@@ -16,6 +16,7 @@ from sqlalchemy.orm import defer
 from sqlmodel import Session, col
 
 from app.domain.numbers import THIN, grouped, plural
+from app.domain.verdict.evidence import MOVE_OF, Move
 from app.domain.verdict.step_time import Verdict, interval_level_pct
 from app.domain.verdict.triage import change_of_job, is_once
 from app.domain.verdict.upgrade import cause_key
@@ -59,9 +60,13 @@ class UpgradeOfStack:
     gpu: str = ""
 
     @property
-    def is_of_upgrade(self) -> bool:
-        """Return whether its decision is about the upgrade: confirmed, and not slow before."""
-        return not self.is_unconfirmed and self.already_slow is None
+    def move(self) -> Move:
+        """Return how the upgrade moved it, the same in lists, reports and the evidence of suspects."""
+        if self.already_slow is not None:
+            return "already_slow"
+        if self.is_unconfirmed:
+            return "slower_in_one_run" if self.is_in_regression else "unconfirmed"
+        return MOVE_OF.get(self.decision, "inconclusive")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +96,13 @@ class UpgradeChange:
         """Return `3 jobs slower by 4.1 to 6.8 %, 1 faster by 12.0 %, 2 inconclusive`."""
         return ", ".join(self._parts())
 
-    def of(self, decision: str) -> tuple[UpgradeOfStack, ...]:
-        return tuple(stack for stack in self.stacks if stack.decision == decision and stack.is_of_upgrade)
+    def of(self, move: Move) -> tuple[UpgradeOfStack, ...]:
+        return tuple(stack for stack in self.stacks if stack.move == move)
 
     @property
     def decided(self) -> int:
         """Return the number of jobs whose change is neither inconclusive nor unconfirmed nor older."""
-        return sum(len(self.of(decision)) for decision in ("regression", "improvement", "no_change"))
+        return sum(len(self.of(move)) for move in ("slower", "faster", "same"))
 
     @property
     def is_inconclusive(self) -> bool:
@@ -105,22 +110,23 @@ class UpgradeChange:
         return all(stack.decision == "inconclusive" for stack in self.stacks)
 
     def _parts(self) -> Iterator[str]:
-        doubted = [stack for stack in self.stacks if stack.is_unconfirmed]
-        groups = (
-            (self.of("regression"), "slower by {}"),
-            ([stack for stack in doubted if stack.is_in_regression], "slower by {} in one run"),
-            ([stack for stack in doubted if not stack.is_in_regression], "unconfirmed ({} slower)"),
-            (self.of("improvement"), "faster by {}"),
-            (self.of("no_change"), "as fast as before"),
-            (tuple(stack for stack in self.stacks if stack.already_slow is not None), "already slow"),
-            (self.of("inconclusive"), "inconclusive"),
-        )
         noun = "job"
-        for stacks, words in groups:
-            if stacks:
+        for move, words in _WORDS.items():
+            if stacks := self.of(move):
                 sizes = _sizes(sorted(abs(stack.delta_pct) for stack in stacks))
                 yield f"{plural(len(stacks), noun) if noun else len(stacks)} {words.format(sizes)}"
                 noun = ""
+
+
+_WORDS: Mapping[Move, str] = {
+    "slower": "slower by {}",
+    "slower_in_one_run": "slower by {} in one run",
+    "unconfirmed": "unconfirmed ({} slower)",
+    "faster": "faster by {}",
+    "same": "as fast as before",
+    "already_slow": "already slow",
+    "inconclusive": "inconclusive",
+}
 
 
 def _sizes(sizes: Sequence[float]) -> str:

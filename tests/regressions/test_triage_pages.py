@@ -568,7 +568,20 @@ def test_the_lead_states_the_size_of_jobs_that_one_run_shows(client: TestClient,
     with transaction(engine) as session:
         lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in ("one", "two")]
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
-    assert words_of(client, make([*lasting, once])).endswith("; 1 other up to 30.0\u202f% at times.")
+    assert words_of(client, make([*lasting, once])).endswith("; 1 other temporarily up to 30.0\u202f%.")
+
+
+def test_the_chart_names_the_size_of_the_jobs_that_it_does_not_draw_yet(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    with transaction(engine) as session:
+        lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in "abcd"]
+        once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
+    address = f"/regressions/{make([*lasting, once])}/chart"
+    more = re.search(r'class="chart-more">.*?">([^<]+)</a>', client.get(address, headers=HTML).text)
+    assert more is not None
+    assert more[1] == "1 more job, 30.0\u202f% slower"
+    assert len(spec_of(client, f"{address}?every=true")["names"]) == 5
 
 
 def test_a_regression_counts_the_jobs_that_are_slow_now(client: TestClient, engine: Engine, make: Make) -> None:
@@ -628,6 +641,12 @@ def test_a_member_without_runs_of_its_own_before_shows_those_of_the_other_contai
         session.execute(update(RegressionMemberRow).values(stack_key=moved))
     roles = Counter(row["role"] for row in spec_of(client, f"/regressions/{number}/chart")["points"])
     assert roles == {"another stack": 13, "first slow run": 1, "after": 7}
+    for kind, words in (("run", "another stack"), ("upgrade", "before the upgrade")):
+        with transaction(engine) as session:
+            session.get_one(RegressionRow, number).kind = kind
+        drawn = client.get(f"/regressions/{number}/chart", headers=HTML).text
+        assert len(re.findall(rf"{words}\s*</td>", drawn)) == 13
+        assert len(re.findall(rf"{words}\s*</span>", drawn)) == 1, "the key and the table use the same words"
     spark = re.search(r'<polyline points="([^"]+)"', client.get("/regressions", headers=HTML).text)
     assert spark is not None
     heights = [float(point.partition(",")[2]) for point in spark[1].split()]  # 0 is the slowest

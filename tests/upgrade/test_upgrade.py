@@ -230,6 +230,10 @@ def test_a_job_that_only_one_run_shows_is_not_counted_beside_others_of_the_regre
     assert [item["stack_key"] for item in upgrade["stacks"] if item["is_unconfirmed"]] == [alone["stack_key"]]
     assert all(item["is_in_regression"] for item in upgrade["stacks"]), "their regression lists all of them"
     assert "unconfirmed" not in upgrade["sentence"]
+    (other,) = [item["run_id"] for item in upgrade["stacks"] if not item["is_unconfirmed"]]
+    (container, *_) = client.get(f"/api/v1/runs/{other}/report").json()["verdict"]["suspects"]
+    moves = {move: [job["stack_key"] for job in of] for move, of in container["other_stacks"].items() if of}
+    assert moves == {"slower_in_one_run": [alone["stack_key"]]}, "the evidence counts the jobs as the report does"
 
 
 def test_pages_state_the_figures_of_the_regression_after_the_speed_changed_too(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Literal
+from typing import Literal, get_args
 
 from app.domain.contract.values import shown
 from app.domain.numbers import change_text, levels_text, plural
@@ -65,8 +65,11 @@ class PastResults:
     runs: tuple[str, ...]
 
 
-Move = Literal["slower", "faster", "same", "inconclusive"]
-MOVES: tuple[Move, ...] = ("slower", "faster", "same", "inconclusive")
+Move = Literal["slower", "slower_in_one_run", "unconfirmed", "faster", "same", "already_slow", "inconclusive"]
+"""`slower_in_one_run`, `unconfirmed`, `already_slow`: only of jobs of an upgrade, as in its report."""
+MOVES: tuple[Move, ...] = get_args(Move)
+MOVE_OF: Mapping[str, Move] = {"regression": "slower", "improvement": "faster", "no_change": "same"}
+"""By decision; all others are inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +250,7 @@ def past_results(results: Iterable[PastResult], from_value: str, to_value: str) 
 
 def other_stacks(moves: Iterable[StackMove], direction: Literal["slower", "faster"]) -> OtherStacks | None:
     """Keep one move per stack: of several runs one that moved in this direction, else the clearest."""
-    order: tuple[Move, ...] = (direction, "faster" if direction == "slower" else "slower", "same", "inconclusive")
+    order: Sequence[Move] = (direction, *(move for move in MOVES if move != direction))
     best: dict[str, StackMove] = {}
     for stack_move in moves:
         before = best.get(stack_move.stack_key)
@@ -414,13 +417,16 @@ def _vote_of_past(change: float | None, past: PastResults | None) -> int:
 
 
 def _vote_of_stacks(elsewhere: OtherStacks | None) -> int:
-    """Return 1 if most moved like this one, -1 if most stayed the same and none moved, else 0."""
+    """Return 1 if most moved like this one, -1 if most stayed the same and none moved, else 0.
+
+    A slowdown that is not confirmed, or began before, shows no move.
+    """
     if elsewhere is None:
         return 0
     if 2 * len(elsewhere.moved) > len(elsewhere.moves):
         return 1
-    same, undecided = len(elsewhere.of("same")), len(elsewhere.of("inconclusive"))
-    return -1 if same > undecided and same + undecided == len(elsewhere.moves) else 0
+    has_moved = bool(elsewhere.of("slower") or elsewhere.of("faster"))
+    return -1 if not has_moved and 2 * len(elsewhere.of("same")) > len(elsewhere.moves) else 0
 
 
 def _moved_most(elsewhere: OtherStacks | None) -> bool:
@@ -445,23 +451,22 @@ def _past_sentence(past: PastResults) -> str:
 def _stacks_sentence(elsewhere: OtherStacks) -> str:
     """Return `Other jobs with the same change: 5 slower, 11 faster, 2 the same, 3 inconclusive.`
 
-    With several GPU models, each number names its own: `5 slower (A100)`. Those that alternate are counted apart.
+    With several GPU models, each number names its own: `5 slower (A100)`. Then, those that alternate.
     """
-    noun = "job" if elsewhere.with_own else elsewhere.noun  # the page of a regression lists jobs
-    who = "Jobs" if elsewhere.with_own else f"Other {noun}s"
-    are_mixed = len({move.gpu for move in elsewhere.moves}) > 1
+    # The page of a regression lists jobs.
+    who = "Jobs" if elsewhere.with_own else f"Other {elsewhere.noun}s"
+    moves, n = (*elsewhere.moves, *elsewhere.alternating), len(elsewhere.alternating)
+    are_mixed = len({move.gpu for move in moves}) > 1
 
     def count(move: Move) -> str:
-        own = elsewhere.of(move)
+        own = [item for item in moves if item.move == move]
         gpus = sorted({item.gpu or "unknown GPU" for item in own})
         where = f" ({', '.join(gpus)})" if are_mixed else ""
-        return f"{len(own)} {'the same' if move == 'same' else move}{where}" if own else ""
+        return f"{len(own)} {'the same' if move == 'same' else move.replace('_', ' ')}{where}" if own else ""
 
     counted = ", ".join(filter(None, map(count, MOVES)))
-    n = len(elsewhere.alternating)
     verb = plural(n, "alternates", "alternate", number=False)
-    left_out = f"{plural(n, noun)} {verb}." if n else ""
-    return " ".join(filter(None, (f"{who} with the same change: {counted}." if counted else "", left_out)))
+    return f"{who} with the same change: {counted}.{f' {n} of them {verb}.' if n else ''}"
 
 
 def _left_sentence(item: RankedSuspect) -> str:

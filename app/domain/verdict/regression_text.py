@@ -164,7 +164,7 @@ def other_jobs(regression: Regression) -> str:
     if not is_part(regression):
         return f"{len(others)} more {how}"
     most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
-    return f"{plural(len(others), 'other')} up to {most} at times"
+    return f"{plural(len(others), 'other')} temporarily up to {most}"
 
 
 def is_part(regression: Regression) -> bool:
