@@ -575,7 +575,7 @@ def test_the_chart_names_the_size_of_the_jobs_that_it_does_not_draw_yet(
     client: TestClient, engine: Engine, make: Make
 ) -> None:
     with transaction(engine) as session:
-        lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in "abcd"]
+        lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in "bcde"]
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
     address = f"/regressions/{make([*lasting, once])}/chart"
     more = re.search(r'class="chart-more">.*?">([^<]+)</a>', client.get(address, headers=HTML).text)
