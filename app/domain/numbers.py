@@ -357,12 +357,12 @@ def signed(delta_pct: float) -> str:
 
 
 def gpu_hours(hours: float) -> str:
-    """Format a cost: `41`, `2.6`, `under 0.1`, as exact as the estimate."""
+    """Format a cost with two digits: `41`, `2.6`, `0.43`, so that small parts add up; or `under 0.1`."""
     if hours == 0:
         return "0"
     if hours < 0.1:
         return "under 0.1"
-    return grouped(hours, 0 if hours >= 9.95 else 1)
+    return grouped(hours, 0 if hours >= 9.95 else 1 if hours >= 0.995 else 2)
 
 
 def daily_cost(hours: float) -> str:

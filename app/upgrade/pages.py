@@ -94,7 +94,7 @@ def upgrade_page(session: Session, query: UpgradeQuery) -> UpgradePage:
     old, new = (_side(values, value) for value in (query.old, query.new))
     measured = measure(session, project, query.field, old, new)
     offers = () if measured.report.pairs else _offers(query.field, values)
-    answer = upgrade_sentence(measured.report, measured.gpu_hours_per_day)
+    answer = upgrade_sentence(measured.report, measured.gpu_hours_per_day, measured.cost_end)
     return UpgradePage(query, slugs, values, offers, measured, answer, project.generated)
 
 

@@ -355,7 +355,16 @@ def test_no_sign_contradicts_its_word(delta: float, below: float, above: float) 
 
 
 @pytest.mark.parametrize(
-    ("hours", "text"), [(0.02, "under 0.1"), (0.44, "0.4"), (2.64, "2.6"), (41.3, "41"), (1180.0, "1,180")]
+    ("hours", "text"),
+    [
+        (0.02, "under 0.1"),
+        (0.433, "0.43"),
+        (0.953, "0.95"),
+        (0.997, "1.0"),
+        (2.64, "2.6"),
+        (41.3, "41"),
+        (1180.0, "1,180"),
+    ],
 )
 def test_a_cost_is_rounded_like_an_estimate(hours: float, text: str) -> None:
     assert gpu_hours(hours) == text

@@ -332,7 +332,7 @@ def test_what_ran_on_other_commits_is_not_attributed_to_the_container_alone(
     stack(session, OLD, 400.0)
     new = stack(session, NEW, 440.0)
     session.commit()
-    assert "no commit ran on both" in client.get(ADDRESS).text
+    assert "No commit ran on both" in client.get(ADDRESS).text
     for run, before in zip(new, range(1, 9), strict=True):
         session.get_one(RunRow, run).commit = session.get_one(RunRow, before).commit
     session.commit()

@@ -351,15 +351,18 @@ def shared_commit_label(field: str) -> str:
 # --- The result in one sentence.
 
 
-def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None) -> str:
-    """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day.`"""
+def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None, cost_end: str = "") -> str:
+    """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day until 30 Sep.`
+
+    `cost_end`: ` until 30 Sep`, empty for a cost of now.
+    """
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
     text = ", ".join(_parts(report.counted))
     if chance := doubt([pair.measured.step_time for pair in report.counted], "job"):
         text += f"; {chance}"
     if gpu_hours_per_day:
-        text += f"; {daily_cost(gpu_hours_per_day)}"
+        text += f"; {daily_cost(gpu_hours_per_day)}{cost_end}"
     return f"{text}."
 
 
