@@ -311,8 +311,13 @@ def level_text(level_pct: float) -> str:
 
 def is_worse(metric: str) -> str:
     """Return `is slower` or `needs more memory`, for the name of what regressed to precede."""
-    verb = {"step_time_ms": "is", "peak_memory_gib": "needs"}.get(metric, "has")
-    return f"{verb} {change_words(None, metric)}"
+    return f"{change_verb(metric)} {change_words(None, metric)}"
+
+
+def change_verb(metric: str, *, is_past: bool = False, of_many: bool = False) -> str:
+    """Return the verb between a name and the change of its metric: `is`, `were`, `needs`, `needed`, `has`."""
+    verbs = {"step_time_ms": ("is", "was", "are", "were"), "peak_memory_gib": ("needs", "needed", "need", "needed")}
+    return verbs.get(metric, ("has", "had", "have", "had"))[2 * of_many + is_past]
 
 
 def slow_or_affected(metric: str) -> str:

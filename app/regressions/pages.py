@@ -18,6 +18,7 @@ from app.domain.naming import SEPARATOR, common_parts, distinct_names
 from app.domain.numbers import (
     THIN,
     change_text,
+    change_verb,
     change_words,
     grouped,
     level_text,
@@ -283,8 +284,7 @@ class RegressionView:
         if newest_pcts:
             are_many = len(newest_pcts) > 1
             most = change_words(max(newest_pcts), self.regression.metric, up_to=are_many)
-            verb = "were" if are_many else "was"
-            verb = "used" if self.regression.metric == "peak_memory_gib" else verb
+            verb = change_verb(self.regression.metric, is_past=True, of_many=are_many)
             return f"No run{of}{since}. The last {'ones' if are_many else 'one'} {verb} {most} than usual."
         return f"No run{of}{since}, so nothing shows whether it is fixed."
 

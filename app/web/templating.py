@@ -148,6 +148,7 @@ def let_tables_scroll(parser: "MarkdownIt") -> "MarkdownIt":
 
 _FILTERS = (
     changes.change_text,
+    changes.change_verb,
     changes.change_words,
     changes.gain_change,
     changes.time_saved,

@@ -16,6 +16,7 @@ from app.domain.numbers import (
     THIN,
     Figure,
     change_text,
+    change_verb,
     change_words,
     days_text,
     gain_change,
@@ -352,6 +353,21 @@ def test_no_sign_contradicts_its_word(delta: float, below: float, above: float) 
     assert not {"−", "+"} & set(change.text)
     both = delta - below < 0 < delta + above
     assert (" slower" in change.interval and " faster" in change.interval) == both
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_past", "of_many", "text"),
+    [
+        ("step_time_ms", False, False, "is 5.0 % slower"),
+        ("step_time_ms", True, True, "were 5.0 % slower"),
+        ("peak_memory_gib", False, False, "needs 5.0 % more memory"),
+        ("peak_memory_gib", True, False, "needed 5.0 % more memory"),
+        ("lm_loss", False, False, "has 5.0 % higher loss"),
+    ],
+)
+def test_the_verb_of_a_change_fits_its_metric(metric: str, text: str, *, is_past: bool, of_many: bool) -> None:
+    verb = change_verb(metric, is_past=is_past, of_many=of_many)
+    assert f"{verb} {change_words(5.0, metric)}" == text.replace(" %", f"{THIN}%")
 
 
 @pytest.mark.parametrize(
