@@ -252,7 +252,12 @@ def board_picture(
     comparable = [item for item in published if _is_comparable(item, stack.about)]
     beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
     contenders = list(contenders)
-    alone = {(item.name, item.config_key): item.at_equal_knobs for item in contenders}
+    # A second bar of the dispatcher has the gain at equal knobs, so that the first does not repeat it.
+    alone = {
+        (item.name, item.config_key): item.at_equal_knobs
+        for item in contenders
+        if item.equal is None or item.equal.name != item.name
+    }
     rows = {
         key: (entry.step_time_ms, entry.runs, _gain(entry, alone.get(key)))
         for entry in board.entries
