@@ -308,13 +308,15 @@ def deciding_plan(
 ) -> DecidingPlan | None:
     """Return the A/B that would decide between the first two; None if they are decided, and if no number would.
 
-    Of a leader that an inconclusive A/B contradicts, it has as many runs as that one and those that it lacks.
+    Of a leader that an inconclusive A/B contradicts, it has as many runs as that one and those that it lacks. An A/B
+    without a relevant gain is decided.
     """
     pairs, repeated = board.pairs_of_leaders, 0
     pair = pairs[0] if len(pairs) == 1 else None
     more = pair.more_runs if pair else None
     if not pairs and board.is_ranking and (pair := board.pair(*board.entries[:2])) and not pair.tie:
         ab = next(iter(contradictions(experiments, pair.first, pair.second)), None)
+        ab = None if ab and ab.keeps else ab  # more runs would repeat a decided A/B
         more = ab.comparison.more_runs if ab and ab.comparison else None
         repeated = min(map(len, ab.runs.values()), default=0) if ab else 0
     if pair is None or not more:
@@ -339,7 +341,8 @@ def board_sentence(board: Board, experiments: Iterable[DispatcherExperiment]) ->
 def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()) -> str:
     """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
-    A leader is compared with the second place first, and with the A/B of the two if that did not find it faster.
+    A leader is compared with the second place first, and with the A/B of the two if that did not find it faster or
+    found no gain from the second place.
     """
     first = board.entries[0]
     if board.reading == "tie":
@@ -354,11 +357,16 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
     if otherwise := contradictions(experiments, pair.first, pair.second):
         return _contested(board, pair, otherwise[0])
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
-    if first.gain and pair.second == first.gain.over:
-        return _gain_words(board, first.gain)
     text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
-    text += f" ({change.interval})" if change.interval else ""
-    return text + (_further_gain(first.gain) if first.gain else "")
+    of_both = (item for item in experiments if item.keeps == pair.first and pair.second in item.dispatchers)
+    if ab := next(of_both, None):
+        text += f"; A/B #{ab.id} found no gain from {pair.second}"
+    elif first.gain and pair.second == first.gain.over:
+        text = _gain_words(board, first.gain)
+    else:
+        text += f" ({change.interval})" if change.interval else ""
+        text += _further_gain(first.gain) if first.gain else ""
+    return text
 
 
 def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:

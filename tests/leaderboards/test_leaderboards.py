@@ -18,7 +18,7 @@ from starlette.testclient import TestClient
 from app.domain.experiments.values import ExperimentResult, PlannedGain
 from app.domain.numbers import gain_change, time_saved
 from app.domain.ranking.across import board_results, results_of, summaries
-from app.domain.ranking.experiments import DispatcherExperiment
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions
 from app.domain.ranking.pairwise import Outcome, PairwiseComparison
 from app.domain.ranking.rank import rank_stack
 from app.domain.ranking.standings import Board
@@ -779,7 +779,7 @@ LEADS = "Undecided: deepep (400.0 ms) is 4.8 % faster than hybridep"
         ([ab_of(4, "deepep", "hybridep", "first")], ""),
         ([ab_of(5, "deepep", "alltoall", "undecided")], ""),
         ([ab_of(6, "hybridep", "deepep", "undecided")], f"{LEADS} by all runs, not by A/B #6"),
-        ([ab_of(6, "hybridep", "deepep", "undecided", 2.0)], f"{LEADS} by all runs, not by A/B #6"),
+        ([ab_of(6, "deepep", "hybridep", "undecided", 2.0)], f"{LEADS} by all runs, not by A/B #6"),
         ([ab_of(7, "hybridep", "deepep", "first")], f"{LEADS}; A/B #7: hybridep 4.8 % faster"),
         ([ab_of(8, "hybridep", "deepep", "equal")], f"{LEADS} by all runs, equal in A/B #8"),
     ],
@@ -795,6 +795,20 @@ def test_a_leader_is_compared_with_the_second_place_and_with_an_ab_that_says_oth
     decided = f"deepep (400.0 ms) is 4.8 % faster than hybridep ({interval}), 20.0 % faster than alltoall"
     assert lead == (contested or decided)
     assert len(contested.replace(" %", "%").split()) <= 16
+
+
+def test_an_ab_without_gain_from_the_second_place_keeps_the_leader_and_is_not_repeated() -> None:
+    board = board_of(deepep=400, hybridep=420, alltoall=500)
+    ab = ab_of(6, "hybridep", "deepep", "undecided", 2.0)
+    lead = lead_sentence(board, [ab]).replace("\u202f", " ")
+    assert lead == "deepep (400.0 ms) is 4.8 % faster than hybridep; A/B #6 found no gain from hybridep"
+    assert len(lead.replace(" %", "%").split()) <= 16
+    assert contradictions([ab], "deepep", "hybridep") == []
+    against = ab_of(6, "deepep", "hybridep", "undecided", 2.0)
+    assert against.comparison is not None
+    against = replace(against, comparison=replace(against.comparison, more_runs=2))
+    assert contradictions([against], "deepep", "hybridep") == [against]
+    assert deciding_plan(board, 1024, [against]) is None, "the A/B is decided"
 
 
 @pytest.mark.parametrize(

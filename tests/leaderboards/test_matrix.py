@@ -149,6 +149,13 @@ def test_step_times_from_1000_ms_on_are_seconds_and_an_empty_cell_names_its_plan
     assert not re.search(r"\d,\d{3} ms", text + words_of(client, PAGE))
 
 
+def test_the_ab_that_would_decide_a_board_shows_its_cost(client: TestClient, session: Session) -> None:
+    for times, fields in (([40_000.0, 40_400.0], {}), ([40_600.0, 42_600.0], HYBRIDEP)):
+        make_stack(session, times, fields=fields, activity=stated_activity(str(fields.get("dispatcher", "alltoall"))))
+    session.commit()
+    assert re.search(r"Plan A/B: \d+ more runs? each, about [\d.]+ GPU-hours", words_of(client, PAGE))
+
+
 def test_a_board_shows_what_the_knobs_of_a_dispatcher_are_worth(client: TestClient, session: Session) -> None:
     stack(session, 31_310.0, {})
     stack(session, 30_000.0, HYBRIDEP)

@@ -30,6 +30,11 @@ class DispatcherExperiment:
         return self.comparison.winner if self.comparison else ""
 
     @property
+    def keeps(self) -> str:
+        """Return the baseline if the A/B excludes a relevant gain of the candidate; else empty."""
+        return self.dispatchers[1] if self.excluded_gain_pct is not None else ""
+
+    @property
     def result(self) -> str:
         pair = self.comparison
         if pair is None or pair.outcome == "undecided":
@@ -65,8 +70,9 @@ class DispatcherExperiment:
 
 
 def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> list[DispatcherExperiment]:
-    """Return the A/Bs of the two that did not find `winner` faster."""
-    return [item for item in experiments if {winner, rival} == set(item.dispatchers) and item.faster != winner]
+    """Return the A/Bs of the two that neither found `winner` faster nor found no gain from `rival`."""
+    of_both = [item for item in experiments if {winner, rival} == set(item.dispatchers)]
+    return [item for item in of_both if winner not in (item.faster, item.keeps)]
 
 
 def ab_at_equal_knobs(
