@@ -24,7 +24,7 @@ from app.profiles.queries import (
     get_difference,
     get_profile,
     list_profiles,
-    newest_of_project,
+    nearest_profiled_run,
     profiled_run,
     remove,
 )
@@ -80,7 +80,8 @@ def show_profiles(request: Request, session: ReadSession, rules: Rules, run_id: 
     evaluation = None if profiles else _evaluation(session, rules, run_id)
     fired = () if evaluation is None else evaluation.fired
     asking = next((item for item in fired if item.rule.id in _RECORD_RULES), None)
-    example = None if profiles else newest_of_project(session, run.project_id)
+    of_wall = None if evaluation is None else evaluation.wall.profile_of
+    example = None if profiles else of_wall or nearest_profiled_run(session, run_id)
     return render(
         request, "profiles/list.html", run=run, profiles=profiles, bars=bars, asking=asking, example=example
     )  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, case, select, tuple_
 from sqlmodel import Session, col
 
 from app.domain.profiles.difference import ProfileDifference, compare_profiles
@@ -94,16 +94,29 @@ def list_profiles(session: Session, run_id: int) -> tuple[StoredProfile, ...]:
     return profiles_of(session, run_id, profiled_run(session, run_id).contract)
 
 
-def newest_of_project(session: Session, project_id: int) -> int | None:
-    """Return the run with the newest profile of a project that could be read; None without one."""
-    newest = (
-        select(col(ProfileRow.run_id))
-        .join(RunRow, col(RunRow.id) == ProfileRow.run_id)
-        .where(col(RunRow.project_id) == project_id, col(ProfileRow.status) == "ready")
-        .order_by(col(ProfileRow.id).desc())
+def nearest_profiled_run(session: Session, run_id: int) -> int | None:
+    """Return the nearest run with a profile that could be read: of its stack, else of its model and GPU in the project,
+    the last one before it first. None without one.
+    """
+    run = session.get_one(RunRow, run_id)
+    before = tuple_(col(RunRow.ordered_at), col(RunRow.id)) < (run.ordered_at, run_id)
+    nearest = (
+        select(col(RunRow.id))
+        .where(
+            *(col(getattr(RunRow, name)) == getattr(run, name) for name in ("project_id", "model", "gpu")),
+            col(RunRow.id).in_(select(col(ProfileRow.run_id)).where(col(ProfileRow.status) == "ready")),
+        )
+        .order_by(
+            (col(RunRow.stack_key) == run.stack_key).desc(),
+            before.desc(),
+            case((before, col(RunRow.ordered_at))).desc(),
+            case((before, col(RunRow.id))).desc(),
+            col(RunRow.ordered_at),
+            col(RunRow.id),
+        )
         .limit(1)
     )
-    return session.execute(newest).scalar_one_or_none()
+    return session.execute(nearest).scalar_one_or_none()
 
 
 def get_difference(session: Session, a: int, b: int) -> tuple[Profile, Profile, ProfileDifference]:

@@ -5,9 +5,12 @@ import io
 import re
 
 import pytest
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from app.profiles.views import Number, Wall, segments, time_axis
+from app.storage.database import transaction
+from app.storage.tables import RunRow
 from tests.domain.profiles.traces import event, trace_bytes
 from tests.profiles.attaching import attach, attached, make_run, trace
 from tests.runs.uploading import LOG
@@ -115,11 +118,31 @@ def test_the_command_that_records_a_profile_stays_in_the_steady_window(client: T
     assert window["first_iteration"] <= int(steps[1]) < int(steps[2]) <= window["last_iteration"]
 
 
-def test_a_run_without_profile_leads_to_one_of_its_project(client: TestClient) -> None:
-    run_id, other, elsewhere = (make_run(client, name=name, project=name[0]) for name in ("a", "a2", "b"))
-    attached(client, other, trace("synthetic/seed-11/pair-before"))
-    assert f'href="/runs/{other}/profiles"' in page(client, f"/runs/{run_id}/profiles")
-    assert f'href="/runs/{other}/profiles"' not in page(client, f"/runs/{elsewhere}/profiles")
+def test_a_run_without_profile_leads_to_the_nearest_of_its_model_and_gpu(client: TestClient, engine: Engine) -> None:
+    run_id, near, newest, foreign, elsewhere = (
+        make_run(client, name=name, project=name[0]) for name in ("a", "a2", "a3", "a4", "b")
+    )
+    for other in (near, newest, foreign):
+        attached(client, other, trace("synthetic/seed-11/pair-before"))
+
+    def leads(run_id: int) -> list[str]:
+        return re.findall(r'href="/runs/(\d+)/profiles">#', page(client, f"/runs/{run_id}/profiles"))
+
+    def move(other: int, **fields: str) -> None:
+        with transaction(engine) as session:
+            row = session.get_one(RunRow, other)
+            for name, value in {"config_key": f"own of {other}", **fields}.items():
+                setattr(row, name, value)
+
+    move(foreign, model="another model")
+    move(newest, stack_key="another container")
+    move(near)
+    assert leads(run_id) == [str(near)]
+    assert leads(elsewhere) == []
+    move(near, gpu="another GPU")
+    assert leads(run_id) == [str(newest)], "another container of its model and GPU"
+    move(newest, gpu="another GPU")
+    assert leads(run_id) == []
 
 
 def test_the_page_of_the_run_shows_its_profile_in_small(client: TestClient) -> None:
