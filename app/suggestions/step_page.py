@@ -144,6 +144,12 @@ class StepPage:
         return "asks" if any(asking.rule.id == self.rule.id for asking in self._advice.evaluation.asks) else "silent"
 
     @property
+    def applying(self) -> Suggestion | None:
+        """Return the first suggestion of the same phase for this run, which is offered where the rule is silent."""
+        to_do = (*self._advice.evaluation.blockers, *self._advice.evaluation.suggestions)
+        return next((item for item in to_do if item.rule.phase == self.rule.phase), None)
+
+    @property
     def why(self) -> Markup:
         """Return the reason with the facts of this run, each number linked to its source."""
         if self.suggestion is not None and self.suggestion.assumed:

@@ -246,6 +246,17 @@ def test_every_rule_has_its_page_whether_it_fires_asks_or_is_silent(client: Test
     assert client.get(f"/runs/{profiled}/next/no-such-rule").status_code == 404
 
 
+def test_a_rule_that_does_not_apply_leads_to_the_step_that_does(client: TestClient, profiled: int) -> None:
+    page = client.get(f"/runs/{profiled}/next/profile-required").text
+    assert f"This rule does not apply to run #{profiled}." in page
+    assert "stage_ranks" not in page, "no settings of a rule that does not apply"
+    assert 'id="change"' not in page
+    assert re.search(r'<details class="fold" open>\s*<summary>\s*Condition', page)
+    offered = client.get(f"/api/v1/runs/{profiled}/suggestions").json()["suggestions"]
+    first = next(item["rule"] for item in offered if item["phase"] == "profile")
+    assert re.search(f'class="button primary"\\s+href="/runs/{profiled}/next/{first}"', page)
+
+
 def test_a_step_says_where_its_facts_come_from(client: TestClient, profiled: int) -> None:
     page = client.get(f"/runs/{profiled}/next/eo-enable").text
     assert f'href="/runs/{profiled}#contract-ep"' in page
