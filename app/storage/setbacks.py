@@ -167,7 +167,8 @@ def _regression(
     """Return the slowdown, else the rise of peak memory, that the verdict or a regression shows.
 
     Regressions that are over, expected or invalid do not count. A run that continues a regression is as good as its own
-    baseline. Size and cause then come from the run that opened the regression.
+    baseline. The cause then comes from the run that opened the regression; the size is that of this run against the
+    level before it, as on its page, if that is known.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     for metric, name in _METRICS.items():
@@ -187,7 +188,9 @@ def _regression(
                 and (member.delta_pct or 0.0) > 0
                 and member.proposal != "fixed"
             ):
-                pct = member.delta_pct or 0.0
+                own = getattr(session.get_one(RunRow, run.id), name)
+                is_slower = item.usual is not None and own is not None and own > item.usual
+                pct = 100 * (own / item.usual - 1) if is_slower else member.delta_pct or 0.0
                 since = f"{regression_change(metric, pct)} since run #{member.run_id}"
                 text = f"{since}: regression {item.id} is {item.state_text}."
                 return _Regression(metric, pct, text, member.run_id, first.document, item.id)

@@ -36,7 +36,7 @@ from app.storage.tables import (
 from app.storage.verdicts import keep_alarms, regressions_of
 from tests.builders import make_run, make_stack
 from tests.prepared import prepared
-from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, make_slow_stack
+from tests.regressions.triaged import FIRST, SlowStack, continue_in_stack, judge_against, make_slow_stack
 
 HTML = {"Accept": "text/html"}
 HTMX = {"HX-Request": "true"}
@@ -996,6 +996,24 @@ def test_nothing_is_to_be_undone_after_a_regression_is_over(client: TestClient, 
         row = session.get_one(RegressionRow, number)
         row.proposal, row.proposal_run_id = "fixed", slow.runs[17]
     assert "val-regression-cause" not in suggested()
+
+
+def test_a_suggestion_to_undo_a_regression_has_the_figure_of_this_run(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, slow_pct=5.0)
+        *earlier, last = slow.runs[slow.slow :]
+        judge_against(session, last, earlier)
+    make([slow])
+    advice = client.get(f"/api/v1/runs/{last}/suggestions").json()["suggestions"]
+    (why,) = (row["why"] for row in advice if row["rule"] == "val-regression-cause")
+    with read_session(engine) as session:
+        own = session.get_one(RunRow, last).step_time_ms or 0.0
+        first = next(item for item in regressions_of(session, last)).delta_pct
+    still = f"{100 * (own / math.exp(slow.usual_level) - 1):.1f} %"
+    assert still != f"{first:.1f} %"
+    assert f"{still} longer since run #{slow.since}" in why.replace("\u202f", " ")
 
 
 def test_the_overview_counts_the_jobs_that_are_still_slow(client: TestClient, engine: Engine, make: Make) -> None:

@@ -141,9 +141,14 @@ def continue_in_stack(session: Session, regression_id: int, slow: SlowStack, sta
 
 def _judge(session: Session, slow_stack: SlowStack) -> None:
     """The verdict of the first slow run, by the judge itself."""
+    *usual, first = slow_stack.runs[: slow_stack.slow + 1]
+    judge_against(session, first, usual)
+
+
+def judge_against(session: Session, run: int, baseline: Sequence[int]) -> None:
     session.flush()
-    records = full_records(session, slow_stack.runs[: slow_stack.slow + 1])
-    names = [str(run) for run in slow_stack.runs[: slow_stack.slow + 1]]
-    result = assess([records[names[-1]]], [records[name] for name in names[:-1]])
-    document = verdict_document(result, (names[-1],), {name: {} for name in names}, definition_version=1)
-    put_verdict(session, slow_stack.since, document, "It was uploaded.")
+    records = full_records(session, [*baseline, run])
+    result = assess([records[str(run)]], [records[str(name)] for name in baseline])
+    names = [*map(str, baseline), str(run)]
+    document = verdict_document(result, (str(run),), {name: {} for name in names}, definition_version=1)
+    put_verdict(session, run, document, "It was uploaded.")
