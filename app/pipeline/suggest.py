@@ -458,21 +458,19 @@ def suggest(session: Session, run_id: int, rules: RulesInForce) -> RunSuggestion
         evaluation = replace(evaluation, wall=wall)
     elif evaluation.wall.certainty != "measured" and earlier.wall is not None:
         evaluation = replace(evaluation, wall=earlier.wall)
+    knobs = {row.rule.id: knob for row in evaluation.fired if (knob := knob_of(row.set, run.contract)) is not None}
+    experiments = experiments_of(session, run, knobs)
     return from_row(
         RunSuggestions,
         advised,
         stated=facts,
         evaluation=evaluation,
-        phases=tuning_phases(evaluation),
+        phases=tuning_phases(evaluation, {rule for rule, item in experiments.items() if item.state == "accepted"}),
         own=own,
         rules=rules,
         pair=_pair(session, advised, rules, evaluation),
         job=job,
-        experiments=experiments_of(
-            session,
-            run,
-            {row.rule.id: knob for row in evaluation.fired if (knob := knob_of(row.set, run.contract)) is not None},
-        ),
+        experiments=experiments,
     )
 
 

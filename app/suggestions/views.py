@@ -205,9 +205,10 @@ def sentence(title: str) -> str:
 
 
 def measured_text(measurement: MeasuredHere) -> str:
-    """Format a local result: `measured here: 15.4 % faster (3 A/Bs on this stack)`."""
+    """Format a local result: `measured here: 15.4 % faster (3 A/Bs on this stack)`, or `..., undecided (...)`."""
     result = measurement.result
-    return f"measured here: {gain_change(result.median_gain_pct).figure} ({plural(result.n, 'A/B')} {result.where})"
+    figure = gain_change(result.median_gain_pct).figure + ("" if result.settled else ", undecided")
+    return f"measured here: {figure} ({plural(result.n, 'A/B')} {result.where})"
 
 
 def check_first_text(needs: Iterable[CheckedRequirement], shown_by: int | None) -> str:

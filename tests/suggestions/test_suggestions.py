@@ -15,12 +15,14 @@ from starlette.testclient import TestClient
 from app.cli import main
 from app.domain.numbers import THIN, gain_change
 from app.domain.rules.engine import CheckedRequirement
+from app.domain.rules.evidence import OwnResult
 from app.domain.rules.launch import without_secrets
 from app.domain.rules.load import built_in_rules
 from app.domain.run import Stated
 from app.storage.database import transaction
+from app.storage.suspect_evidence import MeasuredHere
 from app.storage.tables import AvailabilityRow, RunRow
-from app.suggestions.views import linked, met_count
+from app.suggestions.views import linked, measured_text, met_count
 from tests.builders import FIRST_PLACE, make_run
 from tests.domain.rules.test_launch_check import SCRIPT
 from tests.runs.uploading import assert_problem, upload
@@ -163,6 +165,15 @@ def test_an_ab_counts_backwards_and_on_other_stacks_for_less(client: TestClient,
     assert measured["level"] == 3
     assert not measured["measured_here"]["same_stack"]
     assert measured["measured_here"]["median_gain_pct"] == pytest.approx(25.2, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("low_pct", "text"),
+    [(0.4, "measured here: 1.2 % faster (1 A/B"), (-0.4, "measured here: 1.2 % faster, undecided (1 A/B")],
+)
+def test_a_result_whose_interval_includes_zero_is_called_undecided(low_pct: float, text: str) -> None:
+    own = OwnResult("eo-enable", 1, 1.2, low_pct, 2.8)
+    assert measured_text(MeasuredHere(own, (1,))).replace("\u202f", " ").startswith(text)
 
 
 def test_an_ab_of_another_stack_with_a_wide_interval_is_not_evidence(client: TestClient, engine: Engine) -> None:

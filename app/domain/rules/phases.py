@@ -1,7 +1,7 @@
 """The workflow state of a run: six phases, each done, open or blocked, with the reason."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from app.domain.numbers import plural
@@ -54,8 +54,12 @@ class TuningPhases:
         return f"Phase of #{run_id}: {self.current} open{before}. {because}"
 
 
-def tuning_phases(evaluation: Evaluation) -> TuningPhases:
-    """Return the workflow state of a run from its evaluation."""
+def tuning_phases(evaluation: Evaluation, accepted: Collection[str] = ()) -> TuningPhases:
+    """Return the workflow state of a run from its evaluation. `accepted`: rules whose change an experiment accepted,
+    which are no longer candidates.
+    """
+    open_ones = tuple(item for item in evaluation.suggestions if item.rule.id not in accepted)
+    evaluation = replace(evaluation, suggestions=open_ones)
     steps: list[Step] = []
     for phase in PHASES:
         steps.append(_step(phase, evaluation, steps))

@@ -646,6 +646,15 @@ def test_a_profiled_run_is_to_be_retuned() -> None:
     assert progress.step("retune").rules == ("eo-tune",)
 
 
+def test_an_accepted_change_is_no_candidate() -> None:
+    facts = {**FITS, "ep": 8, "exposed_comm_frac": 0.3}
+    rules = (*RULES, rule("disp-tune", "ep > 1", wall="communication"))
+    evaluation = evaluate(facts, book(*rules))
+    assert tuning_phases(evaluation).step("retune").because.startswith("2 candidates; first: ")
+    step = tuning_phases(evaluation, ["eo-tune"]).step("retune")
+    assert (step.because, step.rules) == ("1 candidate; first: disp-tune.", ("disp-tune",))
+
+
 def test_a_blocker_blocks_its_phase_and_retuning() -> None:
     progress = of(**FITS | {"fits": False}, ep=8, exposed_comm_frac=0.3, tp=3)
 
