@@ -29,6 +29,7 @@ from app.profiles.views import RunWalls
 from app.settings import get_settings
 from app.storage.database import read_session, transaction
 from app.storage.setbacks import REGRESSION_RULE
+from app.storage.tables import ExperimentRow
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
@@ -120,6 +121,19 @@ def test_an_accepted_experiment_copies_its_flag_and_a_planned_one_opens_the_next
     copied = re.search(r"data-copy hidden>\s*Copy flags[^<]*</button>\s*<code hidden>([^<]*)</code>", page)
     assert copied is not None
     assert copied[1] == "--overlap-moe-expert-parallel-comm --train-iters 50", "what validates it"
+
+
+def test_the_button_of_the_next_run_says_what_to_remove(client: TestClient, engine: Engine, baseline: int) -> None:
+    number = plan(engine, baseline, knobs={"permute_fusion": False}, runs_each=1)
+    with transaction(engine) as session:
+        row = session.get_one(ExperimentRow, number)
+        flags = [{"trainer": "Megatron-LM", "add": "", "remove": ["--moe-permute-fusion"]}]
+        row.plan = {**row.plan, "change": {**row.plan["change"], "commands": flags}}
+    page = text(client, f"/experiments/{number}")
+    (button,) = re.findall(r'class="button primary" href="#side-candidate">([^<]*)<', page)
+    assert button == "Remove --moe-permute-fusion for the next run"
+    commands = page[page.index('id="side-candidate"') :]
+    assert commands.index("<code>--moe-permute-fusion</code>") < commands.index("Flags to set")
 
 
 def test_a_form_without_a_name_keeps_its_input(client: TestClient, baseline: int) -> None:
