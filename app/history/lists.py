@@ -171,6 +171,12 @@ class StackItem:
         return newest if is_half_gone(regression.delta_pct, newest) else None
 
     @property
+    def has_state(self) -> bool:
+        """Return whether its row has a trend or a slowdown to show."""
+        is_slower = self.judged is not None and self.judged.badge == "regression"
+        return bool(self.spark or self.regression or self.idle or is_slower)
+
+    @property
     def fields_text(self) -> str:
         """Return the distinguishing fields and the stack key, for a tooltip."""
         return ", ".join([*(f"{name} {contract_value(value)}" for name, value in self.also), self.stack_key[:8]])
@@ -501,10 +507,12 @@ def _alternating(
 
 
 def _of_page(session: Session, stack_key: str) -> StackRegression | None:
-    """Return the regression of the configuration that leads the page of a stack."""
+    """Return the regression that leads the page of a stack, else that of its primary button, unless idle."""
     stack = get_stack(session, stack_key)
     page = HistoryPage(session, stack, "", HistoryView()) if stack else None
     alarm = page.leading_alarm if page else None
+    if page and alarm is None and (first := page.first_alarm) and first.metric == "step_time_ms" and not first.proposal:
+        alarm = first
     run = session.get(RunRow, alarm.run_id) if alarm else None
     if page is None or alarm is None or run is None:
         return None

@@ -547,6 +547,21 @@ def test_the_row_of_a_slow_run_states_its_own_stack_and_the_container_after_it_c
     assert "up to 50.0 % slower" in table, "the size of the regression stands apart"
 
 
+def test_a_workload_whose_newest_runs_do_not_count_keeps_its_regression_in_the_list(
+    client: TestClient, engine: Engine, make: Make
+) -> None:
+    old = make([*[400.0] * 8, 580.0], job="nightly")
+    later, upgrade = FIRST_PLACE + timedelta(days=9), {"container": "nvcr.io/nvidia/nemo:26.07"}
+    new = make([410.0] * 2, fields=upgrade | {"ep_overlap": True}, started=later, job="nightly")
+    with transaction(engine) as session:
+        session.execute(delete(RegressionRow))
+        number = make_regression(session, member(session, old[8], 400.0, 580.0))
+        session.execute(update(RunRow).where(col(RunRow.id).in_(new)).values(is_steady=False))
+        session.execute(update(StackRow).values(revision=StackRow.revision + 1))
+    page = client.get("/history").text
+    assert re.findall(r'data-regression="(\d+)"', page.partition("without-trend")[0]) == [str(number)]
+
+
 def test_configurations_are_named_by_their_jobs_where_these_differ(
     client: TestClient, engine: Engine, make: Make
 ) -> None:
