@@ -258,13 +258,17 @@ class RegressionView:
             return ""
         run = self._session.get(RunRow, self.regression.proposal_run_id) if self.regression.proposal_run_id else None
         values = self._values_since(run) if run else []
-        lasts = [job.last for job in self.listed_jobs if run and job.last.config_key == run.config_key]
-        usual = lasts[0].usual if lasts else None
+        named = zip(self.listed_jobs, self.short_titles, strict=True)
+        of_config = [(job.last, name) for job, name in named if run and job.last.config_key == run.config_key]
+        of_config.sort(key=lambda pair: run is not None and pair[0].job != run.job)
+        last, name = of_config[0] if of_config else (None, "")
+        usual = last.usual if last else None
         if run and self.regression.back_in:
             return "The next container or cluster of its job is at the usual level."
         if run is None or not values or not usual:
             return "All of its jobs are back at the usual level."
         which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
+        which += f" of {name}" if len(self.listed_jobs) > 1 else ""
         above = round(100 * (statistics.median(values) / usual - 1), 1)
         where = f"{grouped(abs(above), 1)}{THIN}% {'above' if above > 0 else 'below'}" if above else "at"
         return f"{which} is {where} the usual level, since run #{run.id}" + (
@@ -362,7 +366,7 @@ class RegressionView:
         """Return `3 more jobs, up to 45.1 % slower`, of the jobs that the chart can draw but does not; else empty."""
         changes = [delta for job in jobs if (delta := job.worst.delta_pct) is not None]
         most = change_words(max(changes, default=None), self.regression.metric, up_to=len(changes) > 1)
-        return ", ".join(filter(None, (plural(len(jobs), "more job"), changes and most))) if jobs else ""
+        return f"{plural(len(jobs), 'more job')}{f', {most}' if changes else ''}" if jobs else ""
 
     def rows(self, jobs: Sequence[SlowJob]) -> tuple[DrawnJob, ...]:
         of = self.regression

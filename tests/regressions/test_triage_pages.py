@@ -720,6 +720,17 @@ def test_a_proposal_says_how_near_the_usual_level_the_runs_are(
         assert f"The median of the last 4 runs is {where} the usual level" in text
 
 
+def test_a_proposal_of_several_jobs_names_the_job_of_its_runs(
+    client: TestClient, engine: Engine, make: Make, stack: SlowStack
+) -> None:
+    with transaction(engine) as session:
+        other = make_slow_stack(session, stack="other", back=4)
+    text = client.get(f"/regressions/{make([stack, other], proposal='fixed', proposal_run_id=other.runs[17])}").text
+    name = re.search(r"The median of the last 4 runs of (.*?) is ", text)
+    assert name is not None
+    assert name[1] == other.stack_key[:8], "stacks without a title are named by their keys"
+
+
 def test_an_answer_without_a_name_requests_it_and_loses_no_input(
     client: TestClient, engine: Engine, make: Make, stack: SlowStack
 ) -> None:
