@@ -7,6 +7,7 @@ from functools import cached_property
 from html import escape
 
 from app.domain.experiments.journey import Journey, JourneyEdge, JourneyNode
+from app.domain.experiments.values import DECISION_DUE
 from app.domain.numbers import gain_change, plural, step_time
 from app.domain.text import shortened
 from app.experiments.pages import gain_text, knobs_text, short_gain, tone, values_text
@@ -153,7 +154,7 @@ _MARKS = {"root": "start", "winner": "accepted", "current": "current"}
 _ENDS = {
     "planned": "planned",
     "waiting": "runs are coming in",
-    "done": "decision due",
+    "done": DECISION_DUE,
     "rejected": "rejected",
     "withdrawn": "withdrawn",
     "accepted": "accepted, off the path",

@@ -155,7 +155,7 @@ class NextPage:
     def answer(self) -> str:
         """Return the lead of the page."""
         if self.journey_leads:
-            return continued_text(self.continued)
+            return continued_text(self.continued, self.unfinished)
         blockers = self._advice.evaluation.blockers
         if blockers:
             more = f" {len(blockers) - 1} more blockers remain." if len(blockers) > 1 else ""
@@ -374,9 +374,14 @@ def next_page(
     session: Session, rules: RulesInForce, run_id: int, form: StateForm | None = None, fact: str = ""
 ) -> NextPage:
     continued = continuation(journey_of(session, run_id), run_id)
+    advice = suggest(session, run_id, rules)
+    return NextPage(advice, continued, _unfinished(session, continued), form=form, fact=fact)
+
+
+def _unfinished(session: Session, continued: Continuation) -> list[ExperimentItem]:
+    """Return the experiments to finish first; none if the journey went on in another run."""
     open_here = () if continued.run_id is not None else (*continued.decide, *continued.under_way)
-    unfinished = experiments_by_id(session, open_here[:MOST_NAMED])
-    return NextPage(suggest(session, run_id, rules), continued, unfinished, form=form, fact=fact)
+    return experiments_by_id(session, open_here[:MOST_NAMED])
 
 
 router = APIRouter(include_in_schema=False)
@@ -414,7 +419,8 @@ async def state_facts(request: Request, engine: AppEngine, rules: Rules, run_id:
 @requires(Action.READ, of="run")
 def show_step(request: Request, session: ReadSession, rules: Rules, run_id: RunId, rule: str) -> HTMLResponse:
     advice = suggest(session, run_id, rules)
-    page = StepPage(advice, rule, continuation(journey_of(session, run_id), run_id))
+    continued = continuation(journey_of(session, run_id), run_id)
+    page = StepPage(advice, rule, continued, _unfinished(session, continued))
     offer = None if page.suggestion is None else plan_offer(session, request.app.state.settings, advice, rule)
     return render(request, "suggestions/step.html", p=page, offer=offer)
 

@@ -1,6 +1,6 @@
 """The page of one suggestion: a rule evaluated for one run, with its change, evidence and sources."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -101,11 +101,14 @@ class FrameworkRow:
 class StepPage:
     """Data of the page. Raises NotFound for an unknown rule."""
 
-    def __init__(self, advice: RunSuggestions, rule: str, continued: Continuation) -> None:
+    def __init__(
+        self, advice: RunSuggestions, rule: str, continued: Continuation, unfinished: Sequence[ExperimentItem] = ()
+    ) -> None:
         if rule not in advice.book.rules:
             raise NotFound(f"Rule {rule[:60]!r} does not exist. It may have been renamed. Check the URL.")
         self._advice = advice
         self.continued = continued
+        self._unfinished = unfinished
         self.run = advice.run
         self.rule: Rule = advice.book.rules[rule]
         self._evaluation = advice.evaluation_of(rule)
@@ -170,7 +173,7 @@ class StepPage:
                 lead += Markup(" {}").format(continued_text(continued))
             return lead, self.why
         if self.journey_leads:
-            return continued_text(self.continued), self.why
+            return continued_text(self.continued, self._unfinished), self.why
         if self.slower_here is not None:
             slower = gain_change(self.slower_here.result.median_gain_pct).figure
             return Markup("Already measured on this stack: {}, {}.").format(slower, _where(self.slower_here)), self.why

@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import explained
 from app.domain.experiments.journey import Continuation
-from app.domain.experiments.values import Sizing
+from app.domain.experiments.values import LETTERS, Sizing
 from app.domain.numbers import contract_value, gain_change, gpu_hours, plural
 from app.domain.rules.change import ChangeDiff, is_set
 from app.domain.rules.engine import CheckedRequirement, Evaluation, MissingFact, Suggestion
@@ -399,19 +399,35 @@ def journey_leads(continued: Continuation, rule: str) -> bool:
     return continued.leads
 
 
-def continued_text(continued: Continuation) -> Markup:
-    """Return what comes before any next step: `Continued in #193; decide experiment #7; experiment #8 planned.`"""
+def continued_text(continued: Continuation, unfinished: Sequence[ExperimentItem] = ()) -> Markup:
+    """Return what comes before any next step: `Continued in #193; decide experiment #7; experiment #8 planned.`, or
+    `Run 2 more of A and 2 of B for experiment #2.` `unfinished`: the experiments that are named.
+    """
     parts = []
     if continued.run_id is not None:
         parts.append(Markup("continued in {}").format(_RUN_LINK.format(continued.run_id)))
     if continued.decide:
         parts.append(Markup("decide {}").format(_experiments(continued.decide, _DECIDE_LINK)))
     if continued.under_way and not parts:
-        parts.append(Markup("continue {} first").format(_experiments(continued.under_way, _OPEN_LINK)))
+        named = _experiments(continued.under_way, _OPEN_LINK)
+        runs = _to_run(unfinished)
+        parts.append(Markup("{} {}").format(runs, named) if runs else Markup("continue {} first").format(named))
     else:
         groups = (("waiting", continued.waiting), ("planned", continued.planned))
         parts += [Markup("{} {}").format(_experiments(group, _OPEN_LINK), word) for word, group in groups if group]
     return Markup("{}.").format(capitalized(Markup("; ").join(parts)))
+
+
+def _to_run(unfinished: Sequence[ExperimentItem]) -> str:
+    """Return what the only experiment needs, before its name; empty for several."""
+    if len(unfinished) != 1:
+        return ""
+    (experiment,) = unfinished
+    if experiment.state == "planned":
+        return "start"
+    missing = [(letter, experiment.runs_each - experiment.counted[side]) for side, letter in LETTERS.items()]
+    needed = [f"{n} {'more ' if place == 0 else ''}of {letter}" for place, (letter, n) in enumerate(missing) if n > 0]
+    return f"run {' and '.join(needed)} for" if needed else ""
 
 
 def _experiments(numbers: Sequence[int], link: Markup) -> Markup:

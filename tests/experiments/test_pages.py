@@ -558,6 +558,24 @@ def test_the_lead_of_the_list_is_about_the_matching_experiments(
     assert (lead_of(fragment), fragment.count("hx-swap-oob")) == (none_match, 1), "the lead follows the filters"
 
 
+def test_a_run_leads_with_what_its_experiment_needs(client: TestClient, engine: Engine, baseline: int) -> None:
+    def lead(path: str) -> str:
+        (lead,) = re.findall(r'<p class="answer">(.*?)</p>', text(client, path), re.DOTALL)
+        return re.sub(r"<[^>]+>", "", lead).strip()
+
+    number = plan(engine, baseline, runs_each=3)
+    assert lead(f"/runs/{baseline}/next") == f"Start experiment #{number}."
+    add_runs(engine, read(engine, number).tag, [31_300.0])
+    assert lead(f"/runs/{baseline}/next") == f"Run 2 more of A and 2 of B for experiment #{number}."
+    assert "2 more runs of A, 2 of B" in text(client, f"/experiments/{number}"), "as on its page"
+    add_runs(engine, read(engine, number).tag, [31_320.0, 31_340.0])
+    add_runs(engine, read(engine, number).tag, [31_330.0, 31_290.0], side="baseline")
+    for path in (f"/runs/{baseline}/next", f"/runs/{baseline}/journey", "/experiments"):
+        page = re.sub(r"<[^>]+>", " ", text(client, path)).lower()
+        assert "decision due" in page, path
+        assert "to decide" not in page, path
+
+
 def test_where_tuning_continues_is_the_proposed_baseline(client: TestClient, engine: Engine, baseline: int) -> None:
     def proposed() -> str:
         (value,) = re.findall(r'name="run"\s+inputmode="numeric"\s+value="(\d+)"', text(client, "/experiments/new"))

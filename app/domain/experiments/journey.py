@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.domain.experiments.values import KnobChange, PlannedGain, State, state_text
+from app.domain.experiments.values import DECISION_DUE, KnobChange, PlannedGain, State, state_text
 from app.domain.numbers import gain_change, step_time, throughput_gain, time_saved
 from app.domain.text import cut, one_line
 
@@ -202,7 +202,7 @@ class Continuation:
     @property
     def unfinished(self) -> tuple[tuple[int, str], ...]:
         """Return the experiments to finish before a new one, each with the word of its state."""
-        groups = (("decision due", self.decide), ("waiting", self.waiting), ("planned", self.planned))
+        groups = ((DECISION_DUE, self.decide), ("waiting", self.waiting), ("planned", self.planned))
         return tuple((number, word) for word, numbers in groups for number in numbers)
 
     @property

@@ -22,8 +22,16 @@ UNDECIDED: tuple[State, ...] = ("planned", "waiting", "done")
 """States in which runs join and the result may change; the others are decisions of users."""
 
 
+DECISION_DUE = "decision due"
+"""The name on pages of `done`: all planned runs are in, and a user has to decide."""
+
+
 def state_text(state: State, level: str) -> str:
-    """Return the state: `accepted, not full-length` where the runs are too short or differ in more than the change."""
+    """Return the state as pages name it: `decision due` for `done`, and `accepted, not full-length` where the runs are
+    too short or differ in more than the change.
+    """
+    if state == "done":
+        return DECISION_DUE
     return f"{state}, not full-length" if state == "accepted" and level != "validated" else state
 
 
