@@ -29,6 +29,7 @@ from app.storage.database import read_session
 from app.storage.projects import slugs_by_id
 from app.storage.runs import latest_runs
 from app.storage.tables import RunRow
+from app.storage.verdicts import regressions_of
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, AppLogFiles, AppSettings, ReadSession, RoomOnDisk, RunId
 from app.web.forms import answer_form, sent_form, status_of
@@ -263,6 +264,10 @@ def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str
     return upload_project(request, engine, stated)
 
 
+_EXAMPLES = 20
+"""Most runs of which one is the example."""
+
+
 def _render_upload(
     request: Request, engine: Engine, settings: Settings, form: UploadForm, status: int = 200
 ) -> HTMLResponse:
@@ -276,8 +281,10 @@ def _render_upload(
         readable = [number for number in slugs if access.may(Action.READ, number)]
         shown = and_(col(RunRow.project_id).in_(readable), col(RunRow.purpose) != "experiment")
         # A slowdown can be a single noisy run; `no_change` needs a narrow interval.
-        newest = latest_runs(session, 1, shown, col(RunRow.verdict) == "no_change")
-        newest = newest or latest_runs(session, 1, shown, col(RunRow.verdict) == "regression")
+        steady = latest_runs(session, _EXAMPLES, shown, col(RunRow.verdict) == "no_change")
+        # As fast as earlier runs, a run that continues a regression is still slow.
+        newest = next((run for run in steady if not regressions_of(session, run.id)), None)
+        newest = newest or next(iter(latest_runs(session, 1, shown, col(RunRow.verdict) == "regression")), None)
     return render(
         request,
         "runs/upload.html",
@@ -286,7 +293,7 @@ def _render_upload(
         purposes=PURPOSES,
         max_bytes=settings.max_upload_bytes,
         preview_bytes=PREVIEW_BYTES,
-        newest=next(iter(newest), None),
+        newest=newest,
         projects=sorted(slug for number, slug in slugs.items() if access.may(Action.UPLOAD, number)),
     )
 

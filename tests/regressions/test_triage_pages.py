@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Engine, select, update
+from sqlmodel import col
 from starlette.testclient import TestClient
 
 from app.domain.notifications.events import Subscription
@@ -1251,3 +1252,13 @@ def test_a_run_says_that_its_regression_is_of_memory(client: TestClient, stack: 
     number = make(metric="peak_memory_gib")
     run = client.get(f"/runs/{stack.since}", headers=HTML).text
     assert re.search(rf">Regression {number}</a>\s*\(memory\)", run)
+
+
+def test_the_example_on_the_upload_page_continues_no_regression(client: TestClient, engine: Engine, make: Make) -> None:
+    with transaction(engine) as session:
+        slow = make_slow_stack(session, slow_pct=5.0)
+        usual, last = slow.runs[slow.slow - 1], slow.runs[-1]
+        session.execute(update(RunRow).where(col(RunRow.id).in_([usual, last])).values(verdict="no_change"))
+    assert f"/runs/{last}/spark" in client.get("/upload").text
+    make([slow])
+    assert f"/runs/{usual}/spark" in client.get("/upload").text, "the newer run is as fast as before, but still slow"
