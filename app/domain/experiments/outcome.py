@@ -16,7 +16,7 @@ from app.domain.contract.values import same_value
 from app.domain.experiments.plan import POWER, runs_that_decide, turned
 from app.domain.experiments.values import SIDES, ExperimentResult, JoinedBy, KnobChange, PlannedGain, Side, Winner
 from app.domain.numbers import THIN, contract_value, gain_change, level_text, plural, signed
-from app.domain.run import EVIDENCE_LEVELS, Activity, EvidenceLevel, Metric, Stated, Value
+from app.domain.run import EVIDENCE_LEVELS, VALIDATED_STEPS, Activity, EvidenceLevel, Metric, Stated, Value
 from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts, differing
 from app.domain.verdict.decide import judge, metric_changes, notes
@@ -505,7 +505,9 @@ def _level(
     if compared.other_code:
         return "screen", "the two sides are at different commits"
     if weakest != "validated":
-        return "matched_ab", "not every run is healthy and steady over 50 steps"
+        lacking = sum(member.level != "validated" for member in members)
+        runs = "no run has" if lacking == len(members) else f"{lacking} of {plural(len(members), 'run')} lack"
+        return "matched_ab", f"{runs} {VALIDATED_STEPS} healthy, steady steps"
     return ("validated", "") if finished else ("matched_ab", "not all planned runs are complete")
 
 

@@ -380,7 +380,7 @@ def test_memory_and_loss_are_guards() -> None:
     ("change", "level", "because"),
     [
         ({}, "validated", ""),
-        ({"level": "screen"}, "matched_ab", "over 50 steps"),
+        ({"level": "screen"}, "matched_ab", "2 of 4 runs lack 50 healthy, steady steps"),
         ({"level": "smoke"}, "smoke", "too few steady iterations"),
         ({"short": True}, "screen", "short runs"),
         ({"commit": "another"}, "screen", "different commits"),
@@ -391,6 +391,16 @@ def test_the_evidence_is_as_good_as_its_runs(change: dict[str, object], level: s
     result = outcome(arms, ENROLMENT, rules())
     assert result.evidence_level == level
     assert because in result.evidence_because
+
+
+def test_it_is_said_if_all_runs_are_too_short() -> None:
+    arms = [
+        member(f"{side}{place}", side, gain, level="screen")
+        for side, gain in (("baseline", 0.0), ("candidate", -0.05))
+        for place in range(2)
+    ]
+    result = outcome(arms, ENROLMENT, rules())
+    assert result.evidence_because == "no run has 50 healthy, steady steps"
 
 
 def test_no_run_counts_on_two_sides_and_ignored_runs_have_no_order() -> None:
