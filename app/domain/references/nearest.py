@@ -134,7 +134,7 @@ def _setting(certain: Mapping[str, ReferenceDifference]) -> Iterator[Cause]:
 
 
 def _publication(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> Iterator[Cause]:
-    if point.note:
+    if point.note and (point.untuned or point.kind != "verification_card"):  # that of a tuned card names its recipe
         yield Cause("note", point.note)
     if point.rounded:
         most = percent(max(point.rounding_pct.values()))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.domain.references.nearest import Nearest, OurFigures, nearest_reference
+from app.domain.references.nearest import Nearest, OurFigures, likely_causes, nearest_reference
 from app.domain.references.point import (
     FIGURES,
     LABEL,
@@ -254,6 +254,13 @@ def test_other_conventions_of_flops_show_in_the_published_tables() -> None:
     }
     assert gflops["26.04.01"] == 27
     assert gflops["26.06.01"] == 33
+
+
+def test_the_recipe_of_a_tuned_card_is_no_cause_of_a_gap() -> None:
+    cards = [point for point in published() if point.kind == "verification_card" and point.note]
+    causes = {point.note: [cause.field for cause in likely_causes(point, (), None)] for point in cards}
+    assert "note" not in causes["Performance recipe, 50 steps."]
+    assert "note" in causes["A functional recipe: safety checks stay on."]
 
 
 def test_checks_and_short_runs_are_the_figures_that_are_not_tuned() -> None:
