@@ -355,3 +355,17 @@ def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client
     lead = r"hybridep \(EP16, [\d.]+ s\) is 10\.0 % faster than alltoall \(EP8\), 12\.9 % at EP16, 3\.3 % at EP8"
     assert re.search(lead, words_of(client, PAGE))
     assert "hybridep 10.0 % faster" in words_of(client, "/leaderboards"), "the figure with which the board begins"
+
+
+def test_the_pages_of_a_board_count_its_ranked_stacks_too(client: TestClient, session: Session) -> None:
+    stack(session, 31_310.0, {})
+    stack(session, 30_000.0, HYBRIDEP)
+    stack(session, 20_000.0, {"gbs": 256})
+    text = words_of(client, PAGE)
+    assert "1 unranked stack" in text
+    assert "of 2" not in text[text.index("1 unranked stack") :], "one page has no pages"
+    for length in range(10):
+        make_stack(session, [20_000.0], fields={"gbs": 300 + length})
+    session.commit()
+    text = words_of(client, PAGE)
+    assert re.search(r"11 unranked stacks .* 1–10 of 12 stacks, ranked ones first Next", text)
