@@ -265,7 +265,7 @@ def _chosen_project(request: Request, engine: Engine, stated: str | None) -> str
 
 
 _EXAMPLES = 20
-"""Most runs of which one is the example."""
+"""Most runs among which the example is searched."""
 
 
 def _render_upload(

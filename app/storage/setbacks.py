@@ -167,8 +167,8 @@ def _regression(
     """Return the slowdown, else the rise of peak memory, that the verdict or a regression shows.
 
     Regressions that are over, expected or invalid do not count. A run that continues a regression is as good as its own
-    baseline. The cause then comes from the run that opened the regression; the size is that of this run against the
-    level before it, as on its page, if that is known.
+    baseline. The cause then comes from the run that opened the regression; the size compares this run with
+    the level before it, as on its page, if that is known.
     """
     of_run = regressions_of(session, run.id) if in_regressions else ()
     for metric, name in _METRICS.items():

@@ -393,7 +393,7 @@ def test_the_evidence_is_as_good_as_its_runs(change: dict[str, object], level: s
     assert because in result.evidence_because
 
 
-def test_it_is_said_if_all_runs_are_too_short() -> None:
+def test_the_evidence_says_if_all_runs_are_too_short() -> None:
     arms = [
         member(f"{side}{place}", side, gain, level="screen")
         for side, gain in (("baseline", 0.0), ("candidate", -0.05))

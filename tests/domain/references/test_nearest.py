@@ -256,7 +256,7 @@ def test_other_conventions_of_flops_show_in_the_published_tables() -> None:
     assert gflops["26.06.01"] == 33
 
 
-def test_the_recipe_of_a_tuned_card_is_no_cause_of_a_gap() -> None:
+def test_the_recipe_of_a_tuned_card_does_not_explain_a_gap() -> None:
     cards = [point for point in published() if point.kind == "verification_card" and point.note]
     causes = {point.note: [cause.field for cause in likely_causes(point, (), None)] for point in cards}
     assert "note" not in causes["Performance recipe, 50 steps."]

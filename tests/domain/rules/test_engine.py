@@ -646,7 +646,7 @@ def test_a_profiled_run_is_to_be_retuned() -> None:
     assert progress.step("retune").rules == ("eo-tune",)
 
 
-def test_an_accepted_change_is_no_candidate() -> None:
+def test_an_accepted_change_does_not_count_as_candidate() -> None:
     facts = {**FITS, "ep": 8, "exposed_comm_frac": 0.3}
     rules = (*RULES, rule("disp-tune", "ep > 1", wall="communication"))
     evaluation = evaluate(facts, book(*rules))
