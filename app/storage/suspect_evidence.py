@@ -16,7 +16,6 @@ from sqlmodel import Session, col
 from app.domain.ranking.pairwise import DISPATCHER_AXIS, Knobs, PairwiseComparison, knobs_without
 from app.domain.ranking.runs import headroom_pct
 from app.domain.ranking.scaling import ScalingRuns, compare_configurations
-from app.domain.rules.derive import derive
 from app.domain.rules.engine import can_apply, is_decided_by_contract, was_met
 from app.domain.rules.evidence import OwnResult
 from app.domain.rules.rule import Knob, Rule
@@ -893,7 +892,6 @@ def gains_by_rule(
         run_id: facts_of(RunReading(contract=contract))
         for run_id, contract in stored_contracts(session, sorted({alike[gain.run_id] for *_, gain in matches})).items()
     }
-    facts = {run_id: derive(values) for run_id, values in stated.items()}
     matched = {rule.id: rule for rule, *_ in matches}
     by_contract = {name for name, rule in matched.items() if is_decided_by_contract(rule)}
     by_memory = [gain for rule, _, gain in matches if rule.id in by_contract and "headroom_frac" in rule.when.names]
@@ -907,7 +905,7 @@ def gains_by_rule(
     for rule, knob, gain in matches:
         run_id = alike[gain.run_id]
         contract = stated.get(run_id, {})
-        if can_apply(rule, facts.get(run_id, {}), knob.field) and (
+        if can_apply(rule, contract, knob.field, gain.before) and (
             rule.id not in by_contract or was_met(rule, contract, knob.field, gain.before, headroom(gain, contract))
         ):
             once, pair = gains.setdefault(rule.id, {}), (gain.run_id, frozenset((gain.before, gain.after)))

@@ -187,12 +187,15 @@ def _steps(values: Mapping[str, object]) -> int:
 _MEASURED = ("log", "profile", "stated", "judged", "faster", "compared")
 
 
-def can_apply(rule: Rule, values: Mapping[str, object], field: str) -> bool:
-    """Return whether the condition may hold in a run with these facts before or after a change of `field`.
+def can_apply(rule: Rule, contract: Mapping[str, object], field: str, before: str) -> bool:
+    """Return whether the condition may have been met before a change of `field`. `contract`: not derived.
 
-    Measured facts and those that follow from a field that the rule changes are left open, as unknown ones are.
+    What follows from the field is derived again. Measured facts and those that follow from another field that the rule
+    changes are left open, as unknown ones are.
     """
-    left_open = _left_open(frozenset((field, *rule.change.set)))
+    open_or_derived, left_open = _left_open(frozenset((field,))), _left_open(frozenset(rule.change.set) - {field})
+    stated = {name: value for name, value in contract.items() if name not in open_or_derived}
+    values = derive(_with_value(stated, field, before))
     context = FactContext({name: values[name] for name in rule.when.names if name in values and name not in left_open})
     try:
         return context.ask(rule.when) is not False
@@ -214,11 +217,17 @@ def was_met(
 
     `contract`: not derived; `headroom_frac`: None if unknown. Other measured facts are unknown.
     """
-    follows = _SAME if field in _SAME else frozenset()
-    facts = {name: value for name, value in contract.items() if name not in follows}
-    value = read_value(field, before)
     memory = {} if headroom_frac is None else {"headroom_frac": headroom_frac}
-    return _is_met(rule, facts | {field: list(value) if isinstance(value, tuple) else value}, memory)
+    return _is_met(rule, _with_value(contract, field, before), memory)
+
+
+def _with_value(contract: Mapping[str, object], field: str, text: str) -> dict[str, object]:
+    """Return the contract with another value of a field, without the fields that state the same."""
+    follows = _SAME if field in _SAME else frozenset()
+    value = read_value(field, text)
+    return {name: stated for name, stated in contract.items() if name not in follows} | {
+        field: list(value) if isinstance(value, tuple) else value
+    }
 
 
 def _is_met(rule: Rule, facts: Mapping[str, object], memory: Mapping[str, float] = MappingProxyType({})) -> bool:

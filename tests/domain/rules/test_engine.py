@@ -46,15 +46,17 @@ def test_an_unknown_fact_makes_a_rule_ask_only_where_it_matters() -> None:
         ("cp > 1", True),  # unknown
         ("ep > 1 && exposed_comm_frac > 0.5", True),  # measured
         ("ep > 1 && headroom_frac > 0.9 && steady_steps > 99", True),  # follow from measurements
-        ("tp > 4 && sp && !tp_overlap", True),  # changed, and following from that
-        ("dp == 1 && min_gpus == 1", True),
+        ("tp > 4 && sp && !tp_overlap", True),  # before the change, and following from that
+        ("tp > 8", False),
+        ("tp == 2", False),  # after the change
+        ("dp == 1", True),  # follows from it
         ("tp > 4 && ep == 1", False),
     ],
 )
-def test_a_rule_can_apply_unless_a_field_that_it_does_not_change_forbids_it(condition: str, applies: bool) -> None:
+def test_a_rule_can_apply_unless_the_contract_before_the_change_forbids_it(condition: str, applies: bool) -> None:
     run = {"model": "Qwen3-235B-A22B", "gpu": "H100", "ep": 8, "tp": 2, "pp": 1, "gpus": 16, "dp": 8, "sp": False}
-    facts = derive({**run, "exposed_comm_frac": 0.1, "mem_alloc_peak_gb": 79.0, "window": 9})
-    assert can_apply(book(rule("a", condition)).rules["a"], facts, "tp") is applies
+    facts = {**run, "exposed_comm_frac": 0.1, "mem_alloc_peak_gb": 79.0, "window": 9}
+    assert can_apply(book(rule("a", condition)).rules["a"], facts, "tp", "8") is applies
 
 
 def test_out_of_memory_a_model_with_latent_attention_recomputes_its_up_projection_first_and_offloads_last() -> None:
