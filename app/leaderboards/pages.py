@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, Response
 from app.domain.access.principal import Action
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, change_text
-from app.domain.ranking.experiments import DispatcherExperiment, contradictions
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions, without_gain
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board, would_decide
@@ -396,12 +396,13 @@ class LeaderboardPage:
         return availability_table([*here, *ran])
 
     @property
-    def contested_by(self) -> int | None:
-        """Return the A/B that the first sentence states; None if it states the ranking."""
+    def stated_ab(self) -> int | None:
+        """Return the A/B that the first sentence states; None if it states the ranking alone."""
         board = self.ranked[1] if self.ranked else None
-        if board is None or board.reading != "contested":
+        if board is None or not board.is_ranking or board.reading not in ("contested", "leader"):
             return None
-        return contradictions(self.experiments, *board.first_two)[0].id
+        stated = (*contradictions(self.experiments, *board.first_two), without_gain(self.experiments, *board.first_two))
+        return stated[0].id if stated[0] else None
 
     def pooled(self, item: DispatcherExperiment) -> int:
         """Return how many runs the ranks of both dispatchers rest on; 0 where the A/B has all of them."""

@@ -20,7 +20,7 @@ from app.domain.numbers import (
     round_step,
     step_time,
 )
-from app.domain.ranking.experiments import DispatcherExperiment, contradictions
+from app.domain.ranking.experiments import DispatcherExperiment, contradictions, without_gain
 from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
@@ -358,8 +358,7 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
         return _contested(board, pair, otherwise[0])
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
-    of_both = (item for item in experiments if item.keeps == pair.first and pair.second in item.dispatchers)
-    if ab := next(of_both, None):
+    if ab := without_gain(experiments, pair.first, pair.second):
         text += f"; A/B #{ab.id} found no gain from {pair.second}"
     elif first.gain and pair.second == first.gain.over:
         text = _gain_words(board, first.gain)

@@ -211,7 +211,7 @@ def test_the_page_shows_picture_and_chosen_layout_then_the_table_of_all(client: 
     title = re.sub(r"\s+", " ", text.partition('id="layouts-title">')[2].partition("</h2>")[0]).strip()
     fitting = len(document["offers"])
     listed = fitting + len(document["too_large"])
-    assert title == f"{listed} of {document['feasible']:,} feasible layouts; {fitting} fit", "as many as the pages have"
+    assert title == f"{listed} of {document['feasible']:,} layouts; {fitting} fit", "as many as the pages have"
     assert [row.count('aria-current="true"') for row in rows] == [1] + [0] * (ROWS - 1)
     for offer, row in zip(document["offers"], rows, strict=False):
         assert f"{in_gib(offer['prediction']['peak_gb']):.0f} GiB" in row

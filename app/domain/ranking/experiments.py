@@ -75,6 +75,11 @@ def contradictions(experiments: Iterable[DispatcherExperiment], winner: str, riv
     return [item for item in of_both if winner not in (item.faster, item.keeps)]
 
 
+def without_gain(experiments: Iterable[DispatcherExperiment], winner: str, rival: str) -> DispatcherExperiment | None:
+    """Return the first A/B of the two that found no relevant gain from `rival`."""
+    return next((item for item in experiments if item.keeps == winner and rival in item.dispatchers), None)
+
+
 def ab_at_equal_knobs(
     experiments: Iterable[DispatcherExperiment], pair: PairwiseComparison, runs: Sequence[str]
 ) -> tuple[DispatcherExperiment, PairwiseComparison] | None:
