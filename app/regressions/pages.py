@@ -29,7 +29,7 @@ from app.domain.numbers import (
     step_time,
 )
 from app.domain.performance.cost import Cost
-from app.domain.text import short_cause
+from app.domain.text import short_cause, shortened
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import AXES
 from app.domain.verdict.document import MeasuredContrast, VerdictDocument
@@ -268,12 +268,11 @@ class RegressionView:
         if run is None or not values or not usual:
             return "All of its jobs are back at the usual level."
         which = "The last run" if len(values) == 1 else f"The median of the last {len(values)} runs"
-        which += f" of {name}" if len(self.listed_jobs) > 1 else ""
+        which += f" of {shortened(name, _NAME_LETTERS)}" if len(self.listed_jobs) > 1 else ""
         above = round(100 * (statistics.median(values) / usual - 1), 1)
         where = f"{grouped(abs(above), 1)}{THIN}% {'above' if above > 0 else 'below'}" if above else "at"
-        return f"{which} is {where} the usual level, since run #{run.id}" + (
-            f" at commit {short_commit(run.commit)}." if run.commit else "."
-        )
+        commit = f" ({short_commit(run.commit)})" if run.commit else ""
+        return f"{which} is {where} the usual level, since #{run.id}{commit}."
 
     @property
     def _idle(self) -> str:
@@ -501,6 +500,8 @@ router = APIRouter(include_in_schema=False)
 _MAX_FIELDS = MAX_AT_ONCE + 20
 _MOST_UPGRADES = 4
 """Newest upgrades that the list shows. Earlier ones are folded, as are inconclusive ones if there are others."""
+_NAME_LETTERS = 24
+"""Maximum letters of the name of a job in a sentence, so that a phone shows the picture below it."""
 _MOST_PROFILED = 3
 """Maximum members whose profiles the page compares."""
 

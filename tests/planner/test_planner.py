@@ -366,7 +366,7 @@ def test_the_untested_layout_of_the_lead_is_the_second_action_within_the_error(c
     body = planned(client, **{name: values[0] for name, values in parse_qs(address.partition("?")[2]).items()})
     assert body["given"]["prediction"]["step_time_s"] == pytest.approx(float(predicted[2]), abs=0.06)
     heading = shown.partition('id="layouts-title">')[2].partition("</h2>")[0]
-    assert f" of {planned(client, **query)['feasible']:,} feasible" in heading
+    assert f" of {planned(client, **query)['feasible']:,} layouts" in heading
 
 
 def test_a_measured_layout_shows_time_memory_and_flags_of_its_run(client: TestClient, engine: Engine) -> None:

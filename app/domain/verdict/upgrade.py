@@ -9,7 +9,7 @@ from typing import Literal
 
 from app.domain.contract.fields import FIELDS, STACK_FIELDS
 from app.domain.contract.values import comparable
-from app.domain.numbers import THIN, daily_cost, gpu_hours, grouped, plural
+from app.domain.numbers import THIN, daily_cost, grouped, plural
 from app.domain.verdict.comparability import Comparability, Difference, compare_contracts
 from app.domain.verdict.decide import judge
 from app.domain.verdict.record import RunFacts, RunRecord, current_level
@@ -352,18 +352,18 @@ def shared_commit_label(field: str) -> str:
 
 
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None, cost_end: str = "") -> str:
-    """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; 57 GPU-h/day until 30 Sep.`
+    """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day.`
 
-    `cost_end`: ` until 30 Sep`, empty for a cost of now.
+    `cost_end`: ` until 30 Sep`, empty for a cost of now. It is named if all jobs moved alike: a lead has few words.
     """
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."
-    text = ", ".join(_parts(report.counted))
+    parts = list(_parts(report.counted))
+    text = ", ".join(parts)
     if chance := doubt([pair.measured.step_time for pair in report.counted], "job"):
         text += f"; {chance}"
     if gpu_hours_per_day:
-        past = f"{gpu_hours(gpu_hours_per_day)} GPU-h/day{cost_end}"  # without "about", as a lead has few words
-        text += f"; {past if cost_end else daily_cost(gpu_hours_per_day)}"
+        text += f"; {daily_cost(gpu_hours_per_day)}{cost_end if len(parts) == 1 else ''}"
     return f"{text}."
 
 
