@@ -918,8 +918,8 @@ def gains_by_rule(
 def over_all_runs(session: Session, rows: Sequence[AB]) -> list[AB]:
     """Return A/Bs over all ranked runs of two configurations, as boards state them, in place of verdicts on a run.
 
-    A verdict compares a run with its baseline only. Where one found an A/B on a field, each two configurations of its
-    stack that differ in this field alone are an A/B: a sweep has one at each degree. The one that ran later is the
+    A verdict compares a run with its baseline only. Where one found an A/B on a field, any two configurations of its
+    stack that differ in this field alone are an A/B: a sweep has one at each degree. The one that began later is the
     candidate. An experiment keeps its own result: its runs alternate, and more runs of one side do not change it. So
     does a verdict on configurations that no segment of the stack's history has runs of.
     """
@@ -937,7 +937,7 @@ def over_all_runs(session: Session, rows: Sequence[AB]) -> list[AB]:
         comparison = compare_configurations(b, a) if [item.field for item in changed] == [row.attributed_to] else None
         if comparison is None or not changed[0].is_certain:
             continue
-        ab = _over_all_runs(row, a, b, changed[0], comparison)
+        ab = _ab_of_pair(row, a, b, changed[0], comparison)
         own = {_pair_of(ab, runs.config_key) for runs in (a, b)}
         if own & judged or not (comparison.directional or own & planned):
             pooled.append(ab)
@@ -951,7 +951,7 @@ def _pair_of(ab: AB, config_key: str) -> tuple[object, ...]:
 
 
 def _sides(configurations: Iterable[ScalingRuns], field: str) -> Iterator[tuple[ScalingRuns, ScalingRuns]]:
-    """Yield each two configurations that differ in the field and its followers at most, the earlier one first."""
+    """Yield any two configurations that differ in the field and its followers at most, the earlier one first."""
     followers = frozenset(follower for follower, switch in FOLLOWS.items() if switch == field)
     axis = DISPATCHER_AXIS if field == "dispatcher" else followers | {field}
     groups: dict[Knobs, list[ScalingRuns]] = {}
@@ -965,7 +965,7 @@ _MOST_IN_SWEEP = 12
 """Maximum values of a field that are compared with each other, newest first."""
 
 
-def _over_all_runs(row: AB, a: ScalingRuns, b: ScalingRuns, knob: Difference, comparison: PairwiseComparison) -> AB:
+def _ab_of_pair(row: AB, a: ScalingRuns, b: ScalingRuns, knob: Difference, comparison: PairwiseComparison) -> AB:
     """Return the A/B of two configurations in place of `row`. `comparison`: the gain of `b` over `a` in throughput."""
     gain = comparison.gain_pct
     low, high = (gain if end is None else end for end in (comparison.low_pct, comparison.high_pct))

@@ -58,8 +58,8 @@ def tuning_phases(evaluation: Evaluation, accepted: Collection[str] = ()) -> Tun
     """Return the workflow state of a run from its evaluation. `accepted`: rules whose change an experiment accepted,
     which are no longer candidates.
     """
-    open_ones = tuple(item for item in evaluation.suggestions if item.rule.id not in accepted)
-    evaluation = replace(evaluation, suggestions=open_ones)
+    undecided = tuple(item for item in evaluation.suggestions if item.rule.id not in accepted)
+    evaluation = replace(evaluation, suggestions=undecided)
     steps: list[Step] = []
     for phase in PHASES:
         steps.append(_step(phase, evaluation, steps))
