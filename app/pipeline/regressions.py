@@ -31,7 +31,7 @@ from app.domain.verdict.history import (
 )
 from app.domain.verdict.policy import ANY_BRANCH
 from app.domain.verdict.step_time import DEFAULT_PRIOR, Prior
-from app.domain.verdict.triage import ACTIVE, ENDED, NOT_CLOSED, Proposal, size_pct
+from app.domain.verdict.triage import ACTIVE, ENDED, NOT_CLOSED, Proposal, counted_jobs, size_pct
 from app.pipeline.assess import LOOK_BACK, YOUNG, Candidate, HistoryPosition, StackToJudge, candidates, history_position
 from app.pipeline.notify import notify_regression
 from app.storage import audit
@@ -1148,12 +1148,9 @@ def _propose_closing(
     slow = [member for member in members if member.proposal != "fixed"] or members
     later = later_runs(session, [regression.id or 0])
     of_slow = {member.run_id: later.get((member.regression_id, member.run_id), []) for member in slow}
-    newest = [runs[-1] for runs in of_slow.values() if runs]
-    own = last_own_runs(session, [regression.id or 0])
-    in_stacks = max((own[key][0] for m in slow if (key := (m.regression_id, m.run_id)) in own), default=None)
-    last = max((at for at in (in_stacks, *(run.ordered_at for run in newest)) if at is not None), default=None)
+    in_stacks = {number: at for (_, number), (at, _) in last_own_runs(session, [regression.id or 0]).items()}
     silent = now - timedelta(days=SILENT_DAYS)
-    has_ended = in_stacks is None or in_stacks < silent
+    has_ended = all(in_stacks[member.run_id] < silent for member in slow if member.run_id in in_stacks)
     if regression.proposal == "fixed" and all(member.proposal == "fixed" for member in members):
         streaks = [streak for runs in of_slow.values() if (streak := slow_again(runs))]
         again = [streak[0] for streak in streaks if has_ended or len(streak) > 1]
@@ -1162,10 +1159,14 @@ def _propose_closing(
         first = min(again, key=lambda run: run.ordered_at)
         note = f"Run {first.id}, in another container or cluster, {is_worse(regression.metric)} again."
         _set_proposal(session, regression, "", note)
-    if not has_ended:
-        if regression.proposal == "stale":
-            _set_proposal(session, regression, "", "Its jobs run again.")
-    elif regression.state in ACTIVE and (back := _last_that_is_back(session, regression, of_slow)) is not None:
+    jobs = jobs_of_regressions(session, [regression.id or 0])[regression.id or 0]
+    # Pages do not count a job as slow that one run shows or that is nearly back: it keeps no regression open.
+    counted = {member.run_id for job in counted_jobs(jobs) for member in job} & of_slow.keys() or of_slow.keys()
+    last_in_stacks = max((in_stacks[number] for number in counted if number in in_stacks), default=None)
+    later_at = (of_slow[number][-1].ordered_at for number in counted if of_slow[number])
+    last = max((at for at in (last_in_stacks, *later_at) if at is not None), default=None)
+    back = _last_that_is_back(session, regression, of_slow) if has_ended and regression.state in ACTIVE else None
+    if back is not None:
         if back.id != regression.proposal_run_id:  # a declined proposal is not repeated
             for member in slow:
                 member.proposal = "fixed"
@@ -1175,13 +1176,15 @@ def _propose_closing(
             notify_regression(session, regression, "regression.recovered", note, note)
     elif last is not None and last >= silent:
         if regression.proposal == "stale":
-            _set_proposal(session, regression, "", "Its jobs run in another container or cluster.")
+            is_here = last_in_stacks is not None and last_in_stacks >= silent
+            where = "again" if is_here else "in another container or cluster"
+            _set_proposal(session, regression, "", f"Its jobs run {where}.")
     elif regression.state in ACTIVE and regression.proposal != "stale":
         events = audit.events(session, "regression", regression.id or 0)
         answer = next((event for event in events if "proposal" in {**event.before, **event.after}), None)
         if answer is None or answer.action != "proposal_declined" or answer.before.get("proposal") != "stale":
             since = f" since {days_text(last, last)}" if last else ""
-            which = "jobs" if len(slow) == len(members) else f"{slow_or_affected(regression.metric)} jobs"
+            which = "jobs" if len(counted) == len(members) else f"{slow_or_affected(regression.metric)} jobs"
             _set_proposal(session, regression, "stale", f"None of its {which} has run{since}.")
 
 

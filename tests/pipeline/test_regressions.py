@@ -946,6 +946,20 @@ def test_a_recovered_job_that_is_slow_again_in_a_newer_container_withdraws_the_p
         assert (regression.again and regression.again.id) == (None if proposal else slow)
 
 
+def test_a_job_slow_in_one_recent_run_keeps_no_idle_regression_open(engine: Engine, settings: Settings) -> None:
+    """Pages state when the jobs that count last ran, so the same jobs decide whether it is idle."""
+    for gpus, slow_runs, at in ((16, 2, 10), (32, 1, 50)):
+        bring(engine, settings, steady(1000, 10), fields={"gpus": gpus})
+        bring(engine, settings, steady(1100, slow_runs), at, fields={"gpus": gpus, **NEW_CONTAINER})
+    renew(engine)
+    with read_session(engine) as session:
+        idle = get_regression(session, 1)
+        newest = events(session, "regression", 1)[0]
+    assert [len(idle.jobs), len(idle.counted_jobs)] == [2, 1]
+    assert idle.proposal == "stale"
+    assert newest.note == f"None of its slow jobs has run since {idle.idle_since}."
+
+
 def test_a_stale_regression_whose_stack_runs_again_follows_its_runs(engine: Engine, settings: Settings) -> None:
     bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
     bring(engine, settings, [500.0], 47, fields={"gpus": 32})
