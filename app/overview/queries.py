@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from sqlalchemy import ColumnElement, and_, case, exists, func, or_, select
 from sqlmodel import Session, col
 
+from app.domain.verdict.document import UNCONFIRMED
 from app.domain.verdict.regression import Regression
 from app.domain.verdict.triage import SumOfCosts
 from app.overview.trend import Trend, read_trend
@@ -159,6 +160,8 @@ class OverviewQuery(FilterQuery):
 
 LEADERS = 3
 UPGRADES = 3
+NEWEST = 40
+"""Newest runs among which unconfirmed slowdowns are listed, as the lead of the list of runs counts them."""
 FAILED = 40
 """Newest failed runs that are grouped by cause."""
 MOST_CAUSES = 5
@@ -182,10 +185,10 @@ class Overview:
 
     `total` counts all runs, `waiting` those that no worker has read yet; `by_outcome` (failed runs) and
     `without_figure` those of the requested branch, as the list filters them. These counts end at 10,000 and more
-    (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure.
-    `failures`: its
-    newest failed runs by cause. `leaders`: new leaders in it, `upgrades`: what upgrades in it changed, both on any
-    branch. `branches` and `projects`: choices.
+    (`counted`). `recent` counts runs of the requested period: failed ones, and others without a figure. `failures`: its
+    newest failed runs by cause. `unconfirmed`: runs that are slower until a rerun confirms it, newest first.
+    `leaders`: new leaders in it, `upgrades`: what upgrades in it changed, both on any branch. `branches` and
+    `projects`: choices.
     `generated`: those of the shown projects whose logs are generated. `experiments`: number in each state, of any time.
     `proposals`: number and name of the newest runs that are proposed as golden baselines.
     """
@@ -204,6 +207,7 @@ class Overview:
     generated: tuple[str, ...]
     leaders: tuple[LeaderUpdate, ...]
     upgrades: tuple[UpgradeChange, ...]
+    unconfirmed: tuple[RunListItem, ...]
     failures: tuple[FailureGroup, ...]
     experiments: Mapping[str, int]
     proposals: tuple[tuple[int, str], ...]
@@ -242,10 +246,25 @@ def overview(session: Session, query: OverviewQuery, now: datetime) -> Overview:
         upgrades=upgrade_changes(
             session, project=query.project, since=now - timedelta(days=int(query.days)), most=UPGRADES
         ),
+        unconfirmed=_unconfirmed(session, *of_project, *of_branch),
         failures=_by_cause(_latest(session, FAILED, *recent, badly)),
         experiments=find_experiments(session, ExperimentFilter(project=query.project), page_size=1).states,
         proposals=_open_proposals(session, project_ids.get(query.project, 0) if query.project else None),
     )
+
+
+def _unconfirmed(session: Session, *conditions: ColumnElement[bool]) -> tuple[RunListItem, ...]:
+    """Return those of the newest runs whose slowdown is unconfirmed, without those whose job ran again."""
+    newest = session.execute(
+        select_any(RunRow.id, RunRow.badge_label, RunRow.config_key, RunRow.job)
+        .where(*conditions)
+        .order_by(col(RunRow.id).desc())
+        .limit(NEWEST)
+    )
+    last: dict[tuple[str | None, str], Any] = {}
+    for run in newest:
+        last.setdefault((run.config_key, run.job), run)
+    return runs_by_id(session, [run.id for run in last.values() if run.badge_label == UNCONFIRMED])
 
 
 def _open_proposals(session: Session, project_id: int | None) -> tuple[tuple[int, str], ...]:
