@@ -71,7 +71,8 @@ _COLOURS = tuple(f"--line-{number}" for number in range(1, MOST_LINES + 1))
 _TRACKED: Select[Any] = (
     select_any(
         RunRow.id, RunRow.name, RunRow.commit, RunRow.ordered_at, RunRow.step_time_ms, RunRow.tokens_per_s_per_gpu,
-        RunRow.job, RunRow.dispatcher, RunRow.stack_key, RunRow.config_key, RunRow.project_id, RunRow.purpose,
+        RunRow.job, RunRow.dispatcher, RunRow.gpu, RunRow.stack_key, RunRow.config_key, RunRow.project_id,
+        RunRow.purpose,
     )
     .where(
         # Makes SQLite look up the runs of the stack instead of reading all of the project.
@@ -315,7 +316,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     if not stacks:
         return Trend((), ())
     earliest = stacks[0].last_at - timedelta(days=days) - _EARLIER
-    slow, idle = _slow_runs(session, project_id)
+    slow, current = _slow_runs(session, project_id)
     recent = [stack for stack in stacks if stack.last_at >= earliest]
     parts = [
         (stack, ([run for run in runs if run.ordered_at >= earliest], contract))
@@ -331,7 +332,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
             workloads.setdefault((stack.project_id, *workload(part[1])), []).append(part)
     since = max(repeated) - timedelta(days=days)
     for begin in (since, since - _EARLIER):
-        lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, idle=idle)
+        lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, current=current)
         if any(len(line.runs) > 1 for line in lines):
             flags = tuple(_flags(session, lines))
             at_two_levels = alternations_of_runs(session, [line.runs[-1][0].id for line in lines])
@@ -396,15 +397,23 @@ def _tracked(session: Session, stacks: Sequence[StackRow], branch: str, slow: Co
     return [parts[stack.stack_key] for stack in stacks]
 
 
-def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str], set[int]]:
-    """Return the first slow runs of active regressions of step time with the kind of the regression, and those of them
-    whose regression is idle.
+_Job = tuple[int, str, str | None, str | None]
+"""Project, job, dispatcher and GPU."""
+
+
+def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str], dict[int, _Job]]:
+    """Return the first slow runs of active regressions of step time with the kind of the regression, and the jobs of
+    those whose regression is not idle.
 
     Those of recovered stacks are left out.
     """
     chosen = (
-        select_any(RegressionMemberRow.run_id, RegressionRow.kind, RegressionRow.proposal)
+        select_any(
+            RegressionMemberRow.run_id, RegressionRow.kind, RegressionRow.proposal,
+            RunRow.project_id, RunRow.job, RunRow.dispatcher, RunRow.gpu,
+        )
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
+        .join(RunRow, col(RunRow.id) == RegressionMemberRow.run_id)
         .where(
             col(RegressionRow.state).in_(ACTIVE),
             col(RegressionRow.metric) == "step_time_ms",
@@ -413,10 +422,10 @@ def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str]
         )
         .order_by(col(RegressionRow.id).desc())
         .limit(MOST_SLOW)
-    )
+    )  # fmt: skip
     newest_last = [*reversed(session.execute(chosen).all())]  # the newest regression of a run wins
     kinds = {row.run_id: row.kind for row in newest_last}
-    return kinds, kinds.keys() - {row.run_id for row in newest_last if row.proposal != "stale"}
+    return kinds, {row.run_id: tuple(row[3:]) for row in newest_last if row.proposal != "stale"}
 
 
 def _lines(
@@ -426,22 +435,25 @@ def _lines(
     slow: Mapping[int, str],
     projects: Mapping[int, str],
     *,
-    idle: Collection[int],
+    current: Mapping[int, _Job],
 ) -> tuple[list[TrendLine], bool]:
     """Return at most MOST_LINES lines: those of active regressions first, then those with newer runs.
 
-    An `idle` regression chooses the job of a line only if no other does. Also return whether jobs are left out.
+    A regression that is idle chooses the job of a line only if none in `current` does. Also return whether jobs are
+    left out.
     """
-    leading = []
+    leading, slow_jobs = [], {*current.values()}
     for parts in workloads:
         runs = sorted((run for runs, _ in parts for run in runs), key=lambda run: (run.ordered_at, run.id))
         drawn = [run for run in runs if run.ordered_at >= since]
         jobs = {(run.job, run.dispatcher) for run in drawn}
         # Jobs of a workload differ in speed; the line belongs to the regressed one, which may be slow for longer.
         slow_runs = [run for run in runs if run.id in slow and (run.job, run.dispatcher) in jobs]
-        current = [run for run in slow_runs if run.id not in idle]
+        # The first slow run may be older than the runs that are read.
+        of_job = [run for run in drawn if run.job and (run.project_id, run.job, run.dispatcher, run.gpu) in slow_jobs]
+        active = [run for run in slow_runs if run.id in current] or of_job
         if slow_runs or len(drawn) > 1:
-            leading.append((bool(current), drawn[-1].ordered_at, (current or slow_runs or drawn)[-1], parts))
+            leading.append((bool(active), drawn[-1].ordered_at, (active or slow_runs or drawn)[-1], parts))
     leading.sort(key=lambda line: line[:2], reverse=True)
     lines: list[TrendLine] = []
     own: list[_Part] = []

@@ -507,6 +507,17 @@ def test_an_idle_regression_chooses_a_line_only_where_there_is_nothing_else_to_d
     assert (f"/runs/{current}" in drawn, f"/runs/{last_slow}" in drawn) == (True, False)
 
 
+def test_the_job_of_a_current_regression_is_drawn_although_it_began_before_the_runs_that_are_read(
+    client: TestClient, make: Make, make_regression: Make
+) -> None:
+    (first_slow,) = nightly(make, "hub.example/slow:1", 1, [25_000], gpus=8, job="current")
+    runs = nightly(make, "hub.example/slow:1", 200, [25_000, 20_000], gpus=8, job="current")
+    *_, last_slow = nightly(make, "hub.example/slow:1", 205, [20_000, 20_000, 25_000], gpus=8, job="idle")
+    make_regression(last_slow, proposal="stale")
+    make_regression(first_slow)
+    assert [row["id"] for row in trend_data(client)["points"]] == runs
+
+
 def test_the_trend_marks_where_the_current_configuration_began(client: TestClient, make: Make) -> None:
     *_, before = nightly(make, "hub.example/train:1", 1, [20_000] * 3, config_key="a" * 64)
     after, _ = nightly(make, "hub.example/train:1", 4, [21_000] * 2, config_key="b" * 64)
@@ -533,6 +544,17 @@ def test_a_slower_configuration_is_listed_although_it_opens_no_regression(
     after, _ = nightly(make, "hub.example/train:1", 4, [21_000] * 2, config_key="b" * 64, **judged)
     page = client.get("/", headers={"Accept": "text/html"}).text
     assert re.findall(r'data-slower="(\d+)"', page) == ([str(after)] if is_listed else [])
+
+
+def test_an_unconfirmed_slowdown_is_listed_until_its_job_runs_again(client: TestClient, make: Make) -> None:
+    unconfirmed = {"badge_label": "slower, unconfirmed", "verdict": "regression", "verdict_delta_pct": 24.7}
+    for config in ("a" * 64, "b" * 64):
+        (slow,) = nightly(make, "hub.example/train:1", 1, [25_000], config_key=config, **unconfirmed)
+    nightly(make, "hub.example/train:1", 2, [20_000], config_key="a" * 64)
+    page = overview(client)
+    assert re.findall(r'data-unconfirmed="(\d+)"', page) == [str(slow)]
+    assert f"24.7{THIN}% slower, unconfirmed" in page
+    assert f'href="/runs/{slow}?tab=why#rerun"' in page
 
 
 def test_failures_stand_in_one_line_for_each_cause(client: TestClient, make: Make) -> None:
