@@ -149,7 +149,8 @@ class ComparePage:
     def deciding(self) -> tuple[str, str] | None:
         """Return label and address of the step that decides an inconclusive comparison; None for another.
 
-        The experiment of both runs, else a new one for the knob that differs, else one more run of b.
+        The experiment of both runs, else a new one for the knob that differs, else one more run of b, unless only
+        the launch differs.
         """
         sides, a, b = self.comparison.sides, self.comparison.newest_a, self.comparison.newest_b
         if self.comparison.text.needs in ("", TOO_NOISY):
@@ -161,7 +162,9 @@ class ComparePage:
             knob = sides.comparability.knobs[0]
             change = urlencode({"field": knob.field, "value": value_text(knob.b)})
             return "Plan an experiment", f"/runs/{a.id}/experiments/new?{change}"
-        return (f"Rerun #{b.id}", f"/runs/{b.id}?tab=why#rerun") if b.detail.commit else None
+        if not b.detail.commit or (sides.kind == "verdict" and sides.is_of_one_commit):
+            return None
+        return f"Rerun #{b.id}", f"/runs/{b.id}?tab=why#rerun"
 
     @cached_property
     def upgrade(self) -> ChangeText | None:

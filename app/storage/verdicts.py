@@ -651,9 +651,10 @@ class RunRegression:
     `since_run`: the slow run of its stack, if that became slower. `usual`: the level of the run's job before, in the
     unit of the metric; None if the regression has no member of its configuration and job.
     `delta_pct`: the mean change of the run's job, else the size of the regression. `first_delta_pct`: that of the first
-    slow run of its stack. `is_past`: less than half of the change of the job is left. `over`: the period of a
-    regression whose runs have recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost
-    ended, if that is not of now: ` until 30 Sep`; read for the page of a run only.
+    slow run of its stack. `job_gpu_hours_per_day`: the part of the run's job in the cost, None if that has one job.
+    `is_past`: less than half of the change of the job is left. `over`: the period of a regression whose runs have
+    recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost ended, if that is not of
+    now: ` until 30 Sep`; read for the page of a run only.
     """
 
     id: int
@@ -666,6 +667,7 @@ class RunRegression:
     delta_pct: float | None
     first_delta_pct: float | None
     gpu_hours_per_day: float | None
+    job_gpu_hours_per_day: float | None
     is_member: bool
     opened: bool
     continues: bool
@@ -757,6 +759,7 @@ def regressions_of(session: Session, run_id: int) -> tuple[RunRegression, ...]:
                 shown_state=shown_state,
                 delta_pct=change_of_job(job) if job else row.worst_delta_pct,
                 first_delta_pct=None if member is None else member.first_delta_pct,
+                job_gpu_hours_per_day=job[-1].gpu_hours_per_day if job and len(jobs_of[row.id]) > 1 else None,
                 is_member=row.id in own,
                 opened=openers.get(row.id or 0) == run_id,
                 continues=row.id in continued,

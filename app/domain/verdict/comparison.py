@@ -386,6 +386,11 @@ class SideComparison:
         return costly_memory(self.measured, self.b[-1].contract)
 
     @property
+    def is_of_one_commit(self) -> bool:
+        """Return whether the newest runs of both sides state the same commit."""
+        return bool(self.a[-1].commit) and self.a[-1].commit == self.b[-1].commit
+
+    @property
     def directional(self) -> bool:
         """Return whether there are too few iterations for more than a direction, which a full run must confirm."""
         return self.measured is not None and self.short is not None

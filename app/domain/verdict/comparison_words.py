@@ -89,7 +89,7 @@ def _lead(comparison: SideComparison, cause: str) -> str:
         return f"{answer} {f'Likely cause: {_named(cause)}; not ranked' if cause else unranked}."
     if time.decision in ("improvement", "regression") and not comparison.winner:
         return f"{answer[:-1]} but {_cost(comparison, time).removeprefix('it ')}: no winner."
-    return f"{answer} {capitalized(_of_knobs(comparability))}."
+    return f"{answer} {capitalized(_of_knobs(comparison))}."
 
 
 def _named(cause: str) -> str:
@@ -105,10 +105,13 @@ def _unranked(comparison: SideComparison) -> str:
     return "Not ranked" if comparison.no_winner else ""
 
 
-def _of_knobs(comparability: Comparability) -> str:
+def _of_knobs(comparison: SideComparison) -> str:
+    comparability = comparison.comparability
     knobs = comparability.knobs
+    if not knobs and comparability.provisional:
+        return "no known difference"
     if not knobs:
-        return "no known difference" if comparability.provisional else "same configuration"
+        return f"same {'commit and ' if comparison.is_of_one_commit else ''}configuration"
     if len(knobs) == 1 and knobs[0].is_certain and not (comparability.other_code or comparability.two_jobs):
         return f"one knob: `{knobs[0].field}`"
     return _what_differs(comparability)
@@ -226,8 +229,7 @@ def _rule(comparison: SideComparison) -> str:
     if kind == "verdict":
         if comparability.provisional:
             return "No known difference: what differs is unknown, or code, environment or noise."
-        of_code = not comparison.a[-1].commit or comparison.a[-1].commit != comparison.b[-1].commit
-        same, causes = ("", "code, ") if of_code else (" and commit", "")
+        same, causes = (" and commit", "") if comparison.is_of_one_commit else ("", "code, ")
         return f"Same configuration{same}: any difference comes from {causes}environment or noise."
     if kind == "matched_ab":
         knob = f"Matched A/B: `{comparability.knobs[0].field}` is the only knob that differs"

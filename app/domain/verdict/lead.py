@@ -72,7 +72,7 @@ def lead(
         return f"{worse} Also {also}." if also else worse
     if time is None or metric == "peak_memory_gib":
         runs = plural(len(verdict.baseline_used), "run")
-        return f"{_heavier(memory)} ({runs})." if memory is not None and heavier else verdict.reason
+        return f"{_heavier(memory)} ({runs}){_also_faster(time)}." if memory is not None and heavier else verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
     change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
@@ -173,9 +173,16 @@ def _heavier(memory: MemoryChange) -> str:
     return f"{percent(memory.delta_pct)} more peak memory: {now}, was {before}"
 
 
+def _also_faster(time: StepTimeChange | None) -> str:
+    return f"; {change_text(time.delta_pct).figure}" if time is not None and time.decision == "improvement" else ""
+
+
 def _heavier_contrast(contrast: MeasuredContrast) -> str:
-    memory, difference = contrast.measured.memory, changed_field(contrast.comparability)
-    return "" if memory is None else f"{_heavier(memory)} with {difference.field} {sides_text(difference)[0]}."
+    memory, time = contrast.measured.memory, contrast.measured.step_time
+    difference = changed_field(contrast.comparability)
+    if memory is None:
+        return ""
+    return f"{_heavier(memory)} with {difference.field} {sides_text(difference)[0]}{_also_faster(time)}."
 
 
 def _contrast(
