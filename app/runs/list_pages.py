@@ -272,12 +272,14 @@ def list_answer(
     heavier = sum(run.memory_pct is not None for run in runs)
     unconfirmed = sum(run.label == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
+    unsteady = sum(run.is_unsteady and run.step_decision == "inconclusive" for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if len(slower) == 1 else "are"
     doubt = f" ({unconfirmed} unconfirmed)" if unconfirmed else ""
     end = f", {heavier} {'needs' if heavier == 1 else 'need'} more memory" if heavier else ""
     end += f", {failed} failed" if failed else ""
+    end += f", {unsteady} not steady" if unsteady else ""
     fields = sorted({run.contrast_field for run in slower})
     than = f"with the previous {' or '.join(fields)}" if all(fields) and fields else "before"
     which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"

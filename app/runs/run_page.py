@@ -57,6 +57,7 @@ from app.runs.verdict_view import VerdictView, named_runs, rerun_command, verdic
 from app.storage.audit import AuditEvent, events
 from app.storage.experiments import ExperimentFilter, ExperimentListPage, experiment_sides, find_experiments
 from app.storage.log_files import LogFiles
+from app.storage.profiles import StoredProfileFile, profiles_of
 from app.storage.runs import ENDED_BADLY, RunDetail, RunState, StoredSeries
 from app.storage.setbacks import FITTED_RULE, PACKAGE_RULE, WorkingRun, setbacks_of, working_runs
 from app.storage.stacks import StackRun, stack_runs
@@ -1022,10 +1023,20 @@ class RunPage:
             return None
         return Remedy(rule, taken[rule].title, flags_text(taken[rule].settings), taken[rule].container)
 
+    @cached_property
+    def profile_files(self) -> tuple[StoredProfileFile, ...]:
+        profiles = profiles_of(self._session, self.run.id, self.run.contract)
+        return tuple(file for profile in profiles for file in profile.files)
+
+    @property
+    def is_same_configuration(self) -> bool:
+        """Return whether at most the commit differs from the compared run."""
+        return all(row.field == COMMIT for row in self.differing_fields)
+
     @property
     def differs_text(self) -> str:
         """Return `new commit` if nothing else differs from the compared run, else `3 differ`."""
-        if all(row.field == COMMIT for row in self.differing_fields):
+        if self.is_same_configuration:
             return "new commit"
         return plural(len(self.differing_fields), "differs", "differ")
 

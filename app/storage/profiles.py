@@ -28,6 +28,7 @@ class StoredProfileFile:
     name: str
     position: int
     size_bytes: int
+    sha256: str
     rank: int | None
     stage: int | None
     key: str

@@ -479,7 +479,8 @@ class RunListItem:
     (`EXPERIMENT_OF_RUN`), `baseline` or `candidate`. `ab`: the verdict compares configurations, so it opens no
     regression. `contrast_pct`, `contrast_decision`: of a run without a baseline, the change against the previous
     container, cluster or stack (`contrast_field`), which is no verdict.
-    `is_side`: its result is that of its experiment. `baseline_kind`: what its verdict compares it with.
+    `is_side`: its result is that of its experiment. `baseline_kind`: what its verdict compares it with. `is_unsteady`:
+    its step times drift or vary too much.
     """
 
     id: int
@@ -521,6 +522,7 @@ class RunListItem:
     contrast_decision: str = ""
     is_side: bool = False
     baseline_kind: str = ""
+    is_unsteady: bool = False
 
     @property
     def failure_cause(self) -> str:
@@ -576,7 +578,7 @@ _LIST_COLUMNS: tuple[Any, ...] = (
     _FAILURE[(0, "evidence", 0, "text")].as_string().label("failure_line"), ProjectRow.slug, ProjectRow.generated,
     EXPERIMENT_OF_RUN.label("experiment_id"), _SIDE.label("side"),
     VerdictRow.comparison, VerdictRow.decision, VerdictRow.delta_pct, VerdictRow.attributed_to,
-    VerdictRow.baseline_kind,
+    VerdictRow.baseline_kind, RunRow.is_steady,
     case((_IS_REGRESSION, _MEASURED["step_time"]["decision"].as_string())).label("time_decision"),
     case((col(VerdictRow.decision) == "no_baseline", _CONTRAST["step_time"]["decision"].as_string())).label("contrast"),
     case(
@@ -689,7 +691,7 @@ def _list_item(row: Any) -> RunListItem:
         ab=row.purpose == "experiment" or row.comparison not in (None, "", "verdict"),
         contrast_field=contrast_field if row.contrast else "",
         contrast_decision=row.contrast or "", contrast_pct=row.delta_pct if row.contrast else None,
-        is_side=is_side, baseline_kind=row.baseline_kind or "",
+        is_side=is_side, baseline_kind=row.baseline_kind or "", is_unsteady=row.is_steady is False,
     )  # fmt: skip
 
 

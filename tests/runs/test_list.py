@@ -277,7 +277,9 @@ def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClie
     assert strip is not None
     assert strip.against == "baseline or previous container"
     assert [dot.decision for dot in strip.dots if dot.run_id == run] == ["inconclusive"]
-    assert re.search(rf'/runs/{run}#verdict"[^>]*>\s*<span class="undecided">.*?inconclusive', client.get("/runs").text)
+    text = client.get("/runs").text
+    assert re.search(rf'/runs/{run}#verdict"[^>]*>\s*<span class="undecided"[^>]*>.*?not steady', text)
+    assert "1 not steady." in text
 
 
 def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, engine: Engine) -> None:
