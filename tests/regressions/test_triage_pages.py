@@ -569,7 +569,18 @@ def test_the_lead_states_the_size_of_jobs_that_one_run_shows(client: TestClient,
     with transaction(engine) as session:
         lasting = [make_slow_stack(session, stack=name, slow_pct=9.0, gpu="A100") for name in ("one", "two")]
         once = make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0, gpu="H100")
-    assert words_of(client, make([*lasting, once])).endswith("; 1 other temporarily up to 30.0\u202f%.")
+    assert words_of(client, make([*lasting, once])).endswith("; 1 other up to 30.0\u202f% in one run only.")
+
+
+@pytest.mark.parametrize(("is_once", "ending"), [(True, "in one run or temporarily"), (False, "temporarily")])
+def test_only_jobs_that_are_nearly_back_are_slow_temporarily(
+    client: TestClient, engine: Engine, make: Make, is_once: bool, ending: str
+) -> None:
+    with transaction(engine) as session:
+        jobs = [make_slow_stack(session, stack=name, slow_pct=9.0) for name in ("one", "two", "nearly")]
+        session.get_one(RunRow, jobs[-1].runs[-1]).step_time_ms = 20_000.0
+        jobs += [make_slow_stack(session, stack="once", days=(13, 1), slow_pct=30.0)] if is_once else []
+    assert words_of(client, make(jobs)).endswith(f"\u202f% {ending}.")
 
 
 def test_the_chart_names_the_size_of_the_jobs_that_it_does_not_draw_yet(

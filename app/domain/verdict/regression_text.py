@@ -153,18 +153,18 @@ def run_in(run: RunOfJob) -> str:
 def other_jobs(regression: Regression) -> str:
     """Return `2 more in one run only`, of the jobs that do not count; with their size if it may be the larger one.
 
-    Empty if all count.
+    `temporarily`: their newest run is back or nearly back. Empty if all count.
     """
     counted = regression.counted_jobs
     others = [job for job in regression.jobs if job not in counted]
     if not others:
         return ""
-    once = sum(job.is_once for job in others)
-    how = "temporarily" if not once else "in one run only" if once == len(others) else "in one run or temporarily"
+    is_once, is_over = all(job.is_once for job in others), all(job.has_returned for job in others)
+    how = "in one run only" if is_once else "temporarily" if is_over else "in one run or temporarily"
     if not is_part(regression):
         return f"{len(others)} more {how}"
     most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
-    return f"{plural(len(others), 'other')} temporarily up to {most}"
+    return f"{plural(len(others), 'other')} up to {most} {how}"
 
 
 def is_part(regression: Regression) -> bool:
