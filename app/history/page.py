@@ -185,6 +185,22 @@ class ProposalRow:
     drift: Drift | None
 
 
+@dataclass(frozen=True, slots=True)
+class OtherRegression:
+    """An active regression beside that of the lead: its largest alarm here, and the letters of its configurations.
+
+    `is_over`: less than half of it is left in their newest runs in its stacks.
+    """
+
+    alarm: HistoryAlarm
+    letters: tuple[str, ...]
+    is_over: bool
+
+    @property
+    def state(self) -> str:
+        return state_text(self.alarm.shown_state, self.alarm.proposal)
+
+
 EventKind = Literal["change_point", "configuration", "container", "regression"]
 
 
@@ -501,19 +517,24 @@ class HistoryPage:
         return (self.leading_alarm or first) if first and first.proposal else first
 
     @property
-    def other_alarms(self) -> list[tuple[HistoryAlarm, list[str], str]]:
-        """Return the largest alarm of each active regression that neither the lead nor the primary button names.
-
-        With the letters of its configurations and its state.
-        """
+    def other_regressions(self) -> list[OtherRegression]:
+        """Return the active regressions that neither the lead nor the primary button names."""
         named = {alarm.regression_id for alarm in (self.first_alarm, self.leading_alarm) if alarm}
         others = []
         for number in dict.fromkeys(alarm.regression_id for alarm in self._active if alarm.regression_id not in named):
             alarms = [alarm for alarm in self._active if alarm.regression_id == number]
             largest = max(alarms, key=lambda alarm: alarm.delta_pct or 0.0)
-            letters = sorted({self.letters[alarm.run_id] for alarm in alarms})
-            others.append((largest, letters, state_text(largest.shown_state, largest.proposal)))
+            letters = tuple(sorted({self.letters[alarm.run_id] for alarm in alarms}))
+            others.append(OtherRegression(largest, letters, all(self._is_over(alarm) for alarm in alarms)))
         return others
+
+    def _is_over(self, alarm: HistoryAlarm) -> bool:
+        """Return whether less than half of a change of step time is left in the newest run of its stack."""
+        runs = self.history.runs
+        parts = [part for part in self.shown if alarm.run_id in {runs[position].id for position in part.runs}]
+        newest = [math.exp(runs[part.counted[-1]].log_step_time) for part in parts if part.counted]
+        is_time = alarm.metric == "step_time_ms" and bool(newest)
+        return is_time and all(alarm.is_half_gone(step_time_ms) for step_time_ms in newest)
 
     @property
     def leading_alarm(self) -> HistoryAlarm | None:
