@@ -273,7 +273,7 @@ class _OtherStacks:
     slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
     alternating: int | None
-    slow_there: int | None
+    slow_there: RunOfJob | None
 
 
 _remembered = Remembered[_OtherStacks](most=1000)
@@ -317,13 +317,14 @@ def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
     )
 
 
-def _slow_there(session: Session, regression: Regression, alternating: int) -> int | None:
+def _slow_there(session: Session, regression: Regression, alternating: int) -> RunOfJob | None:
     """Return the newest later run of another job that is back in its own stack but slow there, steady or not."""
     later = later_runs(session, [regression.id])
     others = (job for job in regression.jobs if job.first.run_id != alternating and job.has_returned)
-    newest = [runs[-1] for job in others if (runs := later.get((regression.id, job.last.run_id)))]
-    slow = [run for run in newest if run.is_slow]
-    return max(slow, key=lambda run: run.ordered_at).id if slow else None
+    newest = [(job, runs[-1]) for job in others if (runs := later.get((regression.id, job.last.run_id)))]
+    slow = (pair for pair in newest if pair[1].is_slow)
+    last = max(slow, key=lambda pair: pair[1].ordered_at, default=None)
+    return _run_of_job(session, *last) if last else None
 
 
 def _alternating_job(session: Session, regression: Regression) -> tuple[int, tuple[float, float]] | None:

@@ -171,7 +171,7 @@ class Regression:
     slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
     alternating: int | None = None
-    slow_there: int | None = None
+    slow_there: RunOfJob | None = None
 
     @property
     def idle_since(self) -> str:

@@ -8,6 +8,7 @@ from app.domain.numbers import (
     change_words,
     daily_cost,
     days_text,
+    levels_text,
     plural,
     slow_or_affected,
 )
@@ -102,9 +103,11 @@ def _text(regression: Regression) -> str:
         return f"{text} One alternates: suspect the node."
     words = alternates_text(regression.alternates)
     if regression.is_once and counted < jobs and not (regression.is_back or regression.again):
-        others = f"The other{'s' if jobs > 2 else ''} recovered"
-        there = f", except in #{regression.slow_there}" if regression.slow_there else ""
-        return f"One job {words}. {others}{there}.{_claim(regression)}"
+        others, there = f"The other{'s' if jobs > 2 else ''} recovered", regression.slow_there
+        if there is None:
+            return f"One job {words}. {others}.{_claim(regression)}"
+        slow = f"{run_in(there)} slower{'' if there.is_steady else ', unconfirmed'}"
+        return f"One job alternates between {levels_text(regression.alternates)}. {others}; {slow}.{_claim(regression)}"
     return f"{text} {'A' if jobs > 1 else 'The'} job {words}."
 
 
