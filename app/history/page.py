@@ -85,7 +85,7 @@ from app.queue import JUDGE_STACK, enqueue
 from app.storage.database import ListPage, transaction
 from app.storage.runs import RunListItem, runs_by_id, slower_labels, step_decisions
 from app.storage.stacks import StackRun, names_of_stacks
-from app.storage.suspect_evidence import alternation, with_alternation
+from app.storage.suspect_evidence import alternation, states_node, with_alternation
 from app.storage.tables import PinRow, RunRow
 from app.storage.verdicts import current_verdicts
 from app.storage.watches import is_watched
@@ -325,7 +325,8 @@ class HistoryPage:
         newest = self.history.runs[own.counted[-1]]
         which = f"Configuration {own.letter}: " if len(self.choices) > 1 and not self.view.config else ""
         level = f"{self._text.figure(math.exp(newest.log_step_time))} in #{newest.id}"
-        return f"{which}{level}; the job {alternates_text(self.alternates)}."
+        has_node = states_node(self._session, newest.id)
+        return f"{which}{level}; the job {alternates_text(self.alternates, states_node=has_node)}."
 
     def _speed_lead(self) -> str:
         """Return the current level and its open regression, else the change since the previous container, else that of

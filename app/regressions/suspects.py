@@ -100,11 +100,12 @@ def _node_card(jobs: Sequence[SuspectingJob]) -> tuple[SuspectCard, ...]:
     run_id, both = next(iter(levels.items()))
     nodes = next(job.nodes for job in jobs if job.run_id == run_id)
     ran_on = f"#{run_id} ran on {nodes}." if nodes else f"#{run_id} does not state its node."
+    rerun = f"Rerun #{run_id} on {'another' if nodes else 'a named'} node"
     return (
         SuspectCard(
             "", "place", "", "", node_text(run_id), "possible",
             (f"The job alternates between {levels_text(both)}, whatever its code.", ran_on),
-            len(levels), (f"Rerun #{run_id} on another node", f"/runs/{run_id}?tab=why#rerun"),
+            len(levels), (rerun, f"/runs/{run_id}?tab=why#rerun"),
         ),
     )  # fmt: skip
 

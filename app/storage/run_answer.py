@@ -6,14 +6,14 @@ from typing import Any
 
 from sqlmodel import Session
 
-from app.domain.numbers import step_time
+from app.domain.numbers import levels_text, step_time
 from app.domain.performance.failures import failure_lead
 from app.domain.performance.steady_state import unsteady_briefly
 from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, alternates_text, since_last_good
+from app.domain.verdict.evidence import RankedSuspect, alternates_text, node_words, since_last_good
 from app.domain.verdict.lead import OngoingRegression, answer_line, lead
 from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
@@ -105,9 +105,10 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     elsewhere = tuple(item for item in regressions_elsewhere(session, run.id) if item.id not in own_ids)
     shown: list[RunRegression | Regression] = [*regressions, *elsewhere]
     levels = alternations_of_runs(session, [run.id]).get(run.id) if document.decision == "no_baseline" else None
-    is_alternating = is_opened and any(item.alternates for item in ranked)
-    if levels or is_alternating:
-        rerun = "The job alternates between two levels: a rerun on another node shows whether its node was slow."
+    has_node = "nodes" in run.contract
+    if between := levels or next((item.alternates for item in ranked if is_opened and item.alternates), None):
+        node = "another node" if has_node else "a named node"
+        rerun = f"The job alternates between {levels_text(between)}, whatever its code: rerun it on {node}."
     idle = {item.id for item in shown if item.shown_state in ACTIVE and item.proposal == "stale"}
     for regression in read_regressions(session, idle)[:1]:
         rerun = idle_text(regression)
@@ -127,11 +128,11 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             unsteady=unsteady_briefly(steady) if steady else "",
             recovered_from=recovered_from,
             in_regression=opened,
-            alternates=is_alternating,
+            alternates=node_words(states_node=has_node) if between else "",
         )
     )
     if levels and is_undecided and own_ms:
-        own = f"Inconclusive: {step_time(own_ms)}; the job {alternates_text(levels)}."
+        own = f"Inconclusive: {step_time(own_ms)}; the job {alternates_text(levels, states_node=has_node)}."
     other_branch = document.other_branch if document.decision == "no_baseline" else None
     return RunAnswer(
         document=document,

@@ -30,7 +30,7 @@ from app.domain.verdict.words import last_parts, what_would_decide
 from app.storage import readings
 from app.storage.experiments import experiment_sides
 from app.storage.runs import ENDED_BADLY, RunDetail, files_of, stored_contract
-from app.storage.suspect_evidence import suspects_with_evidence, within_regression
+from app.storage.suspect_evidence import states_node, suspects_with_evidence, within_regression
 from app.storage.tables import AvailabilityRow, RunResultRow, RunRow, select_any
 from app.storage.verdicts import (
     current_verdict,
@@ -284,7 +284,7 @@ class _Causes(NamedTuple):
 
     `is_likely`: evidence supports `first`, or nothing else can be the cause. `is_single`: the evidence singles out each
     of `differences` (`RankedSuspect.is_likely`). `bisected`: the run whose commits are bisected, as code is suspected.
-    `alternates`: the two levels (ms) between which the job alternates; then a node is suspected, and no field.
+    `alternates`: in words, between which levels the job alternates; then a node is suspected, and no field.
     """
 
     differences: tuple[Difference, ...]
@@ -292,7 +292,7 @@ class _Causes(NamedTuple):
     is_likely: bool
     is_single: bool
     bisected: int
-    alternates: tuple[float, float] | None = None
+    alternates: str = ""
 
 
 def _causes(session: Session, regression: _Regression) -> _Causes:
@@ -300,7 +300,8 @@ def _causes(session: Session, regression: _Regression) -> _Causes:
     own = suspects_with_evidence(session, regression.run, regression.document, metric)
     suspects, bisected = within_regression(session, regression.run, metric, own)
     if levels := next((item.alternates for item in suspects if item.alternates), None):
-        return _Causes((), (), is_likely=False, is_single=False, bisected=bisected, alternates=levels)
+        words = alternates_text(levels, states_node=states_node(session, regression.run))
+        return _Causes((), (), is_likely=False, is_single=False, bisected=bisected, alternates=words)
     ranked = [item for item in suspects if item.support != "unlikely"]
     likely = _differences(item for item in ranked if item.is_likely)
     possible = likely or _differences(ranked)
@@ -319,7 +320,7 @@ def _differences(ranked: Iterable[RankedSuspect]) -> list[Difference]:
 
 def _cause_text(causes: _Causes) -> str:
     if causes.alternates:
-        return f"The job {alternates_text(causes.alternates)}."
+        return f"The job {causes.alternates}."
     if not causes.differences:
         return "No known field differs: suspect the nodes or chance."
     texts = (f"{cause.field} {_side(cause.a)} to {_side(cause.b)}" for cause in causes.differences[:3])

@@ -35,6 +35,7 @@ from app.domain.verdict.evidence import (
     alternates,
     alternating_runs,
     change_pct,
+    no_likelier,
     node_text,
     other_stacks,
     past_results,
@@ -428,8 +429,14 @@ def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
     shared = _shared_suspects(jobs)
     ranked = tuple(item for _, item in shared)
     code = next(((run, item) for run, item in shared if item.suspect.field == COMMIT and item.is_likely), (0, None))
-    node = next((f"{node_text(run)}." for run in alternating_runs(jobs)), "")
+    run = next(iter(alternating_runs(jobs)), None)
+    node = "" if run is None else f"{node_text(run)}{'' if states_node(session, run) else ', not stated'}."
     return _Cause(node or _cause_text(regression, ranked), ranked, code[1], code[0])
+
+
+def states_node(session: Session, run_id: int) -> bool:
+    """Return whether a document of a run states its nodes, so that a rerun on another node can be told from it."""
+    return bool(value_text(stored_contracts(session, [run_id]).get(run_id, {}).get("nodes")))
 
 
 def _cause_text(regression: _Caused, ranked: Sequence[RankedSuspect]) -> str:
@@ -475,22 +482,26 @@ def within_regression(
 ) -> tuple[tuple[RankedSuspect, ...], int]:
     """Return the suspects of a run, likely code with the commits that all jobs of its regression share; and whose.
 
-    The second value is the run to bisect: the one with the shortest range of commits.
+    None is likely that is only possible in its regression. The second value is the run to bisect: the one with the
+    shortest range of commits.
     """
     of_run = (
         select(RegressionRow)
         .join(RegressionMemberRow, col(RegressionMemberRow.regression_id) == RegressionRow.id)
         .where(col(RegressionMemberRow.run_id) == run_id, col(RegressionRow.metric) == metric)
     )
-    own = next((item for item in ranked if item.suspect.field == COMMIT and item.is_likely), None)
-    regression = session.execute(of_run.order_by(col(RegressionRow.id).desc()).limit(1)).scalar() if own else None
-    if own is None or regression is None:
+    has_likely = any(item.is_likely for item in ranked)
+    newest = of_run.order_by(col(RegressionRow.id).desc()).limit(1)
+    regression = session.execute(newest).scalar() if has_likely else None
+    if regression is None:
         return tuple(ranked), run_id
     cause = _cause(session, regression, _first_slow_runs(session, regression))
-    shared = cause.code
-    is_shorter = shared is not None and shared.bad_at - shared.good_at < own.bad_at - own.good_at
-    if shared is None or not is_shorter or shared.bad != own.bad:
-        return tuple(ranked), run_id
+    ranked, shared = no_likelier(ranked, cause.suspects), cause.code
+    own = next((item for item in ranked if item.suspect.field == COMMIT and item.is_likely), None)
+    if own is None or shared is None or shared.bad != own.bad:
+        return ranked, run_id
+    if shared.bad_at - shared.good_at >= own.bad_at - own.good_at:
+        return ranked, run_id
     narrowed = replace(own, suspect=shared.suspect, good_at=shared.good_at, bad_at=shared.bad_at)
     return tuple(narrowed if item is own else item for item in ranked), cause.bisected
 

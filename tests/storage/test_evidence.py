@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlmodel import Session, select
 
-from app.domain.verdict.evidence import MOVES, RankedSuspect, alternating_runs, without_likely
+from app.domain.verdict.evidence import MOVES, RankedSuspect, alternating_runs, no_likelier, without_likely
 from app.overview.queries import needs_attention
 from app.regressions.bisect import read_bisect_ends
 from app.regressions.pages import RegressionView
@@ -409,6 +409,9 @@ def test_all_texts_about_a_regression_name_the_shortest_range_of_commits(session
     assert commits(early, "peak_memory_gib") == ([last_nightly, bad], early), "no regression of this metric"
     doubtful = without_likely(ranked[early])
     assert within_regression(session, early, "step_time_ms", doubtful) == (doubtful, early)
+    assert ranked[early][0].is_likely
+    assert [item.is_likely for item in no_likelier(ranked[early], without_likely(ranked[late]))] == [False]
+    assert no_likelier(ranked[early], ()) == ranked[early], "its regression has no such suspect"
 
 
 def test_fewer_than_half_of_the_other_stacks_do_not_support_a_cause(session: Session) -> None:

@@ -172,7 +172,7 @@ class RankedSuspect:
             self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
             self.beside and f"Their {self.beside} changed, too.",
             self.is_likely and self.support == "open" and _left_sentence(self),
-            self.alternates and f"This job {alternates_text(self.alternates)}.",
+            self.alternates and f"This job alternates between {levels_text(self.alternates)}, whatever its code.",
         )  # fmt: skip
         return tuple(text for text in texts if text)
 
@@ -309,14 +309,25 @@ def alternates(is_slow: Sequence[bool]) -> bool:
     return any(sum(slow for slow, _ in groupby(window)) >= FEWEST_STREAKS for window in windows)
 
 
-def alternates_text(levels: tuple[float, float]) -> str:
-    """Return `alternates between 205.9 and 292.8 ms: suspect the node`."""
-    return f"alternates between {levels_text(levels)}: suspect the node"
+def alternates_text(levels: tuple[float, float], *, states_node: bool) -> str:
+    """Return `alternates between 205.9 and 292.8 ms: suspect the node`. `states_node`: as in `node_words`."""
+    return f"alternates between {levels_text(levels)}{node_words(states_node=states_node)}"
+
+
+def node_words(*, states_node: bool) -> str:
+    """Return what follows `alternates`. `states_node`: the run states its node, so that it can be compared."""
+    return ": suspect the node" if states_node else ", node not stated"
 
 
 def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
     """Return the suspects of a change that is itself in doubt: with their evidence, but none of them likely."""
     return tuple(replace(item, is_likely=False) for item in ranked)
+
+
+def no_likelier(ranked: Iterable[RankedSuspect], shared: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:
+    """Return the suspects of a run, likely only if they are so among those of its regression, which are `shared`."""
+    doubtful = {_change(item) for item in shared if not item.is_likely}
+    return tuple(replace(item, is_likely=item.is_likely and _change(item) not in doubtful) for item in ranked)
 
 
 def _not_separated(ranked: Sequence[RankedSuspect]) -> list[RankedSuspect]:

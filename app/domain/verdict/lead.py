@@ -41,14 +41,15 @@ def lead(
     recovered_from: int | None = None,
     label: Label = numbered,
     in_regression: Collection[str] = (),
-    alternates: bool = False,
+    alternates: str = "",
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself; the mean takes its place where reruns were judged together with it.
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
     baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
-    regressions that the run is in. `alternates`: its job alternates between two levels.
+    regressions that the run is in. `alternates`: what to say of its node, if its job alternates between two
+    levels (`node_words`).
     """
     verdict, time = document.verdict, document.verdict.step_time
     metric = document.leading_metric(in_regression=in_regression)
@@ -76,7 +77,7 @@ def lead(
     knobs = document.comparability.knobs if document.comparability is not None else ()
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
     change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
-    because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs, alternates=alternates)
+    because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs, alternates)
     return " ".join(filter(None, (change, "" if back else because)))
 
 
@@ -116,11 +117,11 @@ def _change(
     return f"{change.figure}{' than one run' if baseline == 1 else ''}: {times}."
 
 
-def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference], *, alternates: bool) -> str:
+def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference], alternates: str) -> str:
     if time.decision == "no_change" or shows_no_difference(time):
         return ""
     if alternates:
-        return "The job alternates: suspect the node."
+        return f"The job alternates{alternates}."
     if cause is not None:
         return f"Likely cause: {_named(cause)}."
     if len(knobs) == 1:

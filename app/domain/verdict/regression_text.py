@@ -13,7 +13,7 @@ from app.domain.numbers import (
     slow_or_affected,
 )
 from app.domain.text import capitalized
-from app.domain.verdict.evidence import alternates_text
+from app.domain.verdict.evidence import alternates_text, node_words
 from app.domain.verdict.regression import Regression, RunOfJob, SlowJob
 from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
 
@@ -100,8 +100,8 @@ def _text(regression: Regression) -> str:
         return text
     counted, jobs = len(regression.counted_jobs), len(regression.jobs)
     if regression.is_once and counted > 1:
-        return f"{text} One alternates: suspect the node."
-    words = alternates_text(regression.alternates)
+        return f"{text} One alternates{node_words(states_node=regression.states_node)}."
+    words = alternates_text(regression.alternates, states_node=regression.states_node)
     if regression.is_once and counted < jobs and not (regression.is_back or regression.again):
         others, there = f"The other{'s' if jobs > 2 else ''} recovered", regression.slow_there
         if there is None:
