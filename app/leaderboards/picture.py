@@ -25,6 +25,7 @@ from app.domain.ranking.matrix import Contender, EpMatrix
 from app.domain.ranking.pairwise import PairwiseComparison
 from app.domain.ranking.runs import hardware_of
 from app.domain.ranking.standings import REFERENCE, Board, Entry, Gain, Interval, listed, would_decide
+from app.domain.references.nearest import STEP_FIELDS, same_work
 from app.domain.run import Value
 from app.domain.verdict.policy import EQUAL_PCT
 from app.leaderboards.words import board_time, board_unit, day_text
@@ -140,10 +141,6 @@ def _apart(places: Sequence[float]) -> list[float]:
 
 # --- The picture of one ranking: a bar for each dispatcher, those that cannot run, and comparable published figures.
 
-SAME = ("gpus", "seq_len", "gbs", "precision")
-"""Fields that a published step time must state with the values of the stack to be drawn with it."""
-_MOST_PUBLISHED = 1
-"""The fastest one is enough to aim at."""
 _ROOM = 0.1
 """Free share of the axis before the fastest and after the slowest result."""
 
@@ -249,8 +246,9 @@ def board_picture(
     run; `experiments`: for the first sentence.
     """
     published = [item for item in published if _gpu(item.point.contract) == _gpu(stack.about)]
-    comparable = [item for item in published if _is_comparable(item, stack.about)]
-    beside = sorted(comparable, key=lambda item: item.point.step_time_ms or 0.0)[:_MOST_PUBLISHED]
+    comparable = same_work(stack.about, [item.point for item in published])
+    fastest = next((item for item in published if comparable and item.point is comparable[0]), None)
+    theirs = (fastest and fastest.point.implied_step_ms) or 0.0
     contenders = list(contenders)
     # A second bar of the dispatcher has the gain at equal knobs, so that the first does not repeat it.
     alone = {
@@ -268,7 +266,7 @@ def board_picture(
             who = "" if item.equal.name == item.name else f"{item.name} "
             gain = f"{who}{_change(item.at_equal_knobs)}, equal knobs"
             rows.setdefault((item.equal.name, item.equal.config_key), (item.equal.step_time_ms, item.equal.runs, gain))
-    times = [figure.value for figure, _, _ in rows.values()] + [item.point.step_time_ms or 0.0 for item in beside]
+    times = [figure.value for figure, _, _ in rows.values()] + ([theirs] if fastest else [])
     ends = [end for figure, _, _ in rows.values() for end in (figure.low, figure.high) if end]
     axis, unit = _Axis.of([*times, *ends]), board_unit(times)
     bars = [
@@ -276,16 +274,15 @@ def board_picture(
         for (name, key), (figure, runs, gain) in sorted(rows.items(), key=lambda row: row[1][0].value)
     ]
     names = {entry.dispatcher for entry in board.entries}
-    bars += [
-        RankingBar(
-            "published", _publisher(item), f"/references/{item.id}",
-            at=axis.place(item.point.step_time_ms or 0.0),
-            time=step_time(item.point.step_time_ms or 0.0, unit),
-            gain="published" + ("" if stack.generated else _behind(board.entries[0], item)),
-            runs=item.point.date,
-        )
-        for item in beside
-    ]  # fmt: skip
+    if fastest:
+        gain = f"best of {len(comparable)} published" if comparable[1:] else "published"
+        bars.append(RankingBar(
+            "published", _publisher(fastest), f"/references/{fastest.id}",
+            at=axis.place(theirs),
+            time=step_time(theirs, unit),
+            gain=gain + ("" if stack.generated else _behind(board.entries[0], theirs)),
+            runs=fastest.point.date,
+        ))  # fmt: skip
     bars += [
         RankingBar("missing", missing.dispatcher, f"/runs/{missing.runs[0]}" if missing.runs else "/availability")
         for missing in stack.standings.missing
@@ -297,7 +294,7 @@ def board_picture(
         board_sentence(board, experiments),
         _ticks(axis, unit),
         _basis({run for _, runs, _ in rows.values() for run in runs}, dates),
-        "" if beside else published_range(published),
+        "" if fastest else published_range(published),
         board.entries[0].runs[-1],
         deciding_plan(board, stack.gpus, experiments),
     )
@@ -477,11 +474,8 @@ def _gains_of_leaders(board: Board) -> str:
     return f", {listed(gains)} faster than {decided[0][1].second}"
 
 
-def _behind(first: Entry, reference: Reference) -> str:
+def _behind(first: Entry, theirs: float) -> str:
     """Return `; hybridep 4.1 % slower`: the fastest own result against a published step time."""
-    theirs = reference.point.step_time_ms
-    if not theirs:
-        return ""
     return f"; {first.dispatcher} {change_text(100 * (first.step_time_ms.value / theirs - 1)).figure}"
 
 
@@ -537,12 +531,6 @@ def _gain(entry: Entry, alone: PairwiseComparison | None) -> str:
         return f"{change.figure}{tie}, with {other}"
     is_alike = gain_change(alone.gain_pct).word == change.word
     return f"{_change(alone)} at equal knobs; {change.size if is_alike else change.figure} with {other}"
-
-
-def _is_comparable(reference: Reference, about: Mapping[str, Value]) -> bool:
-    contract = reference.point.contract
-    same = all(name in contract and about.get(name) == contract[name] for name in SAME)
-    return same and reference.point.step_time_ms is not None
 
 
 def _gpu(values: Mapping[str, Value]) -> str:
@@ -645,7 +633,7 @@ def _with_work(title: str, stacks: Sequence[StoredStandings]) -> str:
     """Add the sequence length, batch size and precision that all stacks share, so that a row need not name them."""
     texts = [
         {field_words(name, stack.about[name]) if stack.about.get(name) is not None else "" for stack in stacks}
-        for name in SAME
+        for name in STEP_FIELDS
         if name != "gpus"
     ]
     shared = [words.pop() for words in texts if len(words) == 1]

@@ -167,12 +167,14 @@ class ComparedResult:
 class ReferenceComparison:
     """Our figures and the nearest reference point; `nearest` and `reference` are None without one.
 
-    `ongoing`: the regression that is a part of the gap. `slower_pct`: by how much it slowed our job.
+    `faster`: the fastest reference point of the same step, if it is another one. `ongoing`: the regression that is a
+    part of the gap. `slower_pct`: by how much it slowed our job.
     """
 
     ours: ComparedResult
     nearest: Nearest | None
     reference: Reference | None
+    faster: Reference | None = None
     ongoing: OngoingRegression | None = None
     slower_pct: float = 0.0
 
@@ -210,9 +212,9 @@ def compare_result(ours: ComparedResult, offered: Sequence[Reference]) -> Refere
     nearest = nearest_reference(ours.contract, ours.figures, [reference.point for reference in offered])
     if nearest is None:
         return ReferenceComparison(ours, None, None)
-    return ReferenceComparison(
-        ours, nearest, next(reference for reference in offered if reference.point is nearest.point)
-    )
+    by_point = {id(reference.point): reference for reference in offered}
+    faster = by_point.get(id(nearest.faster))
+    return ReferenceComparison(ours, nearest, by_point[id(nearest.point)], faster)
 
 
 def _run(session: Session, run_id: int) -> ComparedResult:

@@ -203,13 +203,14 @@ class Nearest:
     """A point compared with our figures.
 
     `more_pct`: by figure, how much higher ours is. Figures that are not comparable are missing: step time of other
-    work, tokens/s of another sequence length.
+    work, tokens/s of another sequence length. `faster`: the fastest point of the same step, if `point` is not.
     """
 
     point: ReferencePoint
     differences: tuple[ReferenceDifference, ...]
     more_pct: Mapping[str, float]
     causes: tuple[Cause, ...]
+    faster: ReferencePoint | None = None
 
     @property
     def differs_in(self) -> tuple[str, ...]:
@@ -280,7 +281,7 @@ def nearest_reference(
 ) -> Nearest | None:
     """Return the closest point of the same model and GPU; None without one, even if another model is similar.
 
-    Known differences decide first (`nearness`); among equals the newest wins.
+    The smallest distance (`nearness`) decides; among equals the newest wins.
     """
     ours = {name: stated.value for name, stated in contract.items()}
     model, gpu = ours.get("model"), ours.get("gpu")
@@ -294,7 +295,34 @@ def nearest_reference(
     point = min(newest_first, key=lambda candidate: nearness(candidate, compare(ours, candidate)))
     differences = compare(ours, point)
     causes = likely_causes(point, differences, figures.gflops_per_token)
-    return Nearest(point, differences, _more(ours, figures, point), causes)
+    return Nearest(point, differences, _more(ours, figures, point), causes, _faster_than(point, same_work(ours, same)))
+
+
+def same_work(ours: Mapping[str, Value], points: Iterable[ReferencePoint]) -> list[ReferencePoint]:
+    """Return the points of the same step with a step time, stated or implied, the fastest first."""
+
+    def is_same(point: ReferencePoint) -> bool:
+        theirs = point.contract
+        stated = all(name in theirs and ours.get(name) == theirs[name] for name in STEP_FIELDS)
+        return stated and all(
+            name not in theirs or ours.get(name) is None or ours[name] == theirs[name] for name in _COST_FIELDS
+        )
+
+    return sorted((point for point in points if point.implied_step_ms and is_same(point)), key=_step_ms)
+
+
+STEP_FIELDS = ("gpus", "seq_len", "gbs", "precision")
+"""Fields that a published step time must state with our values to be of the same step."""
+_COST_FIELDS = ("routing_mode", "mtp", "task")
+"""Fields that may not be known to differ: they change what a step computes."""
+
+
+def _step_ms(point: ReferencePoint) -> float:
+    return point.implied_step_ms or 0.0
+
+
+def _faster_than(point: ReferencePoint, fastest_first: Sequence[ReferencePoint]) -> ReferencePoint | None:
+    return next((item for item in fastest_first[:1] if not _step_ms(point) or _step_ms(item) < _step_ms(point)), None)
 
 
 def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
@@ -312,30 +340,38 @@ def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[Reference
     return tuple(differences)
 
 
-def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[float, bool, float]:
-    """Return the sort key, nearest first: known differences, then open fields.
+OPEN_SHARE = 0.5
+"""Share of its weight that an open field counts: it may differ, so that a vague point is not near. Our judgement."""
+
+
+def nearness(point: ReferencePoint, differences: Sequence[ReferenceDifference]) -> tuple[bool, float]:
+    """Return the sort key, nearest first: the weight of known differences and a share of that of open fields.
 
     A team's own figure without known differences comes before those of others, because it was entered for this job.
     """
-    known_weight = sum(WEIGHTS[difference.field] for difference in differences if difference.is_known)
-    left_open = sum(WEIGHTS[difference.field] for difference in differences if not difference.is_known)
-    return known_weight, known_weight > 0 or point.kind != "own", left_open
+    return (
+        point.kind != "own" or any(difference.is_known for difference in differences),
+        sum(WEIGHTS[difference.field] * (1 if difference.is_known else OPEN_SHARE) for difference in differences),
+    )
 
 
 def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: ReferencePoint) -> str:
     """Return why `nearer` was compared with ours instead of `point`, as a clause about `point`."""
     mine, theirs = compare(ours, point), compare(ours, nearer)
-    (differing, not_own, left_open), (less, other_not_own, less_open) = nearness(point, mine), nearness(nearer, theirs)
-    if differing > less:
+    (not_own, distance), (other_not_own, less) = nearness(point, mine), nearness(nearer, theirs)
+    known, other_known = (
+        sum(WEIGHTS[difference.field] for difference in side if difference.is_known) for side in (mine, theirs)
+    )
+    if known > other_known:
         return f"it differs in {_fields(mine, are_known=True)}, the nearest in {_fields(theirs, are_known=True)}"
     if not_own and not other_not_own:
         return "the nearest figure was added by a team and has no known difference"
-    if left_open > less_open:
-        return (
-            f"it does not state {_fields(mine, are_known=False)}, "
-            f"the nearest leaves open {_fields(theirs, are_known=False)}"
-        )
-    return "the nearest figure is equally close and newer"
+    if distance <= less:
+        return "the nearest figure is equally close and newer"
+    return (
+        f"it does not state {_fields(mine, are_known=False)}, "
+        f"the nearest leaves open {_fields(theirs, are_known=False)}"
+    )
 
 
 def _fields(differences: Sequence[ReferenceDifference], *, are_known: bool) -> str:

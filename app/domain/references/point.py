@@ -106,6 +106,15 @@ class ReferencePoint:
         return 100 * self.tflops_per_gpu / peak.tflops
 
     @property
+    def implied_step_ms(self) -> float | None:
+        """Return the step time, or what the tokens/s of the stated batch imply; None without either."""
+        if self.step_time_ms or not self.tokens_per_s_per_gpu:
+            return self.step_time_ms
+        counts = [self.contract.get(name) for name in ("gbs", "seq_len", "gpus")]
+        gbs, seq_len, gpus = (count if isinstance(count, int) else 0 for count in counts)
+        return 1000 * gbs * seq_len / (self.tokens_per_s_per_gpu * gpus) if gbs and seq_len and gpus else None
+
+    @property
     def gflops_per_token(self) -> float | None:
         if self.rounded or not self.tokens_per_s_per_gpu or not self.tflops_per_gpu:
             return None

@@ -137,6 +137,23 @@ def test_a_known_difference_is_farther_than_an_unknown_one() -> None:
     assert nearest(points=(other, silent)).point is silent
 
 
+def test_a_vague_figure_is_farther_than_one_that_states_the_job_in_another_container() -> None:
+    """Of equals the newest is the nearest, and the fastest of the same step is named as well."""
+    vague = make_point(
+        **dict.fromkeys(("seq_len", "gbs", "mbs", "cp", "routing_mode", "data_mode"), "unknown"), kind="guide"
+    )
+    speeds = {"2026-06": 13_500.0, "2026-07": 13_000.0, "2026-05": 12_000.0}
+    stated = {
+        date: make_point(kind="release_table", container="other", date=date, tokens_per_s_per_gpu=speed)
+        for date, speed in speeds.items()
+    }
+    result = nearest(OurFigures(13_200.0), (vague, *stated.values()))
+    assert (result.point, result.faster) == (stated["2026-07"], stated["2026-06"])
+    assert stated["2026-06"].implied_step_ms == pytest.approx(1000 * 1024 * 4096 / (13_500 * 16))
+    natural = make_point(routing_mode="dropless", tokens_per_s_per_gpu=14_000.0)
+    assert nearest(points=(stated["2026-07"], natural)).faster is None
+
+
 def test_figures_that_are_not_comparable_have_no_distance() -> None:
     point = make_point(tokens_per_s_per_gpu=10_000.0, step_time_ms=26_000.0)
     ours = OurFigures(11_000.0, 220.0, 25_000.0)
