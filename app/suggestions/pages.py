@@ -214,14 +214,17 @@ class NextPage:
 
     @property
     def steps(self) -> list[StepRow]:
+        """Return the phases. Retuning that experiments of this run have begun is open, whatever else it waits for."""
         phases = self._advice.phases
+        begun = [f"#{experiment.id}" for experiment in self.unfinished]
+        because = f"{plural(len(begun), 'Experiment', number=False)} {' and '.join(begun)} under way." if begun else ""
         evidence = _EVIDENCE if self.shows_limit else {**_EVIDENCE, "profile": _EVIDENCE["retune"]}
         return [
             StepRow(
                 phase=step.phase,
                 question=step.question,
-                state=step.state,
-                because=step.because,
+                state="open" if step.phase == "retune" and begun else step.state,
+                because=because if step.phase == "retune" and begun else step.because,
                 href=evidence[step.phase].format(self.run.id),
                 current=step.phase == phases.current,
             )
@@ -299,10 +302,14 @@ class NextPage:
 
     @property
     def also(self) -> list[SuggestionRow]:
-        """Return the other rows; for a run that did not get through, first what helps it to run, figures last."""
+        """Return the other rows, first the steps of the current phase.
+
+        For a run that did not get through, first what helps it to run, figures last.
+        """
         rows = [*self.warnings, *self.beside, *self.others, *self.withheld]
         if self._advice.evaluation.facts.get("ran") is True:
-            return rows
+            current = self._advice.phases.current
+            return sorted(rows, key=lambda row: row.phase != current or row.kind == "warning")
         last = ("contract", "validate")
         return sorted(rows, key=lambda row: (row.phase in last, row.phase != "fit", row.wall != self.wall.wall))
 

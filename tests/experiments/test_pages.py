@@ -576,6 +576,18 @@ def test_a_run_leads_with_what_its_experiment_needs(client: TestClient, engine: 
         assert "to decide" not in page, path
 
 
+def test_an_experiment_of_a_run_opens_its_phase_of_retuning(client: TestClient, engine: Engine, baseline: int) -> None:
+    def state() -> tuple[str, str]:
+        page = text(client, f"/runs/{baseline}/next")
+        (found,) = re.findall(r'<li class="phase (\w+)"(?:(?!<li).)*?id="phase-retune">(.*?)</span>', page, re.DOTALL)
+        return found
+
+    before = state()
+    number = plan(engine, baseline)
+    assert f"#{number}" in state()[1]
+    assert (state()[0], f"#{number}" in before[1]) == ("open", False)
+
+
 def test_where_tuning_continues_is_the_proposed_baseline(client: TestClient, engine: Engine, baseline: int) -> None:
     def proposed() -> str:
         (value,) = re.findall(r'name="run"\s+inputmode="numeric"\s+value="(\d+)"', text(client, "/experiments/new"))

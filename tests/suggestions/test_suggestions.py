@@ -113,6 +113,16 @@ def test_changes_measured_slower_here_come_last_and_are_folded(client: TestClien
     assert 'id="s-eo-enable"' in folded
 
 
+def test_the_step_of_the_current_phase_is_not_folded_away(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session, metadata_stated=PROFILED, fields={"pp_overlap": ...})
+    advice = suggestions(client, run)
+    assert advice["phases"][0]["state"] == "open", "a field of the contract is unknown"
+    others = client.get(f"/runs/{run}/next").text.split('<div id="others">')[1]
+    first = re.findall(r'id="s-([^"]+)"', others)[0]
+    assert first in advice["phases"][0]["rules"]
+
+
 def test_a_change_measured_slower_on_this_stack_leads_with_that_and_is_not_planned_first(
     client: TestClient, engine: Engine
 ) -> None:
