@@ -65,6 +65,11 @@ class Cell:
     newer: str = ""
     once: tuple[str, ...] = ()
 
+    @property
+    def leads(self) -> bool:
+        """Return whether the lead is proven: with runs of both sides, in the newest container."""
+        return self.outcome == "won" and not self.once and not self.newer
+
 
 @dataclass(frozen=True, slots=True)
 class FamilyRow:
@@ -110,7 +115,8 @@ class LeaderboardIndex:
         if not self.rows:
             return "No model family matches these filters."
         equal, undecided = (sum(cell.outcome == outcome for cell in self._cells) for outcome in ("equal", "undecided"))
-        ranked = equal + undecided + sum(count for _, count in self.decided)
+        unproven = sum(cell.outcome == "won" and not cell.leads for cell in self._cells)
+        ranked = equal + undecided + unproven + sum(count for _, count in self.decided)
         if not ranked:
             return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
         boards = plural(ranked, "leaderboard")
@@ -119,6 +125,7 @@ class LeaderboardIndex:
             for count, words in (
                 (undecided, ("is undecided", "are undecided")),
                 (equal, ("has equal leaders", "have equal leaders")),
+                (unproven, ("is unproven", "are unproven")),
             )
             if count
         )
@@ -141,7 +148,7 @@ class LeaderboardIndex:
     @property
     def decided(self) -> list[tuple[str, int]]:
         """Return the dispatchers that lead leaderboards, and how many each, most first."""
-        return Counter(cell.dispatcher for cell in self._cells if cell.outcome == "won").most_common()
+        return Counter(cell.dispatcher for cell in self._cells if cell.leads).most_common()
 
     @property
     def own(self) -> list[Cell]:
