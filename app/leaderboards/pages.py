@@ -12,9 +12,10 @@ from sqlmodel import Session, col
 from starlette.responses import HTMLResponse, Response
 
 from app.domain.access.principal import Action
+from app.domain.experiments.journey import continuation
 from app.domain.naming import SEPARATOR, common_parts
 from app.domain.numbers import TimeUnit, change_text
-from app.domain.ranking.experiments import DispatcherExperiment, contradictions, without_gain
+from app.domain.ranking.experiments import DispatcherExperiment
 from app.domain.ranking.rank import head_text
 from app.domain.ranking.runs import hardware_of, slug
 from app.domain.ranking.standings import Board, would_decide
@@ -68,6 +69,7 @@ from app.leaderboards.views import (
 )
 from app.leaderboards.words import board_unit, meanings_of
 from app.storage.experiments import dispatcher_experiments
+from app.storage.journeys import journey_of
 from app.storage.projects import ProjectName, project_named
 from app.storage.references import references
 from app.storage.runs import Quarantine
@@ -395,14 +397,13 @@ class LeaderboardPage:
         ]
         return availability_table([*here, *ran])
 
-    @property
-    def stated_ab(self) -> int | None:
-        """Return the A/B that the first sentence states; None if it states the ranking alone."""
-        board = self.ranked[1] if self.ranked else None
-        if board is None or not board.is_ranking or board.reading not in ("contested", "leader"):
-            return None
-        stated = (*contradictions(self.experiments, *board.first_two), without_gain(self.experiments, *board.first_two))
-        return stated[0].id if stated[0] else None
+    @cached_property
+    def unfinished(self) -> tuple[tuple[int, str], ...]:
+        """Return the experiments to finish before the leader is changed again, each with the word of its state."""
+        if self.picture is None:
+            return ()
+        leader = int(self.picture.leader)
+        return continuation(journey_of(self._session, leader), leader).unfinished
 
     def pooled(self, item: DispatcherExperiment) -> int:
         """Return how many runs the ranks of both dispatchers rest on; 0 where the A/B has all of them."""

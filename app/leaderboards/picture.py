@@ -356,7 +356,8 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
     change = gain_change(pair.gain_pct, pair.low_pct, pair.high_pct)
     text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     if ab := without_gain(experiments, pair.first, pair.second):
-        text += f"; A/B #{ab.id} found no gain from {pair.second}"
+        text += f" ({change.interval})" if change.interval else ""
+        text += f"; A/B #{ab.id} found no gain"
     elif first.gain and pair.second == first.gain.over:
         text = _gain_words(board, first.gain)
     else:
