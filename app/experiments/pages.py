@@ -268,11 +268,6 @@ class LaunchCommands:
     add: str
     remove: tuple[str, ...]
 
-    @property
-    def only_removes(self) -> bool:
-        """Return whether the whole change is to remove flags, besides the number of steps."""
-        return not self.command and bool(self.remove) and self.add == _STEPS_OF.get(self.trainer, "")
-
 
 @dataclass(frozen=True, slots=True)
 class SideCommands:
@@ -393,11 +388,8 @@ class ExperimentPage:
 
     @property
     def next_label(self) -> str:
-        """Return `Flags of the next run`, or the whole change: `Remove --moe-permute-fusion for the next run`."""
+        """Return what the page shows of the next run: `Flags of the next run`."""
         launches = next(side.launches for side in self.sides if side.side == self.next_side)
-        if launches and launches[0].only_removes:
-            removed = launches[0].remove
-            return f"Remove {removed[0] if len(removed) == 1 else plural(len(removed), 'flag')} for the next run"
         noun = "Job" if not launches else "Command" if launches[0].command else "Flags"
         return f"{noun} of the next run"
 

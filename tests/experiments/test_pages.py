@@ -123,7 +123,7 @@ def test_an_accepted_experiment_copies_its_flag_and_a_planned_one_opens_the_next
     assert copied[1] == "--overlap-moe-expert-parallel-comm --train-iters 50", "what validates it"
 
 
-def test_the_button_of_the_next_run_says_what_to_remove(client: TestClient, engine: Engine, baseline: int) -> None:
+def test_the_button_of_the_next_run_leads_to_what_to_remove(client: TestClient, engine: Engine, baseline: int) -> None:
     number = plan(engine, baseline, knobs={"permute_fusion": False}, runs_each=1)
     with transaction(engine) as session:
         row = session.get_one(ExperimentRow, number)
@@ -131,7 +131,7 @@ def test_the_button_of_the_next_run_says_what_to_remove(client: TestClient, engi
         row.plan = {**row.plan, "change": {**row.plan["change"], "commands": flags}}
     page = text(client, f"/experiments/{number}")
     (button,) = re.findall(r'class="button primary" href="#side-candidate">([^<]*)<', page)
-    assert button == "Remove --moe-permute-fusion for the next run"
+    assert button == "Flags of the next run", "it shows them and changes nothing"
     commands = page[page.index('id="side-candidate"') :]
     assert commands.index("<code>--moe-permute-fusion</code>") < commands.index("Flags to set")
 
