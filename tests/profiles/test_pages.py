@@ -37,6 +37,13 @@ def test_the_page_shows_the_walls_and_what_to_do_next(client: TestClient) -> Non
     assert re.search(r'data-class="comm.collective"', text)
 
 
+def test_the_record_of_a_run_lists_the_files_of_its_profiles(client: TestClient) -> None:
+    run_id = make_run(client)
+    attached(client, run_id, trace("ddp-a100-ns"))
+    files = page(client, f"/runs/{run_id}?tab=record").partition('id="files"')[2]
+    assert len(re.findall(rf'<a href="/runs/{run_id}/profiles">[^<]+</a></th><td>profile</td>', files)) == 1
+
+
 def test_a_figure_just_below_its_threshold_is_borderline_and_opens_nothing() -> None:
     def card(share: float | None) -> Wall:
         return Wall("communication", "Communication", (Number("exposed", share, 0.10),), ())
