@@ -17,7 +17,8 @@ from app.domain.verdict.evidence import RankedSuspect, alternates_text, node_wor
 from app.domain.verdict.lead import OngoingRegression, answer_line, lead
 from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
-from app.domain.verdict.triage import ACTIVE
+from app.domain.verdict.step_time import shows_no_difference
+from app.domain.verdict.triage import ACTIVE, is_half_gone
 from app.domain.verdict.words import badge_text, decision_word, other_branch_text, rerun_text, sides_text
 from app.storage.regressions import ends_of_costs, read_regressions, regressions_elsewhere
 from app.storage.runs import RunDetail
@@ -115,8 +116,14 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
     badge = run_badge(document, opened, is_back=recovered_from is not None)
     is_undecided = levels is not None and badge[0] == "inconclusive"
     time, own_ms = document.verdict.step_time, steady.step_time_ms if steady else None
-    is_unchanged = time is not None and time.decision == "no_change"
-    ongoing = ongoing_regression(session, regressions, own_ms) if is_unchanged and own_ms else None
+    ongoing = None
+    if own_ms and time is not None and (time.decision == "no_change" or shows_no_difference(time)):
+        ongoing = ongoing_regression(session, regressions, own_ms)
+        if ongoing is None or time.decision != "no_change":
+            sizes = {item.id: item.delta_pct for item in regressions}
+            pairs = [(ongoing, sizes[ongoing.id])] if ongoing else []
+            pairs += _of_other_stacks(elsewhere, run.job)
+            ongoing = next((item for item, pct in pairs if _are_slow(item, pct, (own_ms, time.baseline_ms))), None)
     own = (
         failure_lead(run.failures[0], run.health.get("last_iteration"))
         if document.decision == "failed" and run.failures
@@ -154,6 +161,22 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
         elsewhere=elsewhere,
         alternates=is_undecided,
     )
+
+
+def _of_other_stacks(elsewhere: Iterable[Regression], job: str) -> list[tuple[OngoingRegression, float | None]]:
+    """Return the active step-time regressions of a job in other containers and clusters, with its change (%)."""
+    return [
+        (OngoingRegression(item.id, slow.first.usual, f"before regression {item.id}", is_elsewhere=True), pct)
+        for item in elsewhere
+        if item.metric == "step_time_ms" and item.shown_state in ACTIVE and not item.is_back
+        for slow in item.jobs
+        if slow.first.job == job and slow.first.usual and (pct := slow.worst.delta_pct) is not None
+    ]
+
+
+def _are_slow(ongoing: OngoingRegression, delta_pct: float | None, times_ms: Iterable[float]) -> bool:
+    """Return whether at least half of the change of a regression is in each of these step times."""
+    return not any(is_half_gone(delta_pct, 100 * (ms / ongoing.usual_ms - 1)) for ms in times_ms)
 
 
 def ongoing_regression(

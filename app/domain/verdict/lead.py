@@ -23,12 +23,14 @@ _NAMED = 12
 class OngoingRegression:
     """The open regression that a run without a change continues. `usual_ms`: the level of its job before it.
 
-    `before`: when that level was measured: `with train:2026.09`, `before #91`.
+    `before`: when that level was measured: `with train:2026.09`, `before #91`. `is_elsewhere`: it is of its
+    job in another container or cluster.
     """
 
     id: int
     usual_ms: float
     before: str
+    is_elsewhere: bool = False
 
 
 def lead(
@@ -76,7 +78,9 @@ def lead(
         return f"{_heavier(memory)} ({runs}){_also_faster(time)}." if memory is not None and heavier else verdict.reason
     knobs = document.comparability.knobs if document.comparability is not None else ()
     back = "" if recovered_from is None else f"Back to the level before regression {recovered_from}"
-    change = _change(time, own_ms, (len(verdict.candidates_used), len(verdict.baseline_used)), ongoing, back)
+    baseline = verdict.baseline_used
+    change = _continued(time, own_ms, ongoing, baseline, label) if ongoing else ""
+    change = change or _change(time, own_ms, (len(verdict.candidates_used), len(baseline)), back)
     because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs, alternates)
     return " ".join(filter(None, (change, "" if back else because)))
 
@@ -87,23 +91,34 @@ def answer_line(badge: tuple[str, str], lead: str, *, is_ab: bool) -> str:
     return f"{word} · {plain.removeprefix('Inconclusive: ')}" if word else plain
 
 
-def _change(
-    time: StepTimeChange,
-    own_ms: float | None,
-    counted: tuple[int, int],
-    ongoing: OngoingRegression | None,
-    back: str,
+def _continued(
+    time: StepTimeChange, own_ms: float | None, ongoing: OngoingRegression, baseline: Sequence[str], label: Label
 ) -> str:
+    """Return that a run is as slow as its baseline, and than before the regression of both; empty if it differs."""
+    own = time.candidate_ms if own_ms is None else own_ms
+    unit, slower = time_unit_of((own, ongoing.usual_ms)), change_text(100 * (own / ongoing.usual_ms - 1)).figure
+    level = before = f"before regression {ongoing.id}"
+    if not ongoing.is_elsewhere:
+        level = f"{step_time(ongoing.usual_ms, unit)} {ongoing.before} (regression {ongoing.id})"
+    if time.decision == "no_change":
+        return f"As fast as before: {step_time(own, unit)}; still {slower} than {level}."
+    if not shows_no_difference(time):
+        return ""
+    if abs(time.delta_pct) > time.equal_pct:
+        unit = time_unit_of((own, time.baseline_ms))
+        times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
+        return f"Inconclusive: {times}; {slower} than {before}."
+    runs = label(baseline[0]) if len(baseline) == 1 else f"the last {len(baseline)} runs"
+    return f"As slow as {runs}: {step_time(own, unit)}, {slower} than {before}."
+
+
+def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int], back: str) -> str:
     """Return `4.9 % slower: 19.57 s, was 18.66 s.`; with reruns their mean, which the percentage is about.
 
     `counted`: the number of runs whose mean the verdict judged, and of baseline runs. `back`: in place of the change.
     """
     pooled, baseline = counted
     own = time.candidate_ms if own_ms is None else own_ms
-    if ongoing is not None and time.decision == "no_change":
-        unit, slower = time_unit_of((own, ongoing.usual_ms)), change_text(100 * (own / ongoing.usual_ms - 1)).figure
-        level = f"{step_time(ongoing.usual_ms, unit)} {ongoing.before} (regression {ongoing.id})"
-        return f"As fast as before: {step_time(own, unit)}; still {slower} than {level}."
     shown, mean = (time.candidate_ms, f" ({pooled}-run mean)") if pooled > 1 else (own, "")
     unit = time_unit_of((shown, time.baseline_ms))
     times = f"{step_time(shown, unit)}{mean}, was {step_time(time.baseline_ms, unit)}"

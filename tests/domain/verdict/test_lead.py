@@ -133,6 +133,25 @@ def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> Non
     assert lead(same, own_ms=400.0, ongoing=ongoing) == f"As fast as before: 400.0{THIN}ms; {still}."
     slower = make_document([make_record("slow", slower=0.1, commit="new")], make_baseline())
     assert "(regression 2)" not in lead(slower, own_ms=400.0, ongoing=ongoing)
+    elsewhere = lead(same, own_ms=400.0, ongoing=replace(ongoing, is_elsewhere=True))
+    assert elsewhere == f"As fast as before: 400.0{THIN}ms; still 6.7{THIN}% slower than before regression 2."
+
+
+@pytest.mark.parametrize(
+    ("slower", "runs", "starts"),
+    [(0.001, 1, f"As slow as #0: 400.0{THIN}ms, "), (0.001, 2, "As slow as the last 2 runs: "), (0.03, 1, "Incon")],
+)
+def test_an_inconclusive_run_names_the_regression_that_it_continues(slower: float, runs: int, starts: str) -> None:
+    ongoing = OngoingRegression(2, 375.0, "with train:2026.09")
+    earlier = [make_record(f"{k}", commit=f"{k}") for k in range(runs)]
+    document = make_document([make_record("same", slower=slower, commit="new")], earlier)
+    assert document.verdict.step_time is not None
+    unclear = replace(document.verdict.step_time, decision="inconclusive", ci_low_pct=-9.0, ci_high_pct=9.0)
+    document = replace(document, verdict=replace(document.verdict, step_time=unclear))
+    sentence = lead(document, own_ms=400.0, ongoing=ongoing)
+    assert sentence.startswith(starts)
+    assert sentence.endswith(f"6.7{THIN}% slower than before regression 2.")
+    assert len(sentence.split()) <= 16
 
 
 @pytest.mark.parametrize(("slower", "gib", "also"), [(0.0, 60, ""), (0.0, 70, "Also 16.7"), (0.1, 60, "Also 10.")])
