@@ -423,6 +423,7 @@ def test_a_golden_baseline_in_an_open_regression_is_marked(
         session.flush()
         session.add(RegressionMemberRow(regression_id=regression.id or 0, run_id=run, delta_pct=5.0, **keys))
     assert 'data-slow-golden="1"' in page(client, run)
+    assert "golden baseline, slow (R1)" in page(client, run)
 
 
 def test_the_api_decides_what_the_forms_decide(client: TestClient, make: Make) -> None:
