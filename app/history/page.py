@@ -187,7 +187,7 @@ class ProposalRow:
 
 @dataclass(frozen=True, slots=True)
 class OtherRegression:
-    """An active regression beside that of the lead: its largest alarm here, and the letters of its configurations.
+    """An active regression other than that of the lead: its largest alarm here, and the letters of its configurations.
 
     `is_over`: less than half of it is left in their newest runs in its stacks.
     """

@@ -435,7 +435,7 @@ def _read_cause(session: Session, regression: _Caused, run_ids: Sequence[int]) -
 
 
 def states_node(session: Session, run_id: int) -> bool:
-    """Return whether a document of a run states its nodes, so that a rerun on another node can be told from it."""
+    """Return whether a document of a run states its nodes, so that a rerun can choose another node."""
     return bool(value_text(stored_contracts(session, [run_id]).get(run_id, {}).get("nodes")))
 
 

@@ -50,7 +50,7 @@ def lead(
     `own_ms`: the step time of the run itself; the mean takes its place where reruns were judged together with it.
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
     baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
-    regressions that the run is in. `alternates`: what to say of its node, if its job alternates between two
+    regressions that the run is in. `alternates`: words about its node, if its job alternates between two
     levels (`node_words`).
     """
     verdict, time = document.verdict, document.verdict.step_time
