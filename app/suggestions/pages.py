@@ -91,7 +91,8 @@ class SuggestionRow:
     `needs`: how many prerequisites are met, or empty; `check_first`: those that are not. `elsewhere`: the effect on
     other kinds of GPU, if it is unknown here. `may_plan`: it is an A/B that no experiment on this stack measures.
     `experiment`: the one that does. `tried_here`: it accepted the change, and no profile is needed.
-    `flags`: those of the change. `revert`: how to undo a regression without an A/B.
+    `flags`: those of the change. `container`: one that works as it is, which comes before them. `revert`: how to undo a
+    regression without an A/B.
     """
 
     rule: str
@@ -118,6 +119,7 @@ class SuggestionRow:
     tried_here: bool
     change: str
     flags: CopiedFlags | None
+    container: str
     revert: Revert | None
     rerun: str
 
@@ -372,6 +374,7 @@ class NextPage:
             tried_here=is_accepted(experiment) and bool(suggestion.assumed),
             change=setting_text(suggestion, facts),
             flags=copied_flags(change),
+            container=suggestion.container,
             revert=revert_view(suggestion, change, sizing, purpose=self.run.purpose),
             rerun=rerun_address(advice, rule.id),
         )

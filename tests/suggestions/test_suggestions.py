@@ -801,6 +801,9 @@ def test_without_the_package_the_dispatcher_of_the_newest_run_of_the_stack_that_
     assert f" (#{other_model}, other) or " in rows_of(client, with_others)[0]["title"]
     with transaction(engine) as session:
         session.get_one(RunRow, elsewhere).quarantine = ""
+    copied = re.findall(r"(Copy \w+)</button>\s*<code hidden>([^<]*)", client.get(f"/runs/{with_others}/next").text)
+    assert copied[0] == ("Copy container", "train-ep:2"), "the first alternative of the title"
+    assert copied[1][1].endswith("hybridep"), "then the second"
     commands = re.findall(r'class="command">.*?<code>(.*?)</code>', client.get(f"/runs/{with_others}").text, re.DOTALL)
     assert commands[0] == "train-ep:2"
     assert commands[1].endswith("hybridep"), "each remedy has its command"

@@ -344,7 +344,7 @@ class Suggestion:
     iterations, so the blocker is shown as a warning and defers nothing. `place`: its rank and the reason. `assumed`:
     unmeasured profile facts in its condition; it is suggested because of its evidence. `also`: other rules that suggest
     the same change. `forecast`: of another layout. `title`: the rule's for this run, or what the change goes back to.
-    `brings`: the blocker that the change would bring, or empty.
+    `brings`: the blocker that the change would bring, or empty. `container`: that of `Taken`.
     """
 
     rule: Rule
@@ -369,6 +369,7 @@ class Suggestion:
     also: "tuple[Suggestion, ...]" = ()
     forecast: Forecast | None = None
     brings: str = ""
+    container: str = ""
 
     @property
     def kind(self) -> Kind:
@@ -733,6 +734,7 @@ class _SuggestionInput:
             assumed=assumed,
             forecast=forecast,
             brings="" if blocker is None else blocker.id,
+            container=taken.container,
         )
 
     def _blocker_of(self, settings: Mapping[str, Setting], env: Mapping[str, Setting]) -> Rule | None:
