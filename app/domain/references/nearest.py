@@ -359,10 +359,10 @@ def why_farther(ours: Mapping[str, Value], point: ReferencePoint, nearer: Refere
     """Return why `nearer` was compared with ours instead of `point`, as a clause about `point`."""
     mine, theirs = compare(ours, point), compare(ours, nearer)
     (not_own, distance), (other_not_own, less) = nearness(point, mine), nearness(nearer, theirs)
-    known, other_known = (
+    differing, nearer_differing = (
         sum(WEIGHTS[difference.field] for difference in side if difference.is_known) for side in (mine, theirs)
     )
-    if known > other_known:
+    if differing > nearer_differing:
         return f"it differs in {_fields(mine, are_known=True)}, the nearest in {_fields(theirs, are_known=True)}"
     if not_own and not other_not_own:
         return "the nearest figure was added by a team and has no known difference"
