@@ -306,12 +306,13 @@ class RegressionMembers:
             return
         member.row.proposal = proposal
         self._changed.add(regression.id or 0)
-        all_back = all(row.proposal == "fixed" for row in self._all_of(regression))
+        members = self._all_of(regression)
+        all_back = all(row.proposal == "fixed" for row in members)
         is_new = regression.proposal != "fixed" and returned is not None and regression.proposal_run_id != returned.id
         if returned is not None and all_back and is_new:
             before = {"proposal": regression.proposal}
             regression.proposal, regression.proposal_run_id = "fixed", returned.id
-            note = f"Back at the usual level since run {returned.id}."
+            note = _back_note(members, returned.id)
             self._record(regression, "proposal_made", before, {"proposal": "fixed"}, note)
         elif regression.proposal == "fixed" and not all_back:
             regression.proposal, regression.proposal_run_id = "", None
@@ -324,8 +325,9 @@ class RegressionMembers:
             return
         member.row.proposal = "fixed"
         self._changed.add(member.regression.id or 0)
-        if all(row.proposal == "fixed" for row in self._all_of(member.regression)):
-            note = f"Back at the usual level since run {returned.id}."
+        members = self._all_of(member.regression)
+        if all(row.proposal == "fixed" for row in members):
+            note = _back_note(members, returned.id)
             self._record(member.regression, "fix_confirmed", {}, {"run": returned.id}, note, changed=False)
 
     def write(self) -> None:
@@ -1100,6 +1102,12 @@ def _measured_again(
     young = stack_history.young(origin) if origin is not None and member.regression.kind == "upgrade" else []
     alarms = (alarm for candidate in reversed(young) for alarm in raised.of(candidate) if member.is_of_upgrade(alarm))
     return next(((alarm.usual_level, alarm.slow_level) for alarm in alarms), None)
+
+
+def _back_note(members: Sequence[RegressionMemberRow], run_id: int) -> str:
+    if len({(member.stack_key, member.config_key) for member in members}) == 1:
+        return f"Back at the usual level since run {run_id}."
+    return f"All its stacks are back at the usual level, the last since run {run_id}."
 
 
 # --- Costs of regressions: per member with factors for pages, and in the rows for lists.

@@ -156,8 +156,13 @@ MOST_SHOWN_CHANGES = 4
 
 
 def setting_text(suggestion: Suggestion, facts: Mapping[str, object]) -> str:
-    """Format what changes: `pp 2, vpp 2, ep 8`; of many fields the first ones."""
+    """Format what changes: `pp 2, vpp 2, ep 8`; of many fields the first ones, of one number `dispatch_sms 32 → 16`."""
     changes = {name: value for name, value in suggestion.set.items() if not is_set(name, value, facts)}
+    if len(changes) == 1 and not suggestion.env:
+        ((name, value),) = changes.items()
+        before = facts.get(name)
+        if isinstance(before, int | float) and not isinstance(before, bool) and not isinstance(value, bool):
+            return f"{name} {contract_value(before)} → {contract_value(value)}"
     texts = [f"{name} {contract_value(value)}" for name, value in {**changes, **suggestion.env}.items()]
     return some_of(texts, MOST_SHOWN_CHANGES)
 
