@@ -214,8 +214,7 @@ def _contrast(
         why = f"not steady ({unsteady}); " if unsteady and time.not_steady else ""
         return f"Inconclusive: {why}{times} with {difference.field} {before}."
     if contrast.is_unconfirmed:
-        why = f"not steady ({unsteady})" if unsteady else "not steady"
-        return f"{change.figure} than {contrast.counted} with {before}, {why}: rerun before acting."
+        return f"{change.figure} than {contrast.counted} with {before}, not steady: rerun before acting."
     sentence = f"{'As fast' if change.word == THE_SAME else change.figure}: {times}"
     also = _also_changed(contrast.comparability, difference)
     is_changed = time.decision in ("regression", "improvement") and not contrast.comparability.two_jobs

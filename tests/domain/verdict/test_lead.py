@@ -72,7 +72,7 @@ def test_a_run_without_a_stated_model_or_of_another_model_has_no_closest_run(fie
     ("steady", "end", "badge"),
     [
         (True, "with container train:2026.09.", ("", "")),
-        (False, f"not steady (drifts 12{THIN}%): rerun before acting.", ("regression", "slower, unconfirmed")),
+        (False, "not steady: rerun before acting.", ("regression", "slower, unconfirmed")),
     ],
 )
 def test_a_drifting_run_after_an_upgrade_asks_for_a_rerun(steady: bool, end: str, badge: tuple[str, str]) -> None:
