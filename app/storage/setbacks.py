@@ -191,7 +191,7 @@ def _regression(
                 own = getattr(session.get_one(RunRow, run.id), name)
                 is_slower = item.usual is not None and own is not None and own > item.usual
                 pct = 100 * (own / item.usual - 1) if is_slower else member.delta_pct or 0.0
-                since = f"{regression_change(metric, pct)} since run #{member.run_id}"
+                since = f"{regression_change(metric, pct)} than before #{member.run_id}"
                 text = f"{since}: regression {item.id} is {item.state_text}."
                 return _Regression(metric, pct, text, member.run_id, first.document, item.id)
     return None

@@ -1038,7 +1038,7 @@ def test_a_suggestion_to_undo_a_regression_has_the_figure_of_this_run(
         first = next(item for item in regressions_of(session, last)).delta_pct
     still = f"{100 * (own / math.exp(slow.usual_level) - 1):.1f} %"
     assert still != f"{first:.1f} %"
-    assert f"{still} longer since run #{slow.since}" in why.replace("\u202f", " ")
+    assert f"{still} longer than before #{slow.since}" in why.replace("\u202f", " ")
 
 
 def test_the_overview_counts_the_jobs_that_are_still_slow(client: TestClient, engine: Engine, make: Make) -> None:
