@@ -490,12 +490,12 @@ def published_range(points: Sequence[Reference]) -> str:
 
 
 def _basis(runs: Collection[str], dates: Mapping[str, datetime]) -> str:
-    """Return `14 ranked runs, 2026-08-31 to 2026-09-12`; without dates where one is unknown."""
+    """Return `14 runs, 2026-08-31 to 2026-09-12`; without dates where one is unknown."""
     days = sorted(dates[run] for run in runs if run in dates)
     if len(days) < len(runs):
-        return plural(len(runs), "ranked run")
+        return plural(len(runs), "run")
     first, last = day_text(days[0]), day_text(days[-1])
-    return f"{plural(len(runs), 'ranked run')}, {first}" + (f" to {last}" if last != first else "")
+    return f"{plural(len(runs), 'run')}, {first}" + (f" to {last}" if last != first else "")
 
 
 def _publisher(reference: Reference) -> str:

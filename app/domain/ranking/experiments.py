@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from app.domain.numbers import THIN, gain_change, level_text
+from app.domain.numbers import gain_change, level_text
 from app.domain.ranking.pairwise import PairwiseComparison
 
 INCONCLUSIVE = "inconclusive"
@@ -38,8 +38,7 @@ class DispatcherExperiment:
     def result(self) -> str:
         pair = self.comparison
         if pair is None or pair.outcome == "undecided":
-            excluded = self.excluded_gain_pct
-            return INCONCLUSIVE if excluded is None else f"no gain of {excluded:g}{THIN}%"
+            return INCONCLUSIVE if self.excluded_gain_pct is None else "no gain"
         return "equal" if pair.tie else gain_change(pair.gain_pct).figure
 
     @property
