@@ -322,10 +322,14 @@ _STEPS: tuple[State, ...] = ("planned", "waiting", "done")
 
 @dataclass(frozen=True, slots=True)
 class CurrentRun:
-    """The run from which the journey continues. `name`: a side if it is a run of the experiment, else `#200`."""
+    """The run from which the journey continues. `name`: a side if it is a run of the experiment, else `#200`.
+
+    `unfinished`: number and state of the experiment to finish there first, None if there is none.
+    """
 
     run_id: int
     name: str
+    unfinished: tuple[int, str] | None = None
 
 
 class ExperimentPage:
@@ -597,10 +601,11 @@ class ExperimentPage:
         decided_for = int(counted[-1]) if side == "candidate" else self.experiment.baseline_run_id
         journey = journey_of(self._session, decided_for)
         moved_to = continuation(journey, decided_for).run_id
+        run_id, name = moved_to or decided_for, ""
         if moved_to is None and counted:
-            return CurrentRun(journey.current_run_id, LETTERS[side])
-        run_id = moved_to or decided_for
-        return CurrentRun(run_id, f"#{run_id}")
+            run_id, name = journey.current_run_id, LETTERS[side]
+        unfinished = continuation(journey, run_id).unfinished
+        return CurrentRun(run_id, name or f"#{run_id}", next(iter(unfinished), None))
 
     @cached_property
     def first_next(self) -> tuple[str, str, str, str] | None:

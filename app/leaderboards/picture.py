@@ -357,7 +357,7 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
     text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     if ab := without_gain(experiments, pair.first, pair.second):
         text += f" ({change.interval})" if change.interval else ""
-        text += f"; A/B #{ab.id} found no gain"
+        text += f"; not proven by A/B #{ab.id}"
     elif first.gain and pair.second == first.gain.over:
         text = _gain_words(board, first.gain)
     else:

@@ -375,6 +375,18 @@ def test_a_regression_of_a_run_leads_though_its_tuning_continued(client: TestCli
     assert " primary" in page[page.index(f'id="s-{REGRESSION_RULE}"') :].split("</li>")[0]
 
 
+def test_a_decided_experiment_leads_to_the_one_to_finish_next(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    number = plan(engine, baseline, knobs={"ep_overlap": True}, runs_each=1)
+    add_runs(engine, read(engine, number).tag, FAST[:1])
+    accept(engine, number, who="mara")
+    goes_on = client.get(f"/api/v1/journeys/{baseline}").json()["current_run"]
+    following = plan(engine, goes_on, knobs={"permute_fusion": True}, runs_each=1)
+    steps = text(client, f"/experiments/{number}").partition('id="go-on"')[2].partition("</section>")[0]
+    assert re.findall(r'href="(/[^"]+)"', steps) == [f"/experiments/{following}"]
+
+
 @pytest.mark.parametrize("decision", ["accept", "reject"])
 def test_a_decided_change_is_not_offered_again(
     client: TestClient, engine: Engine, baseline: int, decision: str

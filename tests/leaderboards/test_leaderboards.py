@@ -803,7 +803,7 @@ def test_an_ab_without_gain_from_the_second_place_keeps_the_leader_and_is_not_re
     ab = ab_of(6, "hybridep", "deepep", "undecided", 2.0)
     lead = lead_sentence(board, [ab]).replace("\u202f", " ")
     assert re.fullmatch(
-        r"deepep \(400\.0 ms\) is 4\.8 % faster than hybridep \([\d.]+ to [\d.]+\); A/B #6 found no gain", lead
+        r"deepep \(400\.0 ms\) is 4\.8 % faster than hybridep \([\d.]+ to [\d.]+\); not proven by A/B #6", lead
     ), "with its interval"
     assert len(lead.replace(" %", "%").split()) <= 16
     assert contradictions([ab], "deepep", "hybridep") == []
