@@ -425,7 +425,8 @@ def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str]
     )  # fmt: skip
     newest_last = [*reversed(session.execute(chosen).all())]  # the newest regression of a run wins
     kinds = {row.run_id: row.kind for row in newest_last}
-    return kinds, {row.run_id: tuple(row[3:]) for row in newest_last if row.proposal != "stale"}
+    current = (row for row in newest_last if row.proposal != "stale")
+    return kinds, {row.run_id: (row.project_id, row.job, row.dispatcher, row.gpu) for row in current}
 
 
 def _lines(

@@ -591,8 +591,8 @@ def test_a_run_leads_with_what_its_experiment_needs(client: TestClient, engine: 
 def test_an_experiment_of_a_run_opens_its_phase_of_retuning(client: TestClient, engine: Engine, baseline: int) -> None:
     def state() -> tuple[str, str]:
         page = text(client, f"/runs/{baseline}/next")
-        (found,) = re.findall(r'<li class="phase (\w+)"(?:(?!<li).)*?id="phase-retune">(.*?)</span>', page, re.DOTALL)
-        return found
+        (phase,) = re.findall(r'<li class="phase (\w+)"(?:(?!<li).)*?id="phase-retune">(.*?)</span>', page, re.DOTALL)
+        return phase
 
     before = state()
     number = plan(engine, baseline)

@@ -3,6 +3,7 @@
 It is always another lab's measurement: shown next to a ranking, never in it.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -295,7 +296,9 @@ def nearest_reference(
     point = min(newest_first, key=lambda candidate: nearness(candidate, compare(ours, candidate)))
     differences = compare(ours, point)
     causes = likely_causes(point, differences, figures.gflops_per_token)
-    return Nearest(point, differences, _more(ours, figures, point), causes, _faster_than(point, same_work(ours, same)))
+    fastest = next(iter(same_work(ours, same)), None)
+    is_faster = fastest is not None and _step_ms(fastest) < (_step_ms(point) or math.inf)
+    return Nearest(point, differences, _more(ours, figures, point), causes, fastest if is_faster else None)
 
 
 def same_work(ours: Mapping[str, Value], points: Iterable[ReferencePoint]) -> list[ReferencePoint]:
@@ -319,10 +322,6 @@ _COST_FIELDS = ("routing_mode", "mtp", "task")
 
 def _step_ms(point: ReferencePoint) -> float:
     return point.implied_step_ms or 0.0
-
-
-def _faster_than(point: ReferencePoint, fastest_first: Sequence[ReferencePoint]) -> ReferencePoint | None:
-    return next((item for item in fastest_first[:1] if not _step_ms(point) or _step_ms(item) < _step_ms(point)), None)
 
 
 def compare(ours: Mapping[str, Value], point: ReferencePoint) -> tuple[ReferenceDifference, ...]:
