@@ -316,7 +316,7 @@ def _add_wait(command: argparse.ArgumentParser) -> None:
 
 
 def parse_words(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
-    """Return the options. An unknown option of a command with `--set` may be a field of the metadata: name both."""
+    """Return the options. An unknown option of a command with `--set` may be a field of the metadata."""
     options, unknown = parser.parse_known_args(_with_wait(words))
     if unknown:
         is_field = hasattr(options, "set") and unknown[0].startswith("--")
@@ -327,7 +327,7 @@ def parse_words(parser: argparse.ArgumentParser, words: list[str]) -> argparse.N
 def _as_setting(unknown: list[str]) -> str:
     name, _, value = unknown[0].removeprefix("--").partition("=")
     following = unknown[1] if len(unknown) > 1 and not unknown[1].startswith("-") else "VALUE"
-    return f"; a field of the metadata is --set {name.replace('-', '_')}={value or following}"
+    return f"; see --help. A field of the metadata is stated with --set {name.replace('-', '_')}={value or following}"
 
 
 def _with_wait(arguments: list[str]) -> list[str]:

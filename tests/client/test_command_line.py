@@ -138,7 +138,7 @@ def test_a_field_as_an_option_is_refused_with_what_to_type(
     with pytest.raises(SystemExit) as ended:
         parse_words(make_parser(), words)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.partition("metadata is ")[2].strip() == hint
+    assert capsys.readouterr().err.partition("is stated with ")[2].strip() == hint
 
 
 @pytest.mark.parametrize(
