@@ -119,7 +119,8 @@ MAX_AMENDED = 300
 @router.get("/upload")
 @requires(Action.UPLOAD)
 def show_upload(request: Request, engine: AppEngine, settings: AppSettings) -> HTMLResponse:
-    return _render_upload(request, engine, settings, UploadForm())
+    """Show the upload form. Values of the address, such as `?project=moe`, fill its inputs."""
+    return _render_upload(request, engine, settings, UploadForm.read(request.query_params))
 
 
 @router.post(

@@ -164,6 +164,13 @@ def test_the_upload_page_has_one_primary_action_after_the_project(client: TestCl
     assert page.index('id="f-log"') < page.index('id="f-project"') < page.index('class="button primary"')
 
 
+def test_an_address_fills_the_form(client: TestClient) -> None:
+    inputs = re.findall(
+        r'<input id="f-(?:project|gpu)".*?>', client.get("/upload?project=moe&gpu=%22H100").text, re.DOTALL
+    )
+    assert [re.findall(r'value="([^"]*)"', text) for text in inputs] == [["&#34;H100"], ["moe"]]
+
+
 # --- The upload page with log-ins: the project is one where the user may upload.
 
 
