@@ -272,7 +272,7 @@ def list_answer(
     heavier = sum(run.memory_pct is not None for run in runs)
     unconfirmed = sum(run.label == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
-    unsteady = sum(run.is_unsteady and run.step_decision == "inconclusive" for run in runs)
+    unsteady = sum(run.is_unsteady and run.step_decision == "inconclusive" and run.memory_pct is None for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if len(slower) == 1 else "are"

@@ -94,7 +94,7 @@ def read_regressions(session: Session, ids: Collection[int]) -> tuple[Regression
 
 
 def ends_of_costs(session: Session, ids: Collection[int]) -> dict[int, str]:
-    """Return ` until 30 Sep` of these regressions, as `Regression.cost_end`, without those of now."""
+    """Return `, last run 30 Sep` of these regressions, as `Regression.cost_end`, without those of now."""
     if not ids:
         return {}
     chosen = joined_regressions(select(RegressionRow, ProjectRow)).where(col(RegressionRow.id).in_(ids))

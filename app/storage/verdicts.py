@@ -654,7 +654,7 @@ class RunRegression:
     slow run of its stack. `job_gpu_hours_per_day`: the part of the run's job in the cost, None if that has one job.
     `is_past`: less than half of the change of the job is left. `over`: the period of a regression whose runs have
     recovered: `, 13 to 16 Sep; recovered since #79`; else empty. `cost_end`: when its cost ended, if that is not of
-    now: ` until 30 Sep`; read for the page of a run only.
+    now: `, last run 30 Sep`; read for the page of a run only.
     """
 
     id: int

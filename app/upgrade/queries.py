@@ -92,7 +92,7 @@ class UpgradeRegression:
 class MeasuredUpgrade:
     """`costs`: GPU-hours a day of each slower pair, by its newest run; None where a factor is unknown.
 
-    A slowdown that is unconfirmed has none. `cost_end`: when they ended, if they are not of now: ` until 30 Sep`.
+    A slowdown that is unconfirmed has none. `cost_end`: when they ended, if they are not of now: `, last run 30 Sep`.
     """
 
     report: UpgradeReport

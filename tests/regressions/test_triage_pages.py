@@ -1182,9 +1182,9 @@ def test_a_cost_in_a_history_that_ended_names_the_day_of_the_last_run(
     client: TestClient, stack: SlowStack, make: Make
 ) -> None:
     number = make()
-    assert re.search(r"GPU-h/day</span> until \d+ Nov", client.get(f"/runs/{stack.since}").text)
-    assert re.search(r"GPU-h/day until \d+ Nov\.$", words_of(client, number))
-    assert re.search(r"GPU-h/day until \d+ Nov", client.get("/regressions").text)
+    assert re.search(r"GPU-h/day</span>, last run \d+ Nov", client.get(f"/runs/{stack.since}").text)
+    assert re.search(r"GPU-h/day, last run \d+ Nov\.$", words_of(client, number))
+    assert re.search(r"GPU-h/day, last run \d+ Nov", client.get("/regressions").text)
 
 
 def test_a_run_without_a_step_time_changes_neither_the_rate_nor_the_day_of_the_last_run(

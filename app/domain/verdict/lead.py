@@ -97,11 +97,12 @@ def _continued(
     """Return that a run is as slow as its baseline, and than before the regression of both; empty if it differs."""
     own = time.candidate_ms if own_ms is None else own_ms
     unit, slower = time_unit_of((own, ongoing.usual_ms)), change_text(100 * (own / ongoing.usual_ms - 1)).figure
-    level = before = f"before regression {ongoing.id}"
-    if not ongoing.is_elsewhere:
-        level = f"{step_time(ongoing.usual_ms, unit)} {ongoing.before} (regression {ongoing.id})"
+    before = f"before regression {ongoing.id}"
     if time.decision == "no_change":
-        return f"As fast as before: {step_time(own, unit)}; still {slower} than {level}."
+        if ongoing.is_elsewhere:
+            return f"Still {slower} than {before}: {step_time(own, unit)}."
+        was = f"was {step_time(ongoing.usual_ms, unit)} {ongoing.before} (regression {ongoing.id})"
+        return f"Still {slower}: {step_time(own, unit)}, {was}."
     if not shows_no_difference(time):
         return ""
     if abs(time.delta_pct) > time.equal_pct:

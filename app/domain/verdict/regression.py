@@ -182,8 +182,8 @@ class Regression:
 
     @property
     def cost_end(self) -> str:
-        """Return ` until 30 Sep`, which follows its cost; empty if that is of now."""
-        return f" until {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
+        """Return `, last run 30 Sep`, which follows its cost; empty if that is of now."""
+        return f", last run {days_text(self.cost_until, self.cost_until)}" if self.cost_until else ""
 
     @property
     def jobs(self) -> tuple[SlowJob, ...]:
@@ -267,7 +267,7 @@ class Regression:
 
 
 def common_end(regressions: Iterable[Regression], costly: int) -> str:
-    """Return ` until 30 Sep` if all `costly` regressions are among these and their cost ended then; else empty."""
+    """Return `, last run 30 Sep` if all `costly` regressions are among these and their cost ended then; else empty."""
     ends = [regression.cost_end for regression in regressions if regression.gpu_hours_per_day]
     return ends[0] if len(ends) == costly and len({*ends}) == 1 else ""
 

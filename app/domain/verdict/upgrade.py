@@ -354,7 +354,7 @@ def shared_commit_label(field: str) -> str:
 def upgrade_sentence(report: UpgradeReport, gpu_hours_per_day: float | None, cost_end: str = "") -> str:
     """Summarise: `3 of 5 jobs slower by 4.1 to 6.8 %, 2 unchanged; about 57 GPU-h/day.`
 
-    `cost_end`: ` until 30 Sep`, empty for a cost of now. It is named if all jobs moved alike: a lead has few words.
+    `cost_end`: `, last run 30 Sep`, empty for a cost of now. It is named if all jobs moved alike: a lead has few words.
     """
     if not report.pairs:
         return f"No stack can be compared on both sides{_why_none(report)}."

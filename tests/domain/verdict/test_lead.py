@@ -129,12 +129,12 @@ def test_a_change_from_a_single_run_says_so() -> None:
 def test_a_run_as_fast_as_before_names_the_regression_that_it_continues() -> None:
     ongoing = OngoingRegression(2, 375.0, "with train:2026.09")
     same = make_document([make_record("same", slower=0.001, commit="new")], make_baseline())
-    still = f"still 6.7{THIN}% slower than 375.0{THIN}ms with train:2026.09 (regression 2)"
-    assert lead(same, own_ms=400.0, ongoing=ongoing) == f"As fast as before: 400.0{THIN}ms; {still}."
+    times = f"400.0{THIN}ms, was 375.0{THIN}ms with train:2026.09 (regression 2)"
+    assert lead(same, own_ms=400.0, ongoing=ongoing) == f"Still 6.7{THIN}% slower: {times}."
     slower = make_document([make_record("slow", slower=0.1, commit="new")], make_baseline())
     assert "(regression 2)" not in lead(slower, own_ms=400.0, ongoing=ongoing)
     elsewhere = lead(same, own_ms=400.0, ongoing=replace(ongoing, is_elsewhere=True))
-    assert elsewhere == f"As fast as before: 400.0{THIN}ms; still 6.7{THIN}% slower than before regression 2."
+    assert elsewhere == f"Still 6.7{THIN}% slower than before regression 2: 400.0{THIN}ms."
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def test_each_stack_on_both_sides_is_measured_the_slowest_first() -> None:
     assert all(pair.comparability.attributed_to == "container" for pair in upgrade.pairs)
     assert (upgrade.near, upgrade.only_old, upgrade.only_new) == ((), (), ())
     assert re.findall(r"\d+(?:\.\d)?", sentence(upgrade, 57.4)) == ["2", "4", "6.2", "9.4", "1", "7.7", "1", "57"]
-    assert sentence(upgrade, 57.4, " until 30 Sep").endswith(" GPU-h/day."), "few words"
+    assert sentence(upgrade, 57.4, ", last run 30 Sep").endswith(" GPU-h/day."), "few words"
     alike = replace(upgrade, pairs=upgrade.pairs[:1])
-    assert sentence(alike, 57.4, " until 30 Sep").endswith(" GPU-h/day until 30 Sep.")
+    assert sentence(alike, 57.4, ", last run 30 Sep").endswith(" GPU-h/day, last run 30 Sep.")
 
 
 def test_inconclusive_stacks_come_last_and_more_memory_is_not_slower() -> None:
