@@ -1064,8 +1064,9 @@ _OF_STACKS = (
     # Makes SQLite look up the stacks instead of reading all runs of the project.
     .where(not_indexed(col(RunRow.project_id)) == bindparam("project"))
     .where(col(RunRow.stack_key).in_(bindparam("stacks", expanding=True)))
-    # A run without a step time, such as a failed one, does not show that it lost time.
-    .where(col(RunRow.step_time_ms).is_not(None))
+    # A run without a step time, such as a failed one, does not show that it lost time. An experiment does not recur,
+    # and its variant may not be slow.
+    .where(col(RunRow.step_time_ms).is_not(None), not_indexed(col(RunRow.purpose)) != "experiment")
 )
 _TIMES: Select[Any] = _OF_STACKS.where(
     col(RunRow.ordered_at) >= bindparam("since"), col(RunRow.ordered_at) <= bindparam("here")

@@ -1016,6 +1016,15 @@ def test_the_cost_of_a_branch_counts_its_own_runs(engine: Engine, settings: Sett
     assert costs(engine) == [pytest.approx(NIGHTLY / 4, rel=0.1)]
 
 
+def test_experiments_are_not_part_of_the_daily_cost(engine: Engine, settings: Settings) -> None:
+    bring(engine, settings, [*steady(1000, 14), 1100.0, 1101.0])
+    for variant in range(5):
+        arrive(engine, 1100 + variant, 15, purpose="experiment")
+    judge_all(engine, settings)
+    renew(engine)
+    assert costs(engine) == [pytest.approx(NIGHTLY, rel=0.05)]
+
+
 def test_an_upgrade_costs_the_same_in_its_report_and_its_regression(
     engine: Engine, settings: Settings, client: TestClient
 ) -> None:
