@@ -14,7 +14,6 @@ from starlette.responses import HTMLResponse
 from app.domain.access.principal import Action
 from app.domain.contract.fields import FIELDS
 from app.domain.contract.values import shown
-from app.domain.experiments.journey import Journey, continuation
 from app.domain.numbers import plural, signed
 from app.domain.rules.evidence import OwnResult, rule_evidence
 from app.domain.rules.expression import Expression, filled, is_filled, with_names
@@ -24,7 +23,7 @@ from app.domain.rules.rule import CONFIDENCES, KINDS, PHASES, WALLS, Rule, RuleB
 from app.domain.rules.stated import Contradiction, Overruling, contradictions_of, overruling
 from app.errors import NotFound
 from app.storage.database import ListPage
-from app.storage.journeys import journey_of, runs_of_experiments
+from app.storage.journeys import runs_not_to_tune
 from app.storage.rules import (
     NOTHING,
     FiredIn,
@@ -419,7 +418,6 @@ def thresholds(rules: RulesInForce, names: Iterable[str] = SETTINGS) -> tuple[Th
 # --- One complete rule without a run: its condition, its change, its evidence, and its results here.
 
 LAST_RUNS = 10
-MOST_JOURNEYS = 3
 OTHER_DATA_TEXT: Mapping[OtherData, str] = {
     "": "",
     "baseline": "Comparisons with a baseline are not counted.",
@@ -484,24 +482,10 @@ class RulePageOf:
 
     @cached_property
     def applies_to(self) -> FiredIn | None:
-        """Return the newest run to apply it to; None without one.
-
-        A run of an experiment is one side of an A/B, and a journey may have continued elsewhere. Only the newest
-        journeys are read, because a long one takes tens of statements.
-        """
+        """Return the newest run to apply it to; None without one. A run of an experiment is one side of an A/B."""
         of_ci = [fired for fired in self.last if fired.purpose != "experiment"]
-        tried = runs_of_experiments(self._session, [fired.run_id for fired in of_ci])
-        read: list[Journey] = []
-        for fired in of_ci:
-            if fired.run_id not in tried:
-                return fired
-            journey = next((journey for journey in read if fired.run_id in journey.runs), None)
-            if journey is None and len(read) < MOST_JOURNEYS:
-                journey = journey_of(self._session, fired.run_id)
-                read.append(journey)
-            if journey is not None and not continuation(journey, fired.run_id).leads:
-                return fired
-        return None
+        skipped = runs_not_to_tune(self._session, [fired.run_id for fired in of_ci])
+        return next((fired for fired in of_ci if fired.run_id not in skipped), None)
 
     @property
     def lead(self) -> str:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
@@ -47,11 +48,32 @@ def journey_of(session: Session, run_id: int) -> Journey:
     return make_journey(run_id, runs[root_id].slug, configurations[None], journey_steps)
 
 
-def runs_of_experiments(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
-    """Return those of the runs that an experiment started from or that joined one."""
-    joined = select_any(ExperimentRunRow.run_id).where(col(ExperimentRunRow.run_id).in_(run_ids))
-    began = select_any(ExperimentRow.baseline_run_id).where(col(ExperimentRow.baseline_run_id).in_(run_ids))
-    return frozenset(session.execute(joined.union(began)).scalars())
+def runs_not_to_tune(session: Session, run_ids: Sequence[int]) -> frozenset[int]:
+    """Return those of the runs whose configuration is not the one to tune.
+
+    An experiment replaced it, started from it and is not finished, or tried it without accepting it. The configuration
+    counts, because nightly runs of it belong to no experiment.
+    """
+    started, tried = aliased(RunRow), aliased(RunRow)
+    from_it = (
+        select_any(RunRow.id)
+        .join(started, _same_configuration(started))
+        .join(ExperimentRow, col(ExperimentRow.baseline_run_id) == started.id)
+        .where(col(RunRow.id).in_(run_ids), col(ExperimentRow.state).not_in(("rejected", "withdrawn")))
+    )
+    as_candidate = (
+        select_any(RunRow.id)
+        .join(tried, _same_configuration(tried))
+        .join(ExperimentRunRow, and_(ExperimentRunRow.run_id == tried.id, ExperimentRunRow.side == "candidate"))
+        .join(ExperimentRow, col(ExperimentRow.id) == ExperimentRunRow.experiment_id)
+        .where(col(RunRow.id).in_(run_ids), col(ExperimentRow.state) != "accepted")
+    )
+    return frozenset(session.execute(from_it.union(as_candidate)).scalars())
+
+
+def _same_configuration(other: Any) -> Any:
+    is_known = and_(RunRow.config_key != "", other.config_key == RunRow.config_key)
+    return and_(other.project_id == RunRow.project_id, or_(other.id == RunRow.id, is_known))
 
 
 def _configuration(runs: Sequence[Any]) -> JourneyRun:

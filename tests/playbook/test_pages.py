@@ -69,22 +69,39 @@ def plan(
         session.add(ExperimentRunRow(experiment_id=number, run_id=candidate, side="candidate", joined_by="tag"))
 
 
-def test_a_rule_is_planned_for_the_newest_run_that_did_not_continue_and_few_journeys_are_read(
+def test_a_rule_is_planned_for_the_newest_run_whose_configuration_is_the_one_to_tune(
     client: TestClient, engine: Engine, settings: Settings
 ) -> None:
+    """A nightly run of a replaced configuration belongs to no experiment; an experiment that ended does not count."""
     with transaction(engine) as session:
-        runs = [make_advised(session, metadata_stated=PROFILED, ms=31_300.0 + k) for k in range(6)]
+        runs = {
+            state: [
+                make_advised(session, fields={"gbs": 64 * k}, metadata_stated=PROFILED, ms=31_300.0 + night)
+                for night in range(2)
+            ]
+            for k, state in enumerate(("untouched", "rejected", "withdrawn", "accepted", "waiting", "done"), 1)
+        }
     evaluate_next_runs(engine, settings)
-    offered, counts = [], []
-    for run in reversed(runs):
+    offered, counts = {}, []
+    for state, (first, newest) in reversed(runs.items()):
         with statements(engine) as executed:
             page = client.get("/playbook/eo-enable").text
         counts.append(sum("experiment" in statement for statement in executed))
-        offered += re.findall(r'class="button primary" href="/runs/(\d+)/next/eo-enable', page)
+        offered[newest] = int(re.findall(r'class="button primary" href="/runs/(\d+)/next/eo-enable', page)[0])
         with transaction(engine) as session:
-            plan(session, run, f"own-{run}", "done")  # it waits for a decision, which comes first
-    assert offered == [str(run) for run in reversed(runs)]
-    assert counts[3:] == [counts[3]] * 3
+            plan(session, first, f"own-{state}", state)
+    with transaction(engine) as session:
+        plan(session, runs["untouched"][0], "own-try", "rejected", candidate=runs["withdrawn"][0])
+    last = re.findall(
+        r'class="button primary" href="/runs/(\d+)/next/eo-enable', client.get("/playbook/eo-enable").text
+    )
+    newest = {state: of_state[1] for state, of_state in runs.items()}
+    assert [offered[newest[state]] for state in ("done", "waiting", "accepted", "withdrawn")] == [
+        newest[state] for state in ("done", "waiting", "accepted", "withdrawn")
+    ]
+    assert offered[newest["rejected"]] == offered[newest["untouched"]] == newest["withdrawn"]
+    assert last == [str(newest["rejected"])], "a rejected candidate is not the one to tune"
+    assert len(set(counts)) == 1
 
 
 def test_the_page_of_a_rule_reads_only_what_decides_its_own_results(
