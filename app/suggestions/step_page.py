@@ -13,7 +13,7 @@ from app.domain.planning.hardware import in_gib
 from app.domain.rules.change import ChangeDiff, FrameworkChange, change_of, without_context
 from app.domain.rules.engine import CheckedRequirement, Suggestion, base_facts
 from app.domain.rules.evidence import Statement
-from app.domain.rules.expression import with_names
+from app.domain.rules.expression import fact_text, false_part, with_names
 from app.domain.rules.facts import FACTS
 from app.domain.rules.rule import PublishedResult, Recipe, Rule, Source
 from app.domain.rules.stated import Contradiction, contradictions_of, overruling
@@ -50,6 +50,7 @@ from app.suggestions.views import (
 from app.web.templating import coded
 
 MOST_LEAD_WORDS = 16
+MOST_CONDITION_WORDS = 7
 _DIFF_LINES = 200
 _AGAINST = {
     "command": "Compared with the run's own command from its metadata.",
@@ -147,6 +148,16 @@ class StepPage:
         return "asks" if any(asking.rule.id == self.rule.id for asking in self._advice.evaluation.asks) else "silent"
 
     @property
+    def silent_because(self) -> str:
+        """Return what in its condition is false, with the value of a single fact: `earlier_wall` is communication."""
+        part = false_part(self.rule.when, self._evaluation.facts)
+        if len(part.names) != 1:
+            return f"`{part.source}` is false" if len(part.source.split()) <= MOST_CONDITION_WORDS else ""
+        (name,) = part.names
+        value = fact_text(self._evaluation.facts.get(name)) or "empty"
+        return f"`{name}` is {value}" if len(value.split()) <= MOST_CONDITION_WORDS else f"`{part.source}` is false"
+
+    @property
     def applying(self) -> Suggestion | None:
         """Return the first suggestion of the same phase for this run, which is offered where the rule is silent."""
         to_do = (*self._advice.evaluation.blockers, *self._advice.evaluation.suggestions)
@@ -163,8 +174,8 @@ class StepPage:
     def lead(self) -> tuple[Markup, Markup]:
         """Return the lead of the page and the rest of the reason; the settings lead if its first sentence is long.
 
-        The experiment that accepted the change leads if there is one, and where its journey continued; else the A/Bs
-        that found it slower.
+        The experiment that accepted the change leads if there is one, and where its journey continued; else why it is
+        deferred, or the A/Bs that found it slower.
         """
         accepted = self.experiment if self.is_accepted else None
         if accepted is not None:
@@ -172,6 +183,10 @@ class StepPage:
             if (continued := replace(self.continued, waiting=(), planned=())).leads:
                 lead += Markup(" {}").format(continued_text(continued))
             return lead, self.why
+        if self.suggestion is not None and self.suggestion.withheld:
+            deferred = Markup("Deferred. {}").format(coded(self.suggestion.withheld))
+            first, rest = sentences_within(deferred, MOST_LEAD_WORDS)
+            return first, Markup(" ").join(part for part in (rest, self.why) if part)
         if self.journey_leads:
             return continued_text(self.continued, self._unfinished), self.why
         if self.slower_here is not None:

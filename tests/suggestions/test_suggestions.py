@@ -269,13 +269,26 @@ def test_every_rule_has_its_page_whether_it_fires_asks_or_is_silent(client: Test
 
 def test_a_rule_that_does_not_apply_leads_to_the_step_that_does(client: TestClient, profiled: int) -> None:
     page = client.get(f"/runs/{profiled}/next/profile-required").text
-    assert f"This rule does not apply to run #{profiled}." in page
+    lead = re.sub(r"\s+", " ", re.findall(r'<p class="answer">(.*?)</p>', page, re.S)[0]).strip()
+    assert lead == f"Does not apply to run #{profiled}: <code>profiled</code> is true."
     assert "stage_ranks" not in page, "no settings of a rule that does not apply"
     assert 'id="change"' not in page
     assert re.search(r'<details class="fold" open>\s*<summary>\s*Condition', page)
     offered = client.get(f"/api/v1/runs/{profiled}/suggestions").json()["suggestions"]
     first = next(item["rule"] for item in offered if item["phase"] == "profile")
     assert re.search(f'class="button primary"\\s+href="/runs/{profiled}/next/{first}"', page)
+
+
+def test_a_deferred_step_leads_with_why(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        run = make_advised(session)
+    deferred = suggestions(client, run)["withheld"]
+    assert deferred
+    for row in deferred:
+        page = client.get(f"/runs/{run}/next/{row['rule']}").text
+        (lead,) = re.findall(r'<p class="answer">\s*(.*?)\s*</p>', page, re.S)
+        assert lead.startswith("Deferred."), row
+        assert row["withheld"].split(":")[0] in page, row
 
 
 def test_a_step_says_where_its_facts_come_from(client: TestClient, profiled: int) -> None:

@@ -136,6 +136,25 @@ def compile_expression(source: str) -> Expression:
     return Expression(source, tuple(dict.fromkeys(names)), program)
 
 
+def false_part(expression: Expression, values: Mapping[str, object]) -> Expression:
+    """Return the first part between top-level `&&` that is false; the whole expression if no part alone decides."""
+    context = FactContext(values)
+    parts = map(compile_expression, _conjuncts(expression.source))
+    return next((part for part in parts if context.ask(part) is False), expression)
+
+
+def _conjuncts(source: str) -> list[str]:
+    """Split at top-level `&&`; not where a top-level `||` or `?` binds more loosely."""
+    text, depth, cuts = _TEXTS.sub(lambda match: "'" * len(match[0]), source), 0, [-2]
+    for at, sign in enumerate(text):
+        depth += (sign in "([{") - (sign in ")]}")
+        if depth == 0 and (sign == "?" or text.startswith("||", at)):
+            return [source]
+        if depth == 0 and text.startswith("&&", at):
+            cuts.append(at)
+    return [source[start + 2 : end].strip() for start, end in zip(cuts, [*cuts[1:], len(source)], strict=True)]
+
+
 # --- Insert the facts of a run into texts of a rule: `{gpus} GPUs`, `{exposed_comm_frac:.0%} of the step`.
 
 _PLACE = re.compile(r"\{(?P<name>[A-Za-z_][\w.]*)(?::(?P<form>[^{}]*))?\}")

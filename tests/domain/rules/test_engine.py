@@ -9,7 +9,7 @@ from app.domain.numbers import THIN
 from app.domain.rules.derive import derive
 from app.domain.rules.engine import Taken, can_apply, evaluate, is_decided_by_contract, was_met
 from app.domain.rules.evidence import MEASURED_HERE, OwnResult, Statement, changed_since
-from app.domain.rules.expression import FactContext, Unknown, compile_expression
+from app.domain.rules.expression import FactContext, Unknown, compile_expression, false_part
 from app.domain.rules.load import built_in_rules
 from app.domain.rules.phases import TuningPhases, tuning_phases
 from tests.cases import every_case
@@ -726,3 +726,18 @@ def test_a_long_healthy_run_like_real_training_is_through() -> None:
     assert states(progress) == ["done"] * 6
     assert progress.current is None
     assert progress.wall.wall == "compute"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a && !b && c", "!b"),
+        ('a && t == "x && y" && b', 't == "x && y"'),
+        ("(c || b) && !(a && b)", "!(a && b)"),
+        ("c && b || !a", "c && b || !a"),
+        ("u && c", "c"),
+    ],
+)
+def test_the_part_of_a_condition_that_decides_is_known(source: str, expected: str) -> None:
+    facts = {"a": True, "b": True, "c": False, "t": "z"}
+    assert false_part(compile_expression(source), facts).source == expected
