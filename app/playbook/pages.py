@@ -264,11 +264,10 @@ def summary_of_list(items: Sequence[RuleItem], rules: RulesInForce) -> str:
     if not items:
         return "No rule matches."
     team = sum(item.rule.origin == "team" for item in items)
-    whose = f", {team} of them team rules" if team else ""
+    whose = f" ({team} of a team)" if team else ""
     fired, tried, paid = (sum(map(test, items)) for test in (_fired, _tried, _paid_off))
-    which = plural(len(items), "rule")
-    of = "" if len(items) == len(rules.book.rules) else f" of {len(rules.book.rules)}"
-    return f"{which}{of}{whose}. {fired} fired in stored runs, {tried} tried, {paid} paid off."
+    which = plural(len(items), "rule" if len(items) == len(rules.book.rules) else "matching rule")
+    return f"{paid} of {which}{whose} paid off here; {tried} tried, {fired} fired."
 
 
 def _item(

@@ -182,6 +182,16 @@ def test_fired_tried_and_paid_off_are_counted(client: TestClient, tried: dict[st
     assert f'href="/runs/{tried["run"]}/next/eo-enable"' in page
     assert "20.1\u202f% faster" in page
     assert "1 of 1 try paid off" in page
+    (lead,) = re.findall(r'class="answer"[^>]*>(.*?)</p>', client.get("/playbook").text, re.S)
+    rules = listed(client)["rules"]
+    counts = [sum(row[name] > 0 for row in rules) for name in ("paid_off", "tried", "fired")]
+    assert re.findall(r"\d+", lead) == [str(count) for count in (counts[0], len(rules), *counts[1:])], (
+        "rules, not tries"
+    )
+    swapped = client.get("/playbook?only=paid_off", headers={"HX-Request": "true"}).text
+    assert re.search(r'class="answer"[^>]*hx-swap-oob[^>]*>1 of 1 matching rule', swapped), (
+        "the lead follows the filter"
+    )
 
 
 def test_a_rule_that_a_run_shows_is_counted_or_says_what_else_it_reads(
