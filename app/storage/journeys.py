@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import and_, or_, select
-from sqlalchemy.orm import aliased
 from sqlmodel import Session, col
 
 from app.domain.experiments.journey import Journey, JourneyRun, JourneyStep, make_journey
@@ -54,26 +53,36 @@ def runs_not_to_tune(session: Session, run_ids: Sequence[int]) -> frozenset[int]
     An experiment replaced it, started from it and is not finished, or tried it without accepting it. The configuration
     counts, because nightly runs of it belong to no experiment.
     """
-    started, tried = aliased(RunRow), aliased(RunRow)
-    from_it = (
-        select_any(RunRow.id)
-        .join(started, _same_configuration(started))
-        .join(ExperimentRow, col(ExperimentRow.baseline_run_id) == started.id)
-        .where(col(RunRow.id).in_(run_ids), col(ExperimentRow.state).not_in(("rejected", "withdrawn")))
+    joined = and_(
+        col(ExperimentRunRow.experiment_id) == ExperimentRow.id,
+        col(ExperimentRunRow.run_id) == RunRow.id,
+        col(ExperimentRunRow.side) == "candidate",
     )
-    as_candidate = (
+    chosen = (
         select_any(RunRow.id)
-        .join(tried, _same_configuration(tried))
-        .join(ExperimentRunRow, and_(ExperimentRunRow.run_id == tried.id, ExperimentRunRow.side == "candidate"))
-        .join(ExperimentRow, col(ExperimentRow.id) == ExperimentRunRow.experiment_id)
-        .where(col(RunRow.id).in_(run_ids), col(ExperimentRow.state) != "accepted")
+        .join(ExperimentRow, col(ExperimentRow.project_id) == RunRow.project_id)
+        .outerjoin(ExperimentRunRow, joined)
+        .where(
+            col(RunRow.id).in_(run_ids),
+            or_(
+                and_(
+                    or_(
+                        col(ExperimentRow.baseline_run_id) == RunRow.id,
+                        and_(RunRow.config_key != "", col(ExperimentRow.baseline_key) == RunRow.config_key),
+                    ),
+                    col(ExperimentRow.state).not_in(("rejected", "withdrawn")),
+                ),
+                and_(
+                    or_(
+                        col(ExperimentRunRow.run_id).is_not(None),
+                        and_(RunRow.config_key != "", col(ExperimentRow.candidate_key) == RunRow.config_key),
+                    ),
+                    col(ExperimentRow.state) != "accepted",
+                ),
+            ),
+        )
     )
-    return frozenset(session.execute(from_it.union(as_candidate)).scalars())
-
-
-def _same_configuration(other: Any) -> Any:
-    is_known = and_(RunRow.config_key != "", other.config_key == RunRow.config_key)
-    return and_(other.project_id == RunRow.project_id, or_(other.id == RunRow.id, is_known))
+    return frozenset(session.execute(chosen).scalars())
 
 
 def _configuration(runs: Sequence[Any]) -> JourneyRun:

@@ -59,7 +59,8 @@ def plan(
 ) -> None:
     run = session.get_one(RunRow, baseline)
     row = ExperimentRow(
-        project_id=run.project_id, baseline_run_id=baseline, rule_id=rule, title="x", stack_key="", baseline_key="",
+        project_id=run.project_id, baseline_run_id=baseline, rule_id=rule, title="x", stack_key=run.stack_key,
+        baseline_key=run.config_key, candidate_key=session.get_one(RunRow, candidate).config_key if candidate else "",
         tag=f"{rule}-{state}", state=state, created_by="Ada", result=result,
     )  # fmt: skip
     session.add(row)
