@@ -602,6 +602,9 @@ def test_causes_are_named_and_undone_as_far_as_evidence_supports_them(client: Te
     (recipe,) = first["recipes"]
     assert f"git checkout {'c' * 40}" in recipe["run"]
     assert f"--set container={old} --set commit={'c' * 40}" in recipe["run"]
+    (lead,) = re.findall(r'class="answer">(.*?)</p>', client.get(f"/runs/{upgraded}/next").text, re.S)
+    assert "The step takes" not in lead, "the row below states the test; the lead is no result of it"
+    assert re.search(r"why the step takes [\d.]+\s% longer", lead)
     page = client.get(f"/runs/{upgraded}/next/val-regression-cause").text
     assert re.search(r'<button class="button primary"[^>]*data-copy', page)
     # The only possible cause is the cause once a rerun confirms the regression. A bisection gains nothing itself.
