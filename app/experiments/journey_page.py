@@ -237,11 +237,11 @@ class JourneyPage:
         if gain is None or self.current is self.root:
             return f"{plural(len(edges), 'experiment')}. No change has been accepted yet."
         before, now = (step_time(row.node.step_time_ms or 0.0) for row in (self.root, self.current))
-        some = "" if unproven == len(accepted) else f"{unproven} "
+        some = "" if unproven == len(accepted) else f"{unproven} of them "
         counts = Counter(edge.state if edge.state in _FINAL else "open" for edge in edges)
-        parts = [f"{plural(len(accepted), 'A/B')} accepted" + (f" ({some}not full-length)" if unproven else "")]
+        parts = [f"{plural(len(accepted), 'A/B')} accepted" + (f", {some}not full-length" if unproven else "")]
         parts += [f"{counts[state]} {state}" for state in ("rejected", "open") if counts[state]]
-        return f"{gain_change(gain).figure}: {now}, was {before}. {', '.join(parts)}."
+        return f"{gain_change(gain).figure}: {now}, was {before}. {'; '.join(parts)}."
 
     @property
     def beside(self) -> list[JourneyRow]:

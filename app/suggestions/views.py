@@ -381,8 +381,10 @@ def experiment_text(experiment: ExperimentItem) -> str:
     """Format what an experiment says about a suggestion: `Experiment #1 accepted this change: 3.9 % faster`."""
     gain = experiment.result.gain if experiment.state in _DECIDED else None
     result = "" if gain is None else f": {gain_change(gain.pct).figure}"
-    weak = ", not full-length" if experiment.state == "accepted" and experiment.result.evidence_because else ""
-    return f"Experiment #{experiment.id} {_DECIDED.get(experiment.state, 'is measuring this change')}{result}{weak}"
+    state = _DECIDED.get(experiment.state, "is measuring this change")
+    if experiment.state == "accepted" and experiment.result.evidence_level != "validated":
+        state = experiment.state_text
+    return f"Experiment #{experiment.id} {state}{result}"
 
 
 def is_accepted(experiment: ExperimentItem | None) -> bool:

@@ -912,7 +912,7 @@ def test_of_two_accepted_from_one_run_the_earlier_is_named_and_the_file_is_xml()
     steps = [step(1, None, 10.0, "accepted", HOSTILE), step(2, None, 5.0, "accepted"), step(3, 2, None, "waiting")]
     page = JourneyPage(make_journey(1, "moe", ROOT, steps), 1)
     assert [(node.edge_href, node.role) for node in page.beside] == [("/experiments/1", "accepted, off the path")]
-    assert re.search(r" 2 A/Bs accepted[^,]*, 1 open\.$", page.answer), page.answer
+    assert re.search(r" 2 A/Bs accepted, not full-length; 1 open\.$", page.answer), page.answer
     drawn = list(ET.fromstring(svg(page.picture, page.picture_label)).iter("{http://www.w3.org/2000/svg}text"))  # noqa: S314
     assert [element.text for element in drawn if element.get("class") == "name"] == [
         "root",
