@@ -889,7 +889,7 @@ def test_only_stacks_that_are_still_slow_show_whether_a_regression_is_stale(engi
         stale = get_regression(session, 1)
         newest = events(session, "regression", 1)[0]
     assert [job.is_back for job in stale.jobs] == [True, False]
-    assert summarize(stale).text == "1 job slow since #23; 1 more temporarily."
+    assert summarize(stale).text == "1 job slow since #23; 1 recovered."
     assert newest.note == f"None of its slow jobs has run since {stale.idle_since}."
 
 

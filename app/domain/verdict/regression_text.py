@@ -1,5 +1,6 @@
 """A regression in sentences: its size, its jobs, when it began and ended, and its cost."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from app.domain.numbers import (
@@ -156,18 +157,33 @@ def run_in(run: RunOfJob) -> str:
 def other_jobs(regression: Regression) -> str:
     """Return `2 more in one run only`, of the jobs that do not count; with their size if it may be the larger one.
 
-    `temporarily`: their newest run is back or nearly back. Empty if all count.
+    Several kinds are counted: `3 others up to 45.1 %: 2 in one run, 1 mostly recovered`. Empty if all count.
     """
     counted = regression.counted_jobs
     others = [job for job in regression.jobs if job not in counted]
     if not others:
         return ""
-    is_once, is_over = all(job.is_once for job in others), all(job.has_returned for job in others)
-    how = "in one run only" if is_once else "temporarily" if is_over else "in one run or temporarily"
-    if not is_part(regression):
-        return f"{len(others)} more {how}"
-    most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
-    return f"{plural(len(others), 'other')} up to {most} {how}"
+    number = ""
+    if is_part(regression):
+        most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
+        number = f"{plural(len(others), 'other')} up to {most}"
+    kinds = Counter(_kind_of_other(job) for job in others)
+    if len(kinds) > 1 or not (number or _IN_ONE_RUN in kinds):
+        listed = ", ".join(f"{jobs} {kind}" for kind, jobs in kinds.most_common())
+        return f"{number}: {listed}" if number else listed
+    kind = " in one run only" if _IN_ONE_RUN in kinds else f", {next(iter(kinds))}"
+    return f"{number or f'{len(others)} more'}{kind}"
+
+
+_IN_ONE_RUN = "in one run"
+"""The kind of a job that a single run shows; the others recovered, at least mostly."""
+
+
+def _kind_of_other(job: SlowJob) -> str:
+    """Return why a job does not count. Less than half of its change is left in a job that mostly recovered."""
+    if job.is_once:
+        return _IN_ONE_RUN
+    return "recovered" if job.is_back else "mostly recovered"
 
 
 def is_part(regression: Regression) -> bool:
