@@ -1107,7 +1107,8 @@ def _measured_again(
 def _back_note(members: Sequence[RegressionMemberRow], run_id: int) -> str:
     if len({(member.stack_key, member.config_key) for member in members}) == 1:
         return f"Back at the usual level since run {run_id}."
-    return f"All its stacks are back at the usual level, the last since run {run_id}."
+    what = "stacks" if len({member.stack_key for member in members}) > 1 else "configurations"
+    return f"All its {what} are back at the usual level, the last since run {run_id}."
 
 
 # --- Costs of regressions: per member with factors for pages, and in the rows for lists.
