@@ -180,7 +180,7 @@ class NextPage:
         if rerun_address(self._advice, first.rule.id):
             return f"Rerun #{self.run.id} first: {facts['regression_pct']:.1f}\u202f% slower is unconfirmed."
         change = regression_change(facts["regression_metric"], facts["regression_pct"])
-        return f"Find why {change[0].lower()}{change[1:]}, before you tune this run.".replace(" %", "\u202f%")
+        return f"Find why {change[0].lower()}{change[1:]} before you tune this run.".replace(" %", "\u202f%")
 
     def _lead(self, first: Suggestion) -> str:
         if (experiment := self._advice.experiments.get(first.rule.id)) is not None:
