@@ -18,6 +18,8 @@ from app.domain.text import shortened
 # the changes and says so, and start and result are marks, because only bars from zero are in proportion.
 
 _PLOT, _TOP, _BELOW, _LEFT = 240, 34, 46, 64
+_LEAST_PLOT, _PLOT_OF_LINK = 150, 30
+"""A picture of few changes is lower."""
 _FRAME, _LEAST_COLUMN, _BAR_SHARE, _WIDEST_BAR = 1320, 160, 0.62, 200
 _LETTERS = 20
 _LEAST_REST_PCT = 0.05
@@ -57,7 +59,7 @@ class WaterfallBar:
         if self.whisker is None:
             return None
         top, bottom = self.whisker
-        return 100 * (base - bottom) / _PLOT, 100 * (base - top) / _PLOT
+        return 100 * (base - bottom) / (base - _TOP), 100 * (base - top) / (base - _TOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +91,11 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     floor = 0.0 if most - least >= _LARGE * most else max(0.0, least - _SPACE * (most - least))
     between = _tick_ms(most - floor)
     floor = between * math.floor(floor / between)
-    base = _TOP + _PLOT
+    plot = min(_LEAST_PLOT + _PLOT_OF_LINK * len(links), _PLOT)
+    base = _TOP + plot
 
     def level(ms: float) -> int:
-        return base - round(_PLOT * (ms - floor) / (most - floor))
+        return base - round(plot * (ms - floor) / (most - floor))
 
     def ending(y: int) -> int:
         return _MARK if floor else base - y
@@ -131,7 +134,7 @@ def waterfall(changes: Sequence[AcceptedChange]) -> Waterfall | None:
     bars.append(_end(_LEFT + len(bars) * column, at, ending(at), texts, changes[-1].of[1], last=True))
     label = f"Step time from {step_time(first)} to {step_time(last)} in {len(changes)} accepted changes"
     placed = tuple(
-        replace(bar, start_pct=100 * (base - bar.y - bar.height) / _PLOT, width_pct=100 * bar.height / _PLOT)
+        replace(bar, start_pct=100 * (base - bar.y - bar.height) / plot, width_pct=100 * bar.height / plot)
         for bar in bars
     )
     width = _LEFT + (len(bars) - 1) * column + bar_width + _MARGIN
