@@ -212,8 +212,9 @@ def _contrast(
     unit = time_unit_of((own, time.baseline_ms))
     times = f"{step_time(own, unit)}, was {step_time(time.baseline_ms, unit)}"
     if shows_no_difference(time):
-        why = f"not steady ({unsteady}); " if unsteady and time.not_steady else ""
-        return f"Inconclusive: {why}{times} with {difference.field} {before}."
+        if unsteady and time.not_steady:
+            return f"Inconclusive: not steady ({unsteady}), so not comparable with {difference.field} {before}."
+        return f"Inconclusive: {times} with {difference.field} {before}."
     if contrast.is_unconfirmed:
         return f"{change.figure} than {contrast.counted} with {before}, not steady: rerun before acting."
     sentence = f"{'As fast' if change.word == THE_SAME else change.figure}: {times}"
