@@ -347,7 +347,7 @@ def _earlier(alt: Any) -> Any:
 
 def _baseline_runs(alt: Any) -> Any:
     # A tick per run: a range would not show that most of them are close together and one is not. Inside the plot, so
-    # that it does not look like a minus sign of the figures beside it.
+    # that it is not read as the minus sign of a figure next to the plot.
     tick = alt.Chart(alt.NamedData("baseline_runs")).mark_rule(color=charts.BASELINE, strokeWidth=1.5)
     return tick.encode(x=alt.value(alt.expr("width - 5")), x2=alt.value(alt.expr("width")), y=alt.Y("value:Q"))
 
