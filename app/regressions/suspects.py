@@ -86,7 +86,9 @@ def suspect_cards(
     shared = shared_suspects([job.suspects for job in jobs])
     node = _node_card(jobs)
     if node:
-        shared = tuple(replace(item, ranked=replace(item.ranked, alternates=None)) for item in shared)
+        # The card of the node says that the code of these jobs does not matter.
+        others = (item for item in shared if not (item.ranked.alternates and item.ranked.suspect.axis == "code"))
+        shared = tuple(replace(item, ranked=replace(item.ranked, alternates=None)) for item in others)
     if not any(item.ranked.suspect.axis == "code" for item in shared):
         upgrade = None  # its report distinguishes only code and the upgraded field
     return (*node, *(_card(item, jobs, compare_url, may_plan, upgrade) for item in shared))

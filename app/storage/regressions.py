@@ -28,7 +28,6 @@ from app.storage.suspect_evidence import (
     last_good,
     shown_cause,
     slow_in_other_stacks,
-    states_node,
 )
 from app.storage.tables import (
     ProjectRow,
@@ -280,7 +279,6 @@ class _OtherStacks:
     slow_after: tuple[int, ...]
     alternates: tuple[float, float] | None
     alternating: int | None
-    states_node: bool
     slow_there: RunOfJob | None
 
 
@@ -301,8 +299,7 @@ def add_evidence(session: Session, item: Regression) -> Regression:
     cause = shown_cause(session, item, firsts)
     return replace(
         item, cause=cause, slow_before=others.slow_before, slow_after=others.slow_after,
-        alternates=others.alternates, alternating=others.alternating, states_node=others.states_node,
-        slow_there=others.slow_there,
+        alternates=others.alternates, alternating=others.alternating, slow_there=others.slow_there,
     )  # fmt: skip
 
 
@@ -322,7 +319,6 @@ def _other_stacks(session: Session, regression: Regression) -> _OtherStacks:
         tuple(run.id for _, run in runs if is_alone and not run.is_before)[:_MOST_AFTER],
         levels,
         alternating,
-        alternating is not None and states_node(session, alternating),
         _slow_there(session, regression, alternating) if alternating is not None else None,
     )
 

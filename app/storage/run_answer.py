@@ -13,7 +13,7 @@ from app.domain.report.values import verdict_json
 from app.domain.verdict.assess import changed_field
 from app.domain.verdict.comparability import Difference
 from app.domain.verdict.document import VerdictDocument
-from app.domain.verdict.evidence import RankedSuspect, alternates_text, node_words, since_last_good
+from app.domain.verdict.evidence import RankedSuspect, alternates_text, since_last_good
 from app.domain.verdict.lead import OngoingRegression, answer_line, lead
 from app.domain.verdict.regression import Regression
 from app.domain.verdict.regression_text import idle_text
@@ -135,7 +135,7 @@ def run_answer(session: Session, run: RunDetail, document: VerdictDocument) -> R
             unsteady=unsteady_briefly(steady) if steady else "",
             recovered_from=recovered_from,
             in_regression=opened,
-            alternates=node_words(states_node=has_node) if between else "",
+            alternates=between is not None,
         )
     )
     if levels and is_undecided and own_ms:

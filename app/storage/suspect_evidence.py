@@ -37,6 +37,7 @@ from app.domain.verdict.evidence import (
     change_pct,
     no_likelier,
     node_text,
+    of_job_that_alternates,
     other_stacks,
     past_results,
     rank_suspects,
@@ -128,10 +129,7 @@ def suspects_with_evidence(
     if change is not None and change.delta_pct > 0:
         levels = alternation(session, run, change.baseline, change.baseline * (1 + change.delta_pct / 100))
         if levels is not None:
-            return tuple(
-                replace(item, alternates=levels, support="open" if item.support == "supported" else item.support)
-                for item in without_likely(ranked)
-            )
+            return of_job_that_alternates(ranked, levels)
     return without_likely(ranked) if is_doubtful else ranked
 
 

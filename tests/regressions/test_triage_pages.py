@@ -477,7 +477,7 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
                 commit=f"{day}" * 20, job="nightly/one", **facts,
             )  # fmt: skip
     number = make(pair, each_costs=0.0, gpu_hours_per_day=0.0, worst_delta_pct=40.0, proposal="stale")
-    lead = "One job alternates between 19.98 and 27.98\u202fs, node not stated. The other recovered"
+    lead = "One job alternates between 19.98 and 27.98\u202fs, whatever its code. The other recovered"
     assert words_of(client, number) == f"{lead}."
     with read_session(engine) as session:
         assert get_regression(session, number).worst_delta_pct == pytest.approx(40.0, abs=0.1)
@@ -494,7 +494,7 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
             log_step_time=math.log(32_000.0), ordered_at=FIRST + timedelta(days=20), is_steady=False, short=False,
             commit="20" * 20, job="nightly/two", **facts,
         )  # fmt: skip
-    lead = lead.replace(", node not stated", "")
+    lead = lead.replace(" between 19.98 and 27.98\u202fs", "")
     assert words_of(client, number).startswith(f"{lead}; #{there} (")
     assert words_of(client, number).endswith(") slower, unconfirmed.")
 

@@ -1,13 +1,19 @@
 """Evidence about suspects: A/Bs on the same knob, and other stacks with the same change."""
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlmodel import Session, select
 
-from app.domain.verdict.evidence import MOVES, RankedSuspect, alternating_runs, no_likelier, without_likely
+from app.domain.verdict.evidence import (
+    MOVES,
+    RankedSuspect,
+    alternating_runs,
+    no_likelier,
+    of_job_that_alternates,
+    without_likely,
+)
 from app.overview.queries import needs_attention
 from app.regressions.bisect import read_bisect_ends
 from app.regressions.pages import RegressionView
@@ -137,7 +143,7 @@ def test_a_job_that_alternates_between_two_levels_does_not_count_for_others(
     assert code.elsewhere is not None
     runs = [[move.run for move in moves] for moves in (code.elsewhere.moved, code.elsewhere.alternating)]
     assert runs == ([[], [str(other)]] if alternates else [[str(other)], []])
-    assert ("1 of them alternates" in code.evidence[0]) is alternates
+    assert ("1 of them alternates" in code.evidence_text) is alternates
 
 
 def test_an_upgrade_is_supported_by_other_stacks_that_it_slowed_down(session: Session) -> None:
@@ -364,17 +370,19 @@ def test_the_node_of_a_job_that_alternates_is_suspected_before_the_code(session:
     nightly(session)
     slow = one_more(session, 440.0)
     one_more(session, 441.0)
-    commit = replace(suspects(session, slow)["commit"], alternates=(400.0, 440.0), is_likely=False, support="open")
-    node, code = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None)], "", may_plan=False)
-    assert (node.axis, code.axis) == ("place", "code")
+    plain = suspects(session, slow)["commit"]
+    (commit,) = of_job_that_alternates([plain], (400.0, 440.0))
+    assert (commit.label, "400" in commit.evidence[0]) == ("unlikely", True)
+    (node,) = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None)], "", may_plan=False)
     assert alternating_runs([(slow, [commit])]) == {slow: (400.0, 440.0)}
-    assert (node.label, node.level) == (code.label, code.level), "the order alone tells which is stronger"
+    assert (node.axis, node.label) == ("place", "possible")
     assert node.action is not None
     assert node.action[1] == f"/runs/{slow}?tab=why#rerun"
-    assert not any("400" in sentence for sentence in code.evidence), "stated once"
     assert node.evidence[-1] == f"#{slow} does not state its node."
-    (stated, _) = suspect_cards([SuspectingJob([commit], slow, "f" * 40, None, "dgx[07-08]")], "", may_plan=False)
+    jobs = [SuspectingJob([item], slow, "f" * 40, None, "dgx[07-08]") for item in (commit, plain)]
+    stated, code = suspect_cards(jobs, "", may_plan=False)
     assert stated.evidence[-1] == f"#{slow} ran on dgx[07-08]."
+    assert code.axis == "code", "another job that does not alternate names it"
 
 
 def test_a_job_that_alternates_is_to_be_rerun_on_other_nodes_not_bisected(session: Session) -> None:

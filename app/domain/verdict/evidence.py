@@ -169,10 +169,10 @@ class RankedSuspect:
         if self.unaffected:
             return (f"{unaffected_text(self.unaffected)}.",)
         texts = (
+            self.alternates and f"This job alternates between {levels_text(self.alternates)}, whatever its code.",
             self.past and _past_sentence(self.past), self.elsewhere and _stacks_sentence(self.elsewhere),
             self.beside and f"Their {self.beside} changed, too.",
             self.is_likely and self.support == "open" and _left_sentence(self),
-            self.alternates and f"This job alternates between {levels_text(self.alternates)}, whatever its code.",
         )  # fmt: skip
         return tuple(text for text in texts if text)
 
@@ -310,13 +310,24 @@ def alternates(is_slow: Sequence[bool]) -> bool:
 
 
 def alternates_text(levels: tuple[float, float], *, states_node: bool) -> str:
-    """Return `alternates between 205.9 and 292.8 ms: suspect the node`. `states_node`: as in `node_words`."""
-    return f"alternates between {levels_text(levels)}{node_words(states_node=states_node)}"
+    """Return `alternates between 205.9 and 292.8 ms: suspect the node`.
+
+    `states_node`: the run states its node, so that it can be compared.
+    """
+    return f"alternates between {levels_text(levels)}{': suspect the node' if states_node else ', node not stated'}"
 
 
-def node_words(*, states_node: bool) -> str:
-    """Return what follows `alternates`. `states_node`: the run states its node, so that it can be compared."""
-    return ": suspect the node" if states_node else ", node not stated"
+def of_job_that_alternates(ranked: Iterable[RankedSuspect], levels: tuple[float, float]) -> tuple[RankedSuspect, ...]:
+    """Return the suspects of a job that alternates between two levels (ms): code is unlikely, and none is likely."""
+    supports: Mapping[Support, Support] = {"supported": "open"}
+    suspects = [
+        replace(
+            item, alternates=levels, is_likely=False,
+            support="unlikely" if item.suspect.axis == "code" else supports.get(item.support, item.support),
+        )
+        for item in ranked
+    ]  # fmt: skip
+    return tuple(sorted(suspects, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
 
 def without_likely(ranked: Iterable[RankedSuspect]) -> tuple[RankedSuspect, ...]:

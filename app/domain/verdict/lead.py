@@ -43,15 +43,14 @@ def lead(
     recovered_from: int | None = None,
     label: Label = numbered,
     in_regression: Collection[str] = (),
-    alternates: str = "",
+    alternates: bool = False,
 ) -> str:
     """Return the change with both step times, and what changed. `cause`: the suspect that the evidence supports.
 
     `own_ms`: the step time of the run itself; the mean takes its place where reruns were judged together with it.
     `unsteady`: why the run is not steady (`drifts 12 %`). `recovered_from`: the regression whose slow runs are the
     baseline of a run that is as fast as before it. `label`: names another run. `in_regression`: the metrics of the
-    regressions that the run is in. `alternates`: words about its node, if its job alternates between two
-    levels (`node_words`).
+    regressions that the run is in. `alternates`: its job moves between two levels, whatever its code.
     """
     verdict, time = document.verdict, document.verdict.step_time
     metric = document.leading_metric(in_regression=in_regression)
@@ -81,7 +80,7 @@ def lead(
     baseline = verdict.baseline_used
     change = _continued(time, own_ms, ongoing, baseline, label) if ongoing else ""
     change = change or _change(time, own_ms, (len(verdict.candidates_used), len(baseline)), back)
-    because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs, alternates)
+    because = f"Also {heavier} more memory." if heavier else _because(time, cause, knobs, alternates=alternates)
     return " ".join(filter(None, (change, "" if back else because)))
 
 
@@ -133,11 +132,11 @@ def _change(time: StepTimeChange, own_ms: float | None, counted: tuple[int, int]
     return f"{change.figure}{' than one run' if baseline == 1 else ''}: {times}."
 
 
-def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference], alternates: str) -> str:
+def _because(time: StepTimeChange, cause: Difference | None, knobs: Sequence[Difference], *, alternates: bool) -> str:
     if time.decision == "no_change" or shows_no_difference(time):
         return ""
     if alternates:
-        return f"The job alternates{alternates}."
+        return "The job alternates, whatever its code."
     if cause is not None:
         return f"Likely cause: {_named(cause)}."
     if len(knobs) == 1:

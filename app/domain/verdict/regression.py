@@ -135,8 +135,7 @@ class Regression:
     newest run in a later container or cluster, if any. `again`: the run since which a recovered job is slow there.
     `slow_before`: the first run of a counted job that was as slow in another stack before it became slow in the
     members, without those that are not steady. `slow_after`: later runs in other stacks that are as slow as the single
-    slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternating`: its first slow run;
-    `states_node`: whether that run states its node.
+    slow run. `alternates`: the levels (ms) of a job that moves between two of them; `alternating`: its first slow run.
     `slow_there`: the newest run of another job, which is back in the members but slow in a later stack, if any.
     Lists without evidence have none.
     `cost_until`: the position of the newest run of its counted jobs, if it costs time in a history that ended.
@@ -172,7 +171,6 @@ class Regression:
     slow_after: tuple[int, ...] = ()
     alternates: tuple[float, float] | None = None
     alternating: int | None = None
-    states_node: bool = False
     slow_there: RunOfJob | None = None
 
     @property

@@ -14,7 +14,6 @@ from app.domain.numbers import (
     slow_or_affected,
 )
 from app.domain.text import capitalized
-from app.domain.verdict.evidence import alternates_text, node_words
 from app.domain.verdict.regression import Regression, RunOfJob, SlowJob
 from app.domain.verdict.triage import FIX_CLAIMED, recovery_text
 
@@ -101,14 +100,14 @@ def _text(regression: Regression) -> str:
         return text
     counted, jobs = len(regression.counted_jobs), len(regression.jobs)
     if regression.is_once and counted > 1:
-        return f"{text} One alternates{node_words(states_node=regression.states_node)}."
-    words = alternates_text(regression.alternates, states_node=regression.states_node)
+        return f"{text} One alternates, whatever its code."
+    words = f"alternates between {levels_text(regression.alternates)}, whatever its code"
     if regression.is_once and counted < jobs and not (regression.is_back or regression.again):
         others, there = f"The other{'s' if jobs > 2 else ''} recovered", regression.slow_there
         if there is None:
             return f"One job {words}. {others}.{_claim(regression)}"
         slow = f"{run_in(there)} slower{'' if there.is_steady else ', unconfirmed'}"
-        return f"One job alternates between {levels_text(regression.alternates)}. {others}; {slow}.{_claim(regression)}"
+        return f"One job alternates, whatever its code. {others}; {slow}.{_claim(regression)}"
     return f"{text} {'A' if jobs > 1 else 'The'} job {words}."
 
 
