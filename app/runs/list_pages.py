@@ -156,6 +156,7 @@ _MARKS = {
     "memory": "only more memory",
     "improvement": "faster",
     "no-change": "no change",
+    "not-steady": "not steady",
     "inconclusive": "inconclusive",
     "failed": "failed",
 }
@@ -251,7 +252,11 @@ def _change(run: RunListItem) -> float | None:
 def _mark(run: RunListItem) -> str:
     if run.label == UNCONFIRMED:
         return "unconfirmed"
-    return "memory" if run.memory_pct is not None else run.step_decision.replace("_", "-")
+    if run.memory_pct is not None:
+        return "memory"
+    if run.step_decision == "inconclusive" and run.is_unsteady:
+        return "not-steady"
+    return run.step_decision.replace("_", "-")
 
 
 _VERDICT_LABELS = {name: DECISIONS.get(name, name) for name in VERDICTS} | {
@@ -272,7 +277,7 @@ def list_answer(
     heavier = sum(run.memory_pct is not None for run in runs)
     unconfirmed = sum(run.label == UNCONFIRMED for run in slower)
     failed = sum("failed" in (run.status, run.verdict) for run in runs)
-    unsteady = sum(run.is_unsteady and run.step_decision == "inconclusive" and run.memory_pct is None for run in runs)
+    unsteady = sum(_mark(run) == "not-steady" for run in runs)
     if runs and failed == len(runs):
         return "The run shown failed." if failed == 1 else f"All {failed} runs shown failed."
     verb = "is" if len(slower) == 1 else "are"

@@ -276,7 +276,7 @@ def test_an_inconclusive_upgrade_is_so_on_its_page_and_in_lists(client: TestClie
     strip = run_strip(items)
     assert strip is not None
     assert strip.against == "baseline or previous container"
-    assert [dot.decision for dot in strip.dots if dot.run_id == run] == ["inconclusive"]
+    assert [dot.decision for dot in strip.dots if dot.run_id == run] == ["not-steady"]
     text = client.get("/runs").text
     assert re.search(rf'/runs/{run}#verdict"[^>]*>\s*<span class="undecided"[^>]*>.*?not steady', text)
     assert "1 not steady." in text
@@ -396,6 +396,20 @@ def test_a_slow_run_that_waits_for_a_rerun_is_unconfirmed_on_its_page_and_in_lis
     assert verdict["reason"] in page
 
 
+def test_picture_rows_and_answer_call_an_unsteady_run_not_steady(client: TestClient, engine: Engine) -> None:
+    with transaction(engine) as session:
+        make_stack(session, [1000.0 + 40 * (k % 2) for k in range(8)])
+        [unsteady] = make_stack(session, [1030.0], started=FIRST_PLACE + timedelta(days=8), is_steady=False)
+    with read_session(engine) as session:
+        items = find_runs(session, RunQuery()).items
+    strip = run_strip(items)
+    assert strip is not None
+    assert [dot.run_id for dot in strip.dots if dot.decision == "not-steady"] == [unsteady]
+    assert ("not-steady", "not steady") in strip.key
+    assert list_answer(items).endswith(", 1 not steady.")
+    assert ">not steady" in re.sub(r"<svg.*?</svg>\s*", "", client.get("/runs").text, flags=re.DOTALL)
+
+
 def add_to_regression(engine: Engine, run: int, usual_ms: float, slow_ms: float) -> None:
     """Make the run the only member of a regression of step time."""
     with transaction(engine) as session:
@@ -435,6 +449,7 @@ def test_a_faster_run_of_a_new_container_is_not_slower(
     if metric == "step_time_ms":
         add_to_regression(engine, run, 1000.0, 1100.0)
     assert badges_of(client, run) == (badges, badges)
+    assert ('class="badge plain"' in client.get("/runs").text) != bool(badges), "its row names the change of a contrast"
     reason = client.get(f"/api/v1/runs/{run}/verdict").json()["reason"]
     assert ("more peak memory" in reason, "faster" in reason) == (bool(badges), True)
 
@@ -446,7 +461,7 @@ def test_a_member_of_a_regression_and_a_recovered_run_have_one_badge_everywhere(
         make_stack(session, [1000.0 + k % 3 for k in range(8)])
         started = FIRST_PLACE + timedelta(days=8)
         [slow] = make_stack(session, [1400.0], started=started)
-    assert badges_of(client, slow) == (["slower, unconfirmed"], ["unconfirmed"])
+    assert badges_of(client, slow) == (["slower, unconfirmed"], ["slower, unconfirmed"])
     add_to_regression(engine, slow, 1000.0, 1400.0)
     assert badges_of(client, slow) == (["regression"], ["regression"])
     with transaction(engine) as session:
