@@ -22,6 +22,7 @@ from app.domain.verdict.lead import OngoingRegression
 from app.domain.verdict.nodes import SlowNode
 from app.domain.verdict.record import PEAK_MEMORY
 from app.domain.verdict.regression import Regression
+from app.domain.verdict.step_time import LossChange
 from app.domain.verdict.words import (
     answer,
     attribution,
@@ -221,6 +222,12 @@ class VerdictView:
         if self.baseline or self.document.contrast is None:
             return "baseline"
         return sides_text(changed_field(self.document.contrast.comparability))[0]
+
+    @property
+    def earlier_loss(self) -> LossChange | None:
+        """Return the worse loss that an earlier run began, where the lead names something else; else None."""
+        loss = self.document.verdict.loss
+        return loss if loss is not None and loss.since and self.metric != "lm_loss" else None
 
     @property
     def compared_with(self) -> tuple[str, ...]:

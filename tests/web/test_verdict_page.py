@@ -315,8 +315,15 @@ def test_the_api_names_the_run_since_which_the_page_says_that_the_loss_is_worse(
     answer = client.get(f"/api/v1/runs/{run}/verdict").json()
     assert answer["loss"]["since"] == str(stack[-1])
     assert f"since #{stack[-1]}" in answer["reason"]
-    (lead,) = re.findall(r'<p class="answer[^>]*>(.*?)</p>', client.get(f"/runs/{run}").text, re.DOTALL)
+    page = client.get(f"/runs/{run}").text
+    (lead,) = re.findall(r'<p class="answer[^>]*>(.*?)</p>', page, re.DOTALL)
     assert f"since #{stack[-1]}" in lead
+    assert "data-earlier-loss" not in page, "stated once"
+    with transaction(engine) as session:
+        slow = replace(worse, decision="regression")
+        put_verdict(session, run, replace(document, verdict=slow), "It was uploaded.")
+    (line,) = re.findall(r"data-earlier-loss>(.*?)</span>", client.get(f"/runs/{run}").text, re.DOTALL)
+    assert ("10.0" in line, f'href="/runs/{stack[-1]}"' in line) == (True, True), "below a lead about step time"
 
 
 @pytest.mark.parametrize("is_in_log", [True, False])
