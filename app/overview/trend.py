@@ -50,6 +50,8 @@ MOST_SLOW = 200
 """First slow runs of active regressions that are read, newest regression first."""
 EARLIER = "the earlier level"
 """The reference of a line that has no other container."""
+FAST = "its fast level"
+"""The reference of a job that alternates between two levels: their mean is the level of no run."""
 _NOW, _NOW_WITHIN = 3, timedelta(days=14)
 """Newest runs whose median is the current level, and how far back they reach."""
 _EARLIER = timedelta(days=90)
@@ -98,11 +100,12 @@ class TrendLine:
     `earlier`: the last ones before the period, which are not drawn but may belong to the current level.
 
     `job`: what distinguishes it from the other jobs of the workload; empty if there are none. `project`: its name;
-    empty if one project is shown. `reference`: the container before the newest one, or `EARLIER` for the level before a
-    regression; empty without both, when the first runs are 100 %. `decision`: whether its step time differs from that,
-    by its regression or else its upgrade; empty if that was not judged. `slow_run`: the first slow run of its newest
-    active regression. `alternates`: its job moves between two levels, of which its newest run is at the slow one.
-    `unsteady`: newer runs of the job in any stack that are not drawn, because they are not steady.
+    empty if one project is shown. `reference`: the container before the newest one, `EARLIER` for the level before a
+    regression, or `FAST`; empty without these, when the first runs are 100 %. `decision`: whether its step time differs
+    from that, by its regression or else its upgrade; empty if that was not judged. `slow_run`: the first slow run of
+    its newest active regression. `alternates`: its job moves between two levels, of which its newest run is at the slow
+    one. `idle`: its active regression, if that is idle, so that the page does not list it. `unsteady`: newer runs of
+    the job in any stack that are not drawn, because they are not steady.
     """
 
     name: str
@@ -117,12 +120,23 @@ class TrendLine:
     decision: str
     slow_run: int | None
     alternates: bool = False
+    idle: int | None = None
     unsteady: int = 0
 
     @property
-    def unsteady_text(self) -> str:
-        """Return `2 newer not steady`; empty without such runs."""
-        return f"{self.unsteady} newer not steady" if self.unsteady else ""
+    def remarks(self) -> str:
+        """Return `R16 idle, 2 newer not steady`; empty without an idle regression and such runs."""
+        idle = f"R{self.idle} idle" if self.idle else ""
+        return ", ".join(filter(None, (idle, f"{self.unsteady} newer not steady" if self.unsteady else "")))
+
+    def at_two_levels(self, fast_ms: float, *, ends_slow: bool) -> "TrendLine":
+        """Return the line of a job that alternates, in percent of its fast level. `ends_slow`: its newest run is at
+        the slow one."""
+        earlier, runs = (
+            tuple((run, 100 * fast_ms / float(run.step_time_ms)) for run, _ in part)
+            for part in (self.earlier, self.runs)
+        )
+        return replace(self, reference=FAST, runs=runs, earlier=earlier, alternates=ends_slow)
 
     @property
     def levels(self) -> list[tuple[datetime, float]]:
@@ -285,7 +299,7 @@ class Trend:
     def against(self) -> list[str]:
         """Return the reference of each line, `vs. 26.02`; empty texts if all lines have the same."""
         references = [line.reference for line in self.lines]
-        images = {name.partition(":")[0] for name in references if name not in ("", EARLIER)}
+        images = {name.partition(":")[0] for name in references if name not in ("", EARLIER, FAST)}
         tags = [name.rpartition(":")[2] if len(images) == 1 else name for name in references]
         return [f"vs. {tag}" if tag and len(set(references)) > 1 else "" for tag in tags]
 
@@ -316,7 +330,7 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
     if not stacks:
         return Trend((), ())
     earliest = stacks[0].last_at - timedelta(days=days) - _EARLIER
-    slow, current = _slow_runs(session, project_id)
+    slow, current, idle = _slow_runs(session, project_id)
     recent = [stack for stack in stacks if stack.last_at >= earliest]
     parts = [
         (stack, ([run for run in runs if run.ordered_at >= earliest], contract))
@@ -335,18 +349,28 @@ def read_trend(session: Session, days: int, project_id: int | None, branch: str,
         lines, is_part = _lines(session, list(workloads.values()), begin, slow, projects, current=current)
         if any(len(line.runs) > 1 for line in lines):
             flags = tuple(_flags(session, lines))
-            at_two_levels = alternations_of_runs(session, [line.runs[-1][0].id for line in lines])
             unsteady = _newer_unsteady(session, lines)
             lines = [
-                replace(line, alternates=run.id in at_two_levels, unsteady=unsteady.get(run.id, 0))
-                for line in lines
-                for run, _ in line.runs[-1:]
+                replace(line, idle=idle.get(line.slow_run or 0), unsteady=unsteady.get(line.runs[-1][0].id, 0))
+                for line in _of_two_levels(session, lines)
             ]
             not_drawn = tuple(sorted({*projects.values()} - {line.project for line in lines}))
             return Trend(
                 tuple(lines), flags, is_widened=begin < since, is_part=is_part, not_drawn=not_drawn, newest_at=newest
             )
     return Trend((), (), newest_at=newest)
+
+
+def _of_two_levels(session: Session, lines: Sequence[TrendLine]) -> list[TrendLine]:
+    """Return the lines, those of jobs that alternate in percent of their fast level."""
+    ends = [(line.runs[-1][0].id, max(line.runs, key=lambda shown: shown[0].step_time_ms)[0].id) for line in lines]
+    levels = alternations_of_runs(session, [*{*chain.from_iterable(ends)}])
+    return [
+        line.at_two_levels(both[0], ends_slow=last in levels)
+        if (both := levels.get(last) or levels.get(slowest))
+        else line
+        for line, (last, slowest) in zip(lines, ends, strict=True)
+    ]
 
 
 def _newer_unsteady(session: Session, lines: Sequence[TrendLine]) -> dict[int, int]:
@@ -401,15 +425,15 @@ _Job = tuple[int, str, str | None, str | None]
 """Project, job, dispatcher and GPU."""
 
 
-def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str], dict[int, _Job]]:
-    """Return the first slow runs of active regressions of step time with the kind of the regression, and the jobs of
-    those whose regression is not idle.
+def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str], dict[int, _Job], dict[int, int]]:
+    """Return the first slow runs of active regressions of step time with the kind of the regression, the jobs of those
+    whose regression is not idle, and the idle regressions of the others.
 
     Those of recovered stacks are left out.
     """
     chosen = (
         select_any(
-            RegressionMemberRow.run_id, RegressionRow.kind, RegressionRow.proposal,
+            RegressionMemberRow.run_id, RegressionRow.id, RegressionRow.kind, RegressionRow.proposal,
             RunRow.project_id, RunRow.job, RunRow.dispatcher, RunRow.gpu,
         )
         .join(RegressionRow, col(RegressionRow.id) == RegressionMemberRow.regression_id)
@@ -425,8 +449,10 @@ def _slow_runs(session: Session, project_id: int | None) -> tuple[dict[int, str]
     )  # fmt: skip
     newest_last = [*reversed(session.execute(chosen).all())]  # the newest regression of a run wins
     kinds = {row.run_id: row.kind for row in newest_last}
-    current = (row for row in newest_last if row.proposal != "stale")
-    return kinds, {row.run_id: (row.project_id, row.job, row.dispatcher, row.gpu) for row in current}
+    current = {
+        row.run_id: (row.project_id, row.job, row.dispatcher, row.gpu) for row in newest_last if row.proposal != "stale"
+    }
+    return kinds, current, {row.run_id: row.id for row in newest_last if row.run_id not in current}
 
 
 def _lines(
@@ -680,7 +706,7 @@ def trend_chart(trend: Trend, knobs: Mapping[int, str]) -> dict[str, Any]:
                 }
             )  # fmt: skip
         label = {"percent": line.now_text, "name": name[0]}
-        label["note"] = SEPARATOR.join(filter(None, (line.unsteady_text, name[1], line.job, against)))
+        label["note"] = SEPARATOR.join(filter(None, (line.remarks, name[1], line.job, against)))
         labels.append({"shown": line.now, "now": line.now, "line": number, **label})
         first, last = (_milliseconds(run) for run in (line.newest[0][0], line.newest[-1][0]))
         current.append(

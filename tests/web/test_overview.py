@@ -428,8 +428,14 @@ def test_a_line_counts_newer_unsteady_runs_of_its_job_and_names_two_levels(
     with transaction(engine) as session:
         member = session.get_one(RegressionMemberRow, (number, slow[1]))
         member.usual_level, member.slow_level = math.log(20_000), math.log(30_000)
-    (label,) = trend_data(client)["labels"]
+    data = trend_data(client)
+    (label,) = data["labels"]
     assert label["percent"] == "alternates", "no percentage of a mean"
+    assert [row["shown"] for row in data["points"]] == pytest.approx([100.0, 200 / 3] * 4, rel=1e-4)
+    nightly(make, "hub.example/train:2", 9, [20_000.0], job="perf/a", commit="9" * 40)
+    data = trend_data(client)
+    assert data["points"][-1]["shown"] == pytest.approx(100.0, rel=1e-4), "also where it ends fast, not % of the mean"
+    assert data["labels"][0]["percent"].endswith(" %")
 
 
 def test_the_trend_covers_the_chosen_period(client: TestClient, make: Make) -> None:
@@ -500,10 +506,14 @@ def test_an_idle_regression_chooses_a_line_only_where_there_is_nothing_else_to_d
 ) -> None:
     *_, current = nightly(make, "hub.example/slow:1", 1, [20_000, 20_000, 25_000], gpus=8, job="current")
     *_, last_slow = nightly(make, "hub.example/slow:1", 5, [20_000, 20_000, 25_000], gpus=8, job="idle")
-    make_regression(last_slow, proposal="stale")
-    assert f"/runs/{last_slow}" in [row["href"] for row in trend_data(client)["points"]]
+    idle = make_regression(last_slow, proposal="stale")
+    data = trend_data(client)
+    assert f"/runs/{last_slow}" in [row["href"] for row in data["points"]]
+    assert f"R{idle} idle" in data["labels"][0]["note"]
     make_regression(current)
-    drawn = [row["href"] for row in trend_data(client)["points"]]
+    data = trend_data(client)
+    assert " idle" not in data["labels"][0]["note"]
+    drawn = [row["href"] for row in data["points"]]
     assert (f"/runs/{current}" in drawn, f"/runs/{last_slow}" in drawn) == (True, False)
 
 
