@@ -367,17 +367,13 @@ def against_fastest(plan: Plan) -> str:
 
 
 def order_text(plan: Plan) -> str:
-    """Return what orders the offers, and what ranks one that is predicted to be faster behind the first."""
+    """Return what orders the offers: `Measured first` if one that is predicted to be faster follows the first."""
     timed = [
         (seconds, rank) for rank, offer in enumerate(plan.offers) if (seconds := offer_seconds(offer, plan.request))
     ]
-    fastest = min(timed)[1] if timed else None
-    if fastest == 0:
+    if timed and min(timed)[1] == 0:
         return "Fastest first"
-    behind = _behind(plan.offers[fastest], plan.offers[0]) if fastest is not None else ""
-    return (
-        f"Row {fastest + 1} is predicted faster but ranks lower: {behind}" if fastest and behind else "Preferred first"
-    )
+    return "Measured first" if plan.offers[0].measured else "Preferred first"
 
 
 def offer_seconds(offer: Offer, request: PlanRequest) -> float | None:
