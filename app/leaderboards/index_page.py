@@ -67,7 +67,7 @@ class Cell:
 
     @property
     def leads(self) -> bool:
-        """Return whether the lead is proven: with runs of both sides, in the newest container."""
+        """Return whether the lead is confirmed: with runs of both sides, in the newest container."""
         return self.outcome == "won" and not self.once and not self.newer
 
 
@@ -115,8 +115,8 @@ class LeaderboardIndex:
         if not self.rows:
             return "No model family matches these filters."
         equal, undecided = (sum(cell.outcome == outcome for cell in self._cells) for outcome in ("equal", "undecided"))
-        unproven = sum(cell.outcome == "won" and not cell.leads for cell in self._cells)
-        ranked = equal + undecided + unproven + sum(count for _, count in self.decided)
+        unconfirmed = sum(cell.outcome == "won" and not cell.leads for cell in self._cells)
+        ranked = equal + undecided + unconfirmed + sum(count for _, count in self.decided)
         if not ranked:
             return f"No ranking yet in {plural(self.boards, 'leaderboard')}."
         boards = plural(ranked, "leaderboard")
@@ -125,7 +125,7 @@ class LeaderboardIndex:
             for count, words in (
                 (undecided, ("is undecided", "are undecided")),
                 (equal, ("has equal leaders", "have equal leaders")),
-                (unproven, ("is unproven", "are unproven")),
+                (unconfirmed, ("is unconfirmed", "are unconfirmed")),
             )
             if count
         )

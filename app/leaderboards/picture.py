@@ -339,7 +339,7 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
     """Return `hybridep (20.97 s) is 11.2 % faster than alltoall`, or `deepep (400.0 ms) and hybridep are equal, ...`.
 
     A leader is compared with the second place first, and with the A/B of the two if that did not find it faster or
-    found no gain from the second place.
+    found no gain from the second place. A lead with a single run of a side is unconfirmed.
     """
     first = board.entries[0]
     if board.reading == "tie":
@@ -357,13 +357,13 @@ def lead_sentence(board: Board, experiments: Iterable[DispatcherExperiment] = ()
     text = f"{_timed(board, pair.first)} is {change.than} {_timed(board, pair.second)}"
     if ab := without_gain(experiments, pair.first, pair.second):
         text += f" ({change.interval})" if change.interval else ""
-        text += f"; not proven by A/B #{ab.id}"
-    elif first.gain and pair.second == first.gain.over:
+        return f"{text}; not proven by A/B #{ab.id}"
+    if first.gain and pair.second == first.gain.over:
         text = _gain_words(board, first.gain)
     else:
         text += f" ({change.interval})" if change.interval else ""
         text += _further_gain(first.gain) if first.gain else ""
-    return text
+    return f"{text}, unconfirmed" if 1 in (len(first.runs), len(board.entries[1].runs)) else text
 
 
 def _contested(board: Board, pair: PairwiseComparison, ab: DispatcherExperiment) -> str:

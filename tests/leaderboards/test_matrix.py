@@ -342,13 +342,13 @@ def test_the_index_names_the_container_of_a_ranking_that_a_newer_container_lacks
     address = re.escape(f'href="{PAGE}"')
     before = client.get("/leaderboards").text
     assert not re.search(rf'{address}[^>]*title="[^"]*in nemo:26.06', before)
-    assert ('class="cell won leads"' in before, "1 is unproven" in before) == (True, False)
+    assert ('class="cell won leads"' in before, "1 is unconfirmed" in before) == (True, False)
     newer = {"ep": 8, "container": "nvcr.io/nvidia/nemo:26.09"}
     stack(session, 30_000.0, newer, started=FIRST_PLACE + timedelta(days=30))
     title = "in nemo:26.06, no ranking in nemo:26.09 yet"
     page = client.get("/leaderboards").text
     assert re.search(rf'{address}[^>]*title="[^"]*{title}', page)
-    assert ('class="cell won"' in page, "1 is unproven" in page) == (True, True), "no lead in the newest container"
+    assert ('class="cell won"' in page, "1 is unconfirmed" in page) == (True, True), "no lead in the newest container"
 
 
 def test_the_matrix_says_where_the_best_results_have_different_ep_degrees(client: TestClient, session: Session) -> None:
