@@ -318,13 +318,15 @@ class HistoryPage:
 
     @property
     def _two_levels(self) -> str:
-        """Return the newest figure of a job that alternates between two levels, whatever its code; else nothing."""
+        """Return the newest figure and verdict of a job that alternates, whatever its code; else nothing."""
         if not self.alternates:
             return ""
         own = self._leading
         newest = self.history.runs[own.counted[-1]]
         which = f"Configuration {own.letter}: " if len(self.choices) > 1 and not self.view.config else ""
         level = f"{self._text.figure(math.exp(newest.log_step_time))} in #{newest.id}"
+        if self._session.get_one(RunRow, newest.id).badge == "inconclusive":
+            level += ", inconclusive"
         has_node = states_node(self._session, newest.id)
         return f"{which}{level}; the job {alternates_text(self.alternates, states_node=has_node)}."
 

@@ -273,6 +273,8 @@ def test_a_run_of_a_job_that_alternates_is_to_be_rerun(client: TestClient, engin
     listed = client.get("/api/v1/runs").json()["items"]
     label = {run["id"]: (run["badge"], run["label"], run["contrast_pct"]) for run in listed}[last]
     assert label == ("inconclusive", "alternates", None)
+    key = client.get(f"/api/v1/runs/{last}").json()["stack_key"]
+    assert f" in #{last}, inconclusive; the job alternates between" in client.get(f"/history/{key}").text
 
 
 def test_colours_tell_configurations_apart_where_the_dispatcher_is_unknown(
@@ -1409,9 +1411,9 @@ def test_runs_near_the_axis_are_on_it_and_those_without_a_figure_are_named(
         failed.outcome, failed.log_step_time, failed.step_time_ms, failed.result.metrics = "crashed", None, None, {}
     data = chart_of(client, f"/history/{key_of(engine, runs[0])}/chart")["datasets"]
     assert runs[12] in {row["id"] for row in data["points"]}
-    assert [row["id"] for row in data["low_lane"]] == [runs[13]]
-    assert [row["id"] for row in data["lane"]] == runs[14:]
-    assert [row["text"] for row in data["edge"]] == ["off the scale", "× no figure"]
+    assert [row["id"] for row in data["low_lane"]] == [runs[13], runs[15]]
+    assert [row["id"] for row in data["lane"]] == [runs[14]]
+    assert [row["text"] for row in data["low_edge"]] == ["off the scale", "× no figure"]
     notes = text_of(client.get(f"/history/{key_of(engine, runs[0])}/chart", headers=HTMX).text)
     for side in ("above", "below"):
         assert f"1 run is off the scale: see the values {side} the axis." in notes
