@@ -89,7 +89,8 @@ def choose_run(request: Request, session: ReadSession) -> Response:
             return RedirectResponse(f"/runs/{run_id}/experiments/new{rest}", status_code=303)
     elif typed:
         problem = f"{typed!r} is not a run number."
-    recent, tuned = newest_of_workloads(session, _RECENT), last_tuned(session)
+    tuned = last_tuned(session)
+    recent = newest_of_workloads(session, _RECENT, first=tuned.project if tuned else "")
     return render(
         request,
         "experiments/choose.html",

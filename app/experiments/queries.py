@@ -84,8 +84,8 @@ def last_tuned(session: Session) -> RunListItem | None:
     return next(iter(latest_runs(session, 1, col(RunRow.id) == current)), None)
 
 
-def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
-    """Return the newest run of each stack by project, each with the same share of the list."""
+def newest_of_workloads(session: Session, most: int, *, first: str = "") -> list[RunListItem]:
+    """Return the newest run of each stack by project, each with the same share of the list. `first`: a project."""
     newest_of_stack = (
         select(col(RunRow.id))
         .where(
@@ -106,4 +106,4 @@ def newest_of_workloads(session: Session, most: int) -> list[RunListItem]:
     for run in newest:
         of_project.setdefault(run.project, []).append(run)
     share = max(1, most // max(1, len(of_project)))
-    return [run for runs in of_project.values() for run in runs[:share]][:most]
+    return [run for project in sorted(of_project, key=first.__ne__) for run in of_project[project][:share]][:most]

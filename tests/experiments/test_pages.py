@@ -30,6 +30,7 @@ from app.settings import get_settings
 from app.storage.database import read_session, transaction
 from app.storage.setbacks import REGRESSION_RULE
 from app.storage.tables import ExperimentRow
+from tests.builders import make_stack
 from tests.domain.experiments.test_experiments import ROOT, step
 from tests.experiments.planned import add_runs, make_baseline, make_history, plan, read
 from tests.prepared import prepared
@@ -609,6 +610,19 @@ def test_where_tuning_continues_is_the_proposed_baseline(client: TestClient, eng
     assert proposed() == str(newer)
     plan(engine, baseline)
     assert proposed() == str(baseline)
+
+
+def test_workloads_of_the_project_of_the_newest_experiment_are_listed_first(
+    client: TestClient, engine: Engine, baseline: int
+) -> None:
+    def listed() -> list[str]:
+        return re.findall(r'href="/runs/(\d+)/experiments/new', text(client, "/experiments/new"))
+
+    with transaction(engine) as session:
+        (other,) = make_stack(session, [400.0], project="ci", judged=False)
+    assert listed() == [str(other), str(baseline)]
+    plan(engine, baseline)
+    assert listed() == [str(baseline), str(other)]
 
 
 def test_an_own_idea_begins_at_a_run(client: TestClient, engine: Engine, baseline: int) -> None:
