@@ -128,11 +128,11 @@ def offered_regressions(session: Session, most: int) -> tuple[Regression, ...]:
 
 
 def offered_stacks(session: Session, most: int) -> list[Watch]:
-    """Return the stacks that a user without watches may follow: those with the newest runs."""
+    """Return the stacks that a user without watches may follow: the newest with several runs."""
     rows = session.execute(
         select_any(StackRow.stack_key, ProjectRow.slug, StackRow.last_at)
         .join(ProjectRow, col(ProjectRow.id) == StackRow.project_id)
-        .where(col(StackRow.runs) > 0)
+        .where(col(StackRow.runs) > 1)
         .order_by(col(StackRow.last_at).desc(), col(StackRow.stack_key))
         .limit(most)
     ).all()

@@ -14,6 +14,7 @@ from app.storage.tables import WatchRow, utc_now
 from app.storage.watches import MAX_WATCHES
 from tests.access.belongings import Belongings, make_belongings
 from tests.access.people import OURS, THEIRS, Teams
+from tests.builders import make_stack
 
 API = "/api/v1/watching"
 ATOM = "{http://www.w3.org/2005/Atom}"
@@ -58,6 +59,8 @@ def test_a_user_sees_the_changes_of_a_watched_regression_and_stack(teams: Teams,
 
 def test_the_page_of_a_user_without_watches_offers_what_they_may_read(teams: Teams, ours: Belongings) -> None:
     viewer = teams.client("viewer")
+    with transaction(teams.engine) as session:
+        make_stack(session, [400.0], project=OURS, fields={"seq_len": 2048})  # one run shows no change to watch
     offered = set(re.findall(r'action="(/watching/[^"]+)"', viewer.get("/watching").text)) - {"/watching/feed"}
     assert {f"/watching/stacks/{ours.stack}", f"/watching/regressions/{ours.regression}"} == offered
     for address in offered:
