@@ -106,4 +106,6 @@ def newest_of_workloads(session: Session, most: int, *, first: str = "") -> list
     for run in newest:
         of_project.setdefault(run.project, []).append(run)
     share = max(1, most // max(1, len(of_project)))
-    return [run for project in sorted(of_project, key=first.__ne__) for run in of_project[project][:share]][:most]
+    return [
+        run for project in sorted(of_project, key=lambda name: name != first) for run in of_project[project][:share]
+    ][:most]
