@@ -68,14 +68,14 @@ def runs_not_to_tune(session: Session, run_ids: Sequence[int]) -> frozenset[int]
                 and_(
                     or_(
                         col(ExperimentRow.baseline_run_id) == RunRow.id,
-                        and_(RunRow.config_key != "", col(ExperimentRow.baseline_key) == RunRow.config_key),
+                        and_(col(RunRow.config_key) != "", col(ExperimentRow.baseline_key) == RunRow.config_key),
                     ),
                     col(ExperimentRow.state).not_in(("rejected", "withdrawn")),
                 ),
                 and_(
                     or_(
                         col(ExperimentRunRow.run_id).is_not(None),
-                        and_(RunRow.config_key != "", col(ExperimentRow.candidate_key) == RunRow.config_key),
+                        and_(col(RunRow.config_key) != "", col(ExperimentRow.candidate_key) == RunRow.config_key),
                     ),
                     col(ExperimentRow.state) != "accepted",
                 ),
