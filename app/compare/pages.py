@@ -166,6 +166,11 @@ class ComparePage:
             return None
         return f"Rerun #{b.id}", f"/runs/{b.id}?tab=why#rerun"
 
+    @property
+    def noisy_stack(self) -> str:
+        """Return the key of the stack whose noise is all that the sides show; empty for another comparison."""
+        return self.comparison.newest_b.record.stack_key if self.comparison.sides.is_within_noise else ""
+
     @cached_property
     def upgrade(self) -> ChangeText | None:
         """Return the change of the judged upgrade from side a to side b, as lists and the upgrade report show it.

@@ -307,6 +307,16 @@ def test_an_undecided_comparison_offers_what_decides_it(client: TestClient, make
     assert {"ep_overlap", "true"} <= {*chosen}
 
 
+def test_a_rerun_of_the_same_code_leads_to_the_noise_of_its_stack(client: TestClient, make: Make) -> None:
+    sides = make(commit="a" * 40), make(commit="a" * 40)
+    unknown = client.get("/api/v1/compare?a={}&b={}".format(*sides)).json()["unknown"]
+    a, b = (make(dict.fromkeys(unknown, 1), commit="a" * 40, step_time_ms=ms) for ms in (31_280.0, 31_300.0))
+    key = client.get(f"/api/v1/runs/{b}").json()["stack_key"]
+    page = client.get(f"/compare?a={a}&b={b}").text.partition("<main")[2]
+    assert re.findall(r'class="button primary"\s+href="([^"]*)"', page) == [f"/history/{key}"]
+    assert "data-needs" not in page, "more runs decide nothing"
+
+
 def test_the_numbers_of_a_side_are_edited_in_a_fold(client: TestClient, make: Make) -> None:
     a, b = make(name="off"), make({"ep_overlap": True}, name="on")
     page = client.get(f"/compare?a={a}&b={b}").text

@@ -19,7 +19,7 @@ from app.domain.text import coded_names
 from app.domain.verdict.comparability import Comparability, Difference, Kind, compare_contracts
 from app.domain.verdict.decide import MetricChange, judge, metric_changes
 from app.domain.verdict.record import RunRecord
-from app.domain.verdict.step_time import DEFAULT_PRIOR, MemoryChange, Prior, Verdict, unsteady
+from app.domain.verdict.step_time import DEFAULT_PRIOR, MemoryChange, Prior, Verdict, shows_no_difference, unsteady
 
 # --- The distribution of step times in the steady window: quantiles, and a density when there are enough values.
 
@@ -389,6 +389,14 @@ class SideComparison:
     def is_of_one_commit(self) -> bool:
         """Return whether the newest runs of both sides state the same commit."""
         return bool(self.a[-1].commit) and self.a[-1].commit == self.b[-1].commit
+
+    @property
+    def is_within_noise(self) -> bool:
+        """Return whether the sides have one commit and configuration and no measured difference: only noise is left."""
+        time = self.measured.step_time if self.measured else None
+        if time is None or self.kind != "verdict" or self.comparability.provisional or not self.is_of_one_commit:
+            return False
+        return all(side.reruns for side in self.sets) and (time.decision == "no_change" or shows_no_difference(time))
 
     @property
     def directional(self) -> bool:

@@ -89,7 +89,9 @@ def _lead(comparison: SideComparison, cause: str) -> str:
         return f"{answer} {f'Likely cause: {_named(cause)}; not ranked' if cause else unranked}."
     if time.decision in ("improvement", "regression") and not comparison.winner:
         return f"{answer[:-1]} but {_cost(comparison, time).removeprefix('it ')}: no winner."
-    return f"{answer} {capitalized(_of_knobs(comparison))}."
+    same = capitalized(_of_knobs(comparison))
+    is_noise = shows_no_difference(time) and comparison.is_within_noise
+    return f"{same}: {change.text} is within noise." if is_noise else f"{answer} {same}."
 
 
 def _named(cause: str) -> str:
@@ -304,7 +306,7 @@ def _of_the_test(comparison: SideComparison) -> Iterator[str]:
 
 def _needs(comparison: SideComparison) -> str:
     time = comparison.measured.step_time if comparison.measured else None
-    if comparison.measured is None or time is None or time.decision != "inconclusive":
+    if comparison.measured is None or time is None or time.decision != "inconclusive" or comparison.is_within_noise:
         return ""
     if time.need_runs is not None:
         more = f"{plural(time.need_runs, 'more run')} of B" if time.power is None else more_per_side(time)

@@ -273,8 +273,20 @@ def test_runs_of_one_commit_differ_by_environment_or_noise() -> None:
     assert rule == "Same configuration and commit: any difference comes from environment or noise."
 
 
+@pytest.mark.parametrize("commits", [["0f3c2a9d"], ["0f3c2a9d", "77aa01bc"]])
+def test_more_runs_decide_nothing_where_only_noise_can_differ(commits: list[str]) -> None:
+    b = [record(f"{number}", slower=0.03, commit=commit) for number, commit in enumerate(reversed(commits), 2)]
+    comparison = compare_sides([record("1")], b)
+    assert comparison.measured is not None
+    assert comparison.measured.decision == "inconclusive"
+    text, is_one = comparison_text(comparison), len(commits) == 1
+    assert (comparison.is_within_noise, text.needs == "") == (is_one, is_one)
+    assert (text.lead.startswith("Same commit and configuration: "), "within noise" in text.lead) == (is_one, is_one)
+    assert len(text.lead.split()) <= 16
+
+
 def test_an_undecided_comparison_says_what_would_decide() -> None:
-    comparison = compare_sides([record("1")], [record("2", slower=0.03)])
+    comparison = compare_sides([record("1")], [record("2", slower=0.03, commit="77aa01bc")])
     assert comparison.winner == ""
     assert "too uncertain to call" in comparison_text(comparison).result
     text = comparison_text(comparison)
