@@ -89,6 +89,7 @@ def test_different_tasks_are_shown_and_not_compared(client: TestClient, make: Ma
     assert "not compared" not in text
     assert "Their speeds cannot be compared: gpu and gpus differ." in text
     assert "Cluster, west" not in text
+    assert text.index("Differences") < text.index("Figures") < text.index("Step times of both sides")
     assert "meta.cluster" in text
 
 
