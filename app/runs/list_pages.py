@@ -33,7 +33,7 @@ from app.runs.queries import (
 )
 from app.runs.saved_views import ViewIn, query_of_view, save_view, views_of
 from app.storage.database import ListPage
-from app.storage.runs import RunListItem, counted
+from app.storage.runs import RunListItem
 from app.web.access_rule import requires
 from app.web.dependencies import AppEngine, ReadSession, RunId, reading
 from app.web.forms import Form, answer_form, status_of
@@ -264,9 +264,7 @@ _VERDICT_LABELS = {name: DECISIONS.get(name, name) for name in VERDICTS} | {
 }  # fmt: skip
 
 
-def list_answer(
-    runs: Sequence[RunListItem], *, are_newest: bool = False, are_all: bool = False, matching: str = ""
-) -> str:
+def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_all: bool = False) -> str:
     """Return what the runs have in common: `3 of 9 runs on this page are slower than before (1 unconfirmed), 2 failed.`
 
     A run that only needs more memory is not slower. Runs that are slower only than those of another container say so.
@@ -286,12 +284,11 @@ def list_answer(
     end += f", {failed} failed" if failed else ""
     end += f", {unsteady} not steady" if unsteady else ""
     fields = sorted({run.contrast_field for run in slower})
-    than = f"with the previous {' or '.join(fields)}" if all(fields) and fields else "before"
-    which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"
-    slower_text = f"{verb} slower than {than}{doubt}{end}."
+    than = f" than with the previous {' or '.join(fields)}" if all(fields) and fields else ""
     if are_newest and len(runs) > 1:
-        return f"Of the newest {len(runs)}{matching and f' of {matching}'} runs, {len(slower) or 'none'} {slower_text}"
-    return f"{len(slower) or 'None'} of {which} {slower_text}"
+        return f"Newest {len(runs)} runs: {len(slower) or 'none'} slower{than}{doubt}{end}."
+    which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"
+    return f"{len(slower) or 'None'} of {which} {verb} slower{than or ' than before'}{doubt}{end}."
 
 
 @router.get("/runs")
@@ -411,7 +408,6 @@ def _render(
         answer=list_answer(
             page.items,
             are_newest=query.sort == "-created" and not page.before and page.has_next,
-            matching=f"{counted(page.total)}{' matching' if query.active else ''}",
             are_all=page.is_exact and page.total == len(page.items),
         ),
         strip=run_strip(page.items, by_commit=query.sort.endswith("commit_time")),

@@ -311,7 +311,7 @@ def test_a_run_that_an_upgrade_made_slower_shows_its_change(client: TestClient, 
     assert list_answer([items[slow]]).startswith("1 of 1 run")
     assert (
         list_answer([items[slow], items[before[-1]]], are_newest=True)
-        == "Of the newest 2 runs, 1 is slower than with the previous container."
+        == "Newest 2 runs: 1 slower than with the previous container."
     )
 
 
