@@ -134,10 +134,6 @@ class PlanPage:
         return queries.answer(self.plan) if self.plan else []
 
     @property
-    def order_text(self) -> str:
-        return queries.order_text(self.plan) if self.plan and self.plan.offers else ""
-
-    @property
     def is_compared(self) -> bool:
         """Return whether the lead compares two layouts, so that the next sentence repeats the card of the first."""
         return bool(self.plan and not self.plan.given and self.plan.offers and queries.against_fastest(self.plan))

@@ -366,16 +366,6 @@ def against_fastest(plan: Plan) -> str:
     return f"{own}. Fastest predicted: {step_time(fastest.prediction)}, {basis}{error}."
 
 
-def order_text(plan: Plan) -> str:
-    """Return what orders the offers: `Measured first` if one that is predicted to be faster follows the first."""
-    timed = [
-        (seconds, rank) for rank, offer in enumerate(plan.offers) if (seconds := offer_seconds(offer, plan.request))
-    ]
-    if timed and min(timed)[1] == 0:
-        return "Fastest first"
-    return "Measured first" if plan.offers[0].measured else "Preferred first"
-
-
 def offer_seconds(offer: Offer, request: PlanRequest) -> float | None:
     """Return the step time of an offer as a record of exactly this measured it, else as predicted."""
     timed = measured_time(offer, request)

@@ -153,7 +153,7 @@ class RunStrip:
 _MARKS = {
     "regression": "slower",
     "unconfirmed": UNCONFIRMED,
-    "memory": "only more memory",
+    "memory": "more memory",
     "improvement": "faster",
     "no-change": "no change",
     "not-steady": "not steady",
@@ -265,7 +265,7 @@ _VERDICT_LABELS = {name: DECISIONS.get(name, name) for name in VERDICTS} | {
 
 
 def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_all: bool = False) -> str:
-    """Return what the runs have in common: `3 of 9 runs on this page are slower than before (1 unconfirmed), 2 failed.`
+    """Return what the runs have in common: `3 of 9 runs on this page are slower (1 unconfirmed), 2 failed.`
 
     A run that only needs more memory is not slower. Runs that are slower only than those of another container say so.
     """
@@ -288,7 +288,7 @@ def list_answer(runs: Sequence[RunListItem], *, are_newest: bool = False, are_al
     if are_newest and len(runs) > 1:
         return f"Newest {len(runs)} runs: {len(slower) or 'none'} slower{than}{doubt}{end}."
     which = f"{plural(len(runs), 'run')}{'' if are_all else ' on this page'}"
-    return f"{len(slower) or 'None'} of {which} {verb} slower{than or ' than before'}{doubt}{end}."
+    return f"{len(slower) or 'None'} of {which} {verb} slower{than}{doubt}{end}."
 
 
 @router.get("/runs")

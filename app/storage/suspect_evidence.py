@@ -360,7 +360,7 @@ class _Caused(Protocol):
 
 _MOST_JOBS = 8
 """Maximum jobs of a regression whose suspects are read to find its cause."""
-_CAUSE_SECONDS = 600
+_CAUSE_SECONDS = 120
 """How long a cause is remembered, because reading its evidence takes 4 ms per regression."""
 
 

@@ -141,7 +141,7 @@ def test_a_regression_of_memory_alone_is_bisected_by_memory(
     command = f"threewalls bisect {run} --metric peak_memory_gib"
     assert [recipe["run"] for recipe in first["recipes"]] == [command]
     assert command in client.get("/regressions/1").text
-    assert "Peak memory is 5.0\u202f% higher." in client.get(f"/runs/{run}/next").text
+    assert "why peak memory is 5.0\u202f% higher before" in client.get(f"/runs/{run}/next").text
 
 
 def ends(run: int, good: str, metric: str = "step_time_ms") -> dict[str, object]:
