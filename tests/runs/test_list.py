@@ -355,8 +355,8 @@ def test_a_run_that_only_needs_more_memory_is_not_slower(client: TestClient, eng
     assert strip is not None
     drawn = {dot.run_id: dot.decision for dot in strip.dots}
     assert (drawn[heavy], drawn[slow]) == ("memory", "unconfirmed")
-    assert list_answer([items[heavy], items[slow]]).startswith("1 of 2 runs on this page is slower,")
-    assert list_answer([items[heavy], items[slow]], are_all=True).startswith("1 of 2 runs is slower,")
+    assert list_answer([items[heavy], items[slow]]).startswith("1 of 2 runs on this page is slower (1 unconfirmed), ")
+    assert list_answer([items[heavy], items[slow]], are_all=True).startswith("1 of 2 runs is slower (1 unconfirmed), ")
     assert list_answer([items[heavy]]).endswith(", 1 needs more memory.")
     assert items[slow].baseline_kind == "same_config"
     listed = client.get("/api/v1/runs?verdict=regression").json()["items"]
