@@ -53,32 +53,29 @@ def runs_not_to_tune(session: Session, run_ids: Sequence[int]) -> frozenset[int]
     An experiment replaced it, started from it and is not finished, or tried it without accepting it. The configuration
     counts, because nightly runs of it belong to no experiment.
     """
-    joined = and_(
+    joined_as_candidate = and_(
         col(ExperimentRunRow.experiment_id) == ExperimentRow.id,
         col(ExperimentRunRow.run_id) == RunRow.id,
         col(ExperimentRunRow.side) == "candidate",
     )
+    has_key, state = col(RunRow.config_key) != "", col(ExperimentRow.state)
+    is_baseline = or_(
+        col(ExperimentRow.baseline_run_id) == RunRow.id,
+        and_(has_key, col(ExperimentRow.baseline_key) == RunRow.config_key),
+    )
+    is_candidate = or_(
+        col(ExperimentRunRow.run_id).is_not(None),
+        and_(has_key, col(ExperimentRow.candidate_key) == RunRow.config_key),
+    )
     chosen = (
         select_any(RunRow.id)
         .join(ExperimentRow, col(ExperimentRow.project_id) == RunRow.project_id)
-        .outerjoin(ExperimentRunRow, joined)
+        .outerjoin(ExperimentRunRow, joined_as_candidate)
         .where(
             col(RunRow.id).in_(run_ids),
             or_(
-                and_(
-                    or_(
-                        col(ExperimentRow.baseline_run_id) == RunRow.id,
-                        and_(col(RunRow.config_key) != "", col(ExperimentRow.baseline_key) == RunRow.config_key),
-                    ),
-                    col(ExperimentRow.state).not_in(("rejected", "withdrawn")),
-                ),
-                and_(
-                    or_(
-                        col(ExperimentRunRow.run_id).is_not(None),
-                        and_(col(RunRow.config_key) != "", col(ExperimentRow.candidate_key) == RunRow.config_key),
-                    ),
-                    col(ExperimentRow.state) != "accepted",
-                ),
+                and_(is_baseline, state.not_in(("rejected", "withdrawn"))),
+                and_(is_candidate, state != "accepted"),
             ),
         )
     )

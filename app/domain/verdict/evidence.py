@@ -319,14 +319,13 @@ def alternates_text(levels: tuple[float, float], *, states_node: bool) -> str:
 
 def of_job_that_alternates(ranked: Iterable[RankedSuspect], levels: tuple[float, float]) -> tuple[RankedSuspect, ...]:
     """Return the suspects of a job that alternates between two levels (ms): code is unlikely, and none is likely."""
-    supports: Mapping[Support, Support] = {"supported": "open"}
-    suspects = [
-        replace(
-            item, alternates=levels, is_likely=False,
-            support="unlikely" if item.suspect.axis == "code" else supports.get(item.support, item.support),
-        )
-        for item in ranked
-    ]  # fmt: skip
+
+    def support(item: RankedSuspect) -> Support:
+        if item.suspect.axis == "code":
+            return "unlikely"
+        return "open" if item.support == "supported" else item.support
+
+    suspects = (replace(item, alternates=levels, is_likely=False, support=support(item)) for item in ranked)
     return tuple(sorted(suspects, key=lambda item: SUPPORT_ORDER.index(item.support)))
 
 
