@@ -494,8 +494,8 @@ def test_a_job_that_alternates_counts_alone_and_its_sparkline_ends_with_the_newe
             log_step_time=math.log(32_000.0), ordered_at=FIRST + timedelta(days=20), is_steady=False, short=False,
             commit="20" * 20, job="nightly/two", **facts,
         )  # fmt: skip
-    lead = lead.replace(" between 19.98 and 27.98\u202fs", "")
-    assert words_of(client, number).startswith(f"{lead}; #{there} (")
+    told = "One job alternates, whatever its code. The other recovered"
+    assert words_of(client, number).startswith(f"{told}; #{there} (")
     assert words_of(client, number).endswith(") slower, unconfirmed.")
 
 

@@ -162,16 +162,16 @@ def other_jobs(regression: Regression) -> str:
     others = [job for job in regression.jobs if job not in counted]
     if not others:
         return ""
-    number = ""
-    if is_part(regression):
-        most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
-        number = f"{plural(len(others), 'other')} up to {most}"
     kinds = Counter(_kind_of_other(job) for job in others)
-    if len(kinds) > 1 or not (number or _IN_ONE_RUN in kinds):
-        listed = ", ".join(f"{jobs} {kind}" for kind, jobs in kinds.most_common())
-        return f"{number}: {listed}" if number else listed
-    kind = " in one run only" if _IN_ONE_RUN in kinds else f", {next(iter(kinds))}"
-    return f"{number or f'{len(others)} more'}{kind}"
+    are_once = [*kinds] == [_IN_ONE_RUN]
+    listed = ", ".join(f"{jobs} {kind}" for kind, jobs in kinds.most_common())
+    if not is_part(regression):
+        return f"{len(others)} more in one run only" if are_once else listed
+    most = change_text(max(job.worst.delta_pct or 0.0 for job in others), metric=regression.metric).size
+    number = f"{plural(len(others), 'other')} up to {most}"
+    if are_once:
+        return f"{number} in one run only"
+    return f"{number}: {listed}" if len(kinds) > 1 else f"{number}, {next(iter(kinds))}"
 
 
 _IN_ONE_RUN = "in one run"
